@@ -1,0 +1,41 @@
+# Two commands: `make demo` shows what precog does, `make test` proves it. Both install what is missing (Debian
+# packages, as root or with sudo), say so, and are safe to repeat.
+
+BUILD_PACKAGES = g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libexpected-dev libcli11-dev
+TEST_PACKAGES = $(BUILD_PACKAGES) doctest-dev librapidcheck-dev python3
+BENCH_PACKAGES = $(BUILD_PACKAGES) libbenchmark-dev
+JOBS ?= $(shell nproc)
+PRECOG = build/release/precog
+
+.PHONY: all build demo test unit asan system bench accuracy goldens format clean help
+
+all: build
+
+help:
+	@echo "make demo      install, build, and compare every precision for BERT-large on 8 x H100"
+	@echo "make test      install, build, run every test"
+	@echo "make build     the program alone: $(PRECOG)"
+	@echo "make bench     how fast predictions are"
+	@echo "make accuracy  predicted against measured, from the recorded runs"
+	@echo "make goldens   rewrite the expected texts of the tests; read the diff before you commit it"
+	@echo "make clean     forget everything built"
+
+build:
+	@tools/install_packages $(BUILD_PACKAGES)
+	@cmake --preset release >/dev/null
+	@cmake --build --preset release -j $(JOBS) -- --quiet || cmake --build --preset release -j 1
+
+demo: build
+	@tools/demo $(PRECOG)
+
+test:
+	@tools/install_packages $(TEST_PACKAGES)
+	@tools/run_tests $(JOBS)
+
+bench:
+	@tools/install_packages $(BENCH_PACKAGES)
+	@cmake --preset bench >/dev/null && cmake --build --preset bench -j $(JOBS)
+	@build/bench/precog_bench
+
+clean:
+	rm -rf build

@@ -1,0 +1,176 @@
+#include "job_flags.h"
+
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace precog::cli {
+namespace {
+
+constexpr const char* kModel = "The job";
+constexpr const char* kHardware = "The hardware";
+constexpr const char* kPlan = "The plan";
+constexpr const char* kRun = "The run";
+
+constexpr JobFlag kJobFlags[] = {
+    {"--model", "/model", ValueKind::text, "NAME", kModel, "model (precog models)", "models"},
+    {"--layers", "/layers", ValueKind::whole, "N", kModel, "another depth than the model's own", ""},
+    {"--batch", "/batch", ValueKind::whole, "N", kModel, "samples per GPU and micro-batch", ""},
+    {"--seq", "/seq", ValueKind::whole, "N", kModel, "sequence length", ""},
+    {"--src-seq", "/src_seq", ValueKind::whole, "N", kModel, "the encoder's sequence length", ""},
+    {"--global-batch", "/global_batch", ValueKind::whole, "N", kModel, "samples per step, all GPUs", ""},
+    {"--precision", "/precision", ValueKind::text, "NAME", kModel, "precision (precog precisions)", "precisions"},
+    {"--mode", "/mode", ValueKind::text, "eager|compile", kModel, "how the framework runs it", "eager|compile"},
+    {"--optimizer", "/optimizer", ValueKind::text, "NAME", kModel, "adamw, adam, sgd, sgd-momentum", "adamw|adam|sgd|sgd-momentum"},
+    {"--optimizer-impl", "/optimizer_impl", ValueKind::text, "NAME", kModel, "foreach, fused, for-loop", "foreach|fused|for-loop"},
+    {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full", "none|selective|full"},
+    {"--memory-format", "/memory_format", ValueKind::text, "NAME", kModel, "contiguous, channels_last", "contiguous|channels_last"},
+    {"--attention", "/attention", ValueKind::text, "NAME", kModel, "sdpa, flash, eager", "sdpa|flash|eager"},
+    {"--software", "/software", ValueKind::text, "NAME", kModel, "framework and library versions", ""},
+    {"--gpu", "/cluster/gpu", ValueKind::text, "NAME", kHardware, "GPU (precog gpus)", "gpus"},
+    {"--gpus", "/cluster/gpus", ValueKind::whole, "N", kHardware, "how many GPUs", ""},
+    {"--gpus-per-node", "/cluster/gpus_per_node", ValueKind::whole, "N", kHardware, "GPUs in one node", ""},
+    {"--network", "/cluster/network", ValueKind::text, "NAME", kHardware, "between nodes (precog networks)", "networks"},
+    {"--cluster", "/cluster/name", ValueKind::text, "NAME[:NODES]", kHardware, "a known system: dgx-h100:8", "clusters"},
+    {"--host", "/host", ValueKind::text, "NAME", kHardware, "CPU side (precog hosts)", "hosts"},
+    {"--allow-emulated", "/allow_emulated", ValueKind::truth, "", kHardware, "precisions without hardware too", ""},
+    {"--dp", "/plan/dp", ValueKind::whole, "N", kPlan, "data-parallel replicas", ""},
+    {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "sharding: none, zero1 ... hybrid", "none|zero1|zero2|zero3|full|hybrid"},
+    {"--tp", "/plan/tp", ValueKind::whole, "N", kPlan, "tensor-parallel degree", ""},
+    {"--sp", "/plan/sp", ValueKind::truth, "", kPlan, "sequence parallelism", ""},
+    {"--pp", "/plan/pp", ValueKind::whole, "N", kPlan, "pipeline stages", ""},
+    {"--vpp", "/plan/vpp", ValueKind::whole, "N", kPlan, "virtual stages per GPU", ""},
+    {"--schedule", "/plan/schedule", ValueKind::text, "NAME", kPlan, "pipeline schedule", ""},
+    {"--cp", "/plan/cp", ValueKind::whole, "N", kPlan, "context-parallel degree", ""},
+    {"--ep", "/plan/ep", ValueKind::whole, "N", kPlan, "expert-parallel degree", ""},
+    {"--tokens", "/run/tokens", ValueKind::number, "N", kRun, "train on so many tokens", ""},
+    {"--samples", "/run/samples", ValueKind::number, "N", kRun, "train on so many samples", ""},
+    {"--epochs", "/run/epochs", ValueKind::number, "N", kRun, "train for so many epochs", ""},
+    {"--dataset-samples", "/run/dataset_samples", ValueKind::number, "N", kRun, "samples of one epoch", ""},
+    {"--steps", "/run/steps", ValueKind::number, "N", kRun, "train for so many steps", ""},
+    {"--price", "/price_usd_per_gpu_hour", ValueKind::number, "USD", kRun, "USD per GPU-hour", ""},
+};
+
+const std::string* given(const Arguments& arguments, const char* flag) {
+  auto it = arguments.flags.find(flag);
+  return it == arguments.flags.end() ? nullptr : &it->second;
+}
+
+std::string shown(const std::string& text) { return text.size() <= 40 ? text : text.substr(0, 37) + "..."; }
+
+Result<Json> flag_value(const JobFlag& flag, const std::string& text) {
+  switch (flag.kind) {
+    case ValueKind::text:
+      if (text.empty()) return fail(flag.flag, fmt::format("is empty; it wants {}", flag.value));
+      return Json(text);
+    case ValueKind::whole: return whole_number(text, flag.flag).map([](std::int64_t value) { return Json(value); });
+    case ValueKind::number: return any_number(text, flag.flag).map([](double value) { return Json(value); });
+    case ValueKind::truth:
+      if (text == "true" || text == "false") return Json(text == "true");
+      return fail(flag.flag, fmt::format("is '{}'; it takes no value, or true or false", shown(text)));
+  }
+  return Json(nullptr);
+}
+
+// Where a file says "cluster": "dgx-h100:8" or "model": "bert-large", make room for fields beside the name.
+void make_object(Json& field) {
+  if (field.is_string()) {
+    Json name = field;
+    field = Json::object();
+    field["name"] = std::move(name);
+  }
+}
+
+}  // namespace
+
+std::span<const JobFlag> job_flags() { return kJobFlags; }
+
+Result<double> any_number(const std::string& text, const std::string& where) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  auto [rest, status] = std::from_chars(text.data(), end, value);
+  if (status == std::errc::result_out_of_range) return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
+  if (status != std::errc{} || rest != end || !std::isfinite(value)) return fail(where, fmt::format("'{}' is not a number", shown(text)));
+  return value;
+}
+
+Result<std::int64_t> whole_number(const std::string& text, const std::string& where) {
+  std::int64_t whole = 0;
+  const char* end = text.data() + text.size();
+  auto [rest, status] = std::from_chars(text.data(), end, whole);
+  if (status == std::errc{} && rest == end) return whole;
+  if (status == std::errc::result_out_of_range) return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
+  auto number = any_number(text, where);
+  if (!number || *number != std::floor(*number)) return fail(where, fmt::format("'{}' is not a whole number", shown(text)));
+  if (std::abs(*number) > 9e15) return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
+  return static_cast<std::int64_t>(*number);
+}
+
+std::string request_name(const Arguments& arguments) { return arguments.job_file.empty() ? "request" : arguments.job_file; }
+
+Result<Json> request_json(const Arguments& arguments) {
+  Json request = Json::object();
+  if (!arguments.job_file.empty()) {
+    PRECOG_TRY(file, read_json_file(arguments.job_file));
+    if (!file.is_object()) return fail(arguments.job_file, "wants an object: a request such as {\"model\": ..., \"batch\": ...}");
+    request = std::move(file);
+  }
+  std::vector<Problem> problems;
+  // A named cluster replaces whatever the file describes; a length of the run replaces the file's.
+  if (given(arguments, "--cluster")) request.erase("cluster");
+  for (const char* length : {"--tokens", "--samples", "--epochs", "--steps"})
+    if (given(arguments, length) && request.contains("run") && request["run"].is_object())
+      for (const char* key : {"tokens", "samples", "epochs", "steps"}) request["run"].erase(key);
+  for (const JobFlag& flag : kJobFlags) {
+    const std::string* text = given(arguments, flag.flag);
+    if (!text) continue;
+    auto value = flag_value(flag, *text);
+    if (!value) {
+      problems.insert(problems.end(), value.error().problems.begin(), value.error().problems.end());
+      continue;
+    }
+    std::string pointer = flag.pointer;
+    if (pointer == "/layers") {
+      make_object(request["model"]);
+      pointer = "/model/layers";
+    } else if (pointer == "/model" && request.contains("model") && request["model"].is_object()) {
+      request["model"] = nullptr;
+    }
+    std::size_t slash = pointer.find('/', 1);
+    if (slash == std::string::npos) {
+      request[pointer.substr(1)] = *value;
+      continue;
+    }
+    Json& outer = request[pointer.substr(1, slash - 1)];
+    if (pointer.rfind("/cluster/", 0) == 0) make_object(outer);
+    if (!outer.is_object() && !outer.is_null()) {
+      problems.push_back({arguments.job_file, fmt::format("\"{}\" must be an object for {} to override a part of it",
+                                                          pointer.substr(1, slash - 1), flag.flag)});
+      continue;
+    }
+    outer[pointer.substr(slash + 1)] = *value;
+  }
+  if (!problems.empty()) return fail(std::move(problems));
+  return request;
+}
+
+Error with_flag_names(Error error, const Arguments& arguments) {
+  for (Problem& problem : error.problems)
+    for (const JobFlag& flag : kJobFlags) {
+      if (!given(arguments, flag.flag)) continue;
+      std::string path = flag.pointer == std::string("/layers") ? "/model/layers" : flag.pointer;
+      for (char& c : path)
+        if (c == '/') c = '.';
+      std::string field = path.substr(1), name = request_name(arguments);
+      if (problem.where == name + path || problem.where == name + ": " + field) {
+        problem.where = flag.flag;
+        break;
+      }
+    }
+  return error;
+}
+
+}  // namespace precog::cli

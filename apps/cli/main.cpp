@@ -1,0 +1,104 @@
+// The program's edge: reads the command line, runs one command, writes what it answers. Nothing is written before
+// everything is computed. Exit codes are the contract's: 0 done, 2 wrong input, 3 does not fit, 1 our bug.
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "arguments.h"
+#include "base/json.h"
+#include "cli.h"
+
+namespace precog::cli {
+
+std::string json_document(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+namespace {
+
+int complain(const Error& error) {
+  for (const Problem& problem : error.problems)
+    fmt::print(stderr, "precog: error: {}{}{}\n", problem.where, problem.where.empty() ? "" : ": ", problem.message);
+  return kWrongInput;
+}
+
+// A reader that has seen enough (head, less) is not an error; a full disk is.
+int write_out(const std::string& text, int code) {
+  errno = 0;
+  bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
+  written = std::fflush(stdout) == 0 && written;
+  if (written || errno == EPIPE) return code;
+  return complain(Error{{{"standard output", fmt::format("cannot be written: {}", std::strerror(errno))}}});
+}
+
+Style style_for(const Arguments& arguments) {
+  if (arguments.colour != "auto") return {arguments.colour == "always"};
+  const char *no_colour = std::getenv("NO_COLOR"), *terminal = std::getenv("TERM");
+  bool dumb = terminal && std::strcmp(terminal, "dumb") == 0;
+  return {::isatty(STDOUT_FILENO) == 1 && !(no_colour && *no_colour) && !dumb};
+}
+
+Result<Output> run(const Arguments& arguments, const Context& context) {
+  if (arguments.command == "predict") return run_predict(arguments, context);
+  if (arguments.command == "compare") return run_compare(arguments, context);
+  if (arguments.command == "validate") return run_validate(arguments, context);
+  if (arguments.command == "inspect") return run_inspect(arguments, context);
+  return run_list(arguments, context);
+}
+
+// `precog __names gpus`: for completion scripts, so it fails in silence.
+int print_names(const char* kind) {
+  auto data_dir = find_data_dir("");
+  auto catalog = data_dir ? load_catalog(*data_dir) : Result<Catalog>(tl::unexpected(data_dir.error()));
+  auto names = catalog ? names_of(kind, *catalog) : Result<std::vector<std::string>>(tl::unexpected(catalog.error()));
+  if (!names) return kWrongInput;
+  std::string text;
+  for (const std::string& name : *names) text += name + '\n';
+  return write_out(text, kDone);
+}
+
+int command_line(int argc, const char* const* argv) {
+  if (argc == 3 && std::strcmp(argv[1], "__names") == 0) return print_names(argv[2]);
+  Parsed parsed = parse_arguments(argc, argv);
+  if (!parsed.problem.empty()) {
+    fmt::print(stderr, "{}", parsed.out);  // help, where a command is missing
+    return complain(Error{{{"", parsed.problem}}});
+  }
+  if (parsed.finished) return write_out(parsed.out, parsed.code);
+  const Arguments& arguments = parsed.arguments;
+  if (arguments.command == "completion") {
+    auto script = completion_script(arguments.shell);
+    return script ? write_out(*script, kDone) : complain(script.error());
+  }
+
+  auto data_dir = find_data_dir(arguments.data_dir);
+  if (!data_dir) return complain(data_dir.error());
+  auto catalog = load_catalog(*data_dir);
+  if (!catalog) return complain(catalog.error());
+  Context context{*catalog, *data_dir, style_for(arguments), ::isatty(STDERR_FILENO) == 1};
+  auto output = run(arguments, context);
+  if (!output) return complain(output.error());
+  for (const Output::File& file : output->files) {
+    auto written = write_text_file(file.path, file.text);
+    if (!written) return complain(written.error());
+    if (!arguments.json) output->text += fmt::format("{}wrote {}\n", &file == &output->files.front() ? "\n" : "", file.path.string());
+  }
+  return write_out(output->text, output->code);
+}
+
+}  // namespace
+}  // namespace precog::cli
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return precog::cli::command_line(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "precog: this is a bug in precog: {}\n", error.what());
+    return precog::cli::kOurBug;
+  }
+}

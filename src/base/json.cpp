@@ -1,0 +1,270 @@
+#include "base/json.h"
+
+#include <cmath>
+#include <fstream>
+#include <system_error>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace precog {
+namespace {
+
+constexpr int kMaxDepth = 64;  // deeper than any honest request; keeps hostile nesting cheap
+
+const Json& empty_object() {
+  static const Json empty = Json::object();
+  return empty;
+}
+
+const char* type_name(const Json& value) {
+  if (value.is_number()) return "a number";
+  if (value.is_string()) return "a text";
+  if (value.is_boolean()) return "true/false";
+  if (value.is_array()) return "a list";
+  if (value.is_object()) return "an object";
+  return "null";
+}
+
+}  // namespace
+
+Result<std::string> read_text_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  std::error_code code;
+  auto status = std::filesystem::status(path, code);
+  if (code || !std::filesystem::exists(status)) return fail(path.string(), "no such file");
+  if (std::filesystem::is_directory(status)) return fail(path.string(), "is a folder, not a file");
+  if (!std::filesystem::is_regular_file(status)) return fail(path.string(), "is not a regular file");
+  auto size = std::filesystem::file_size(path, code);
+  if (code) return fail(path.string(), "cannot be read: " + code.message());
+  if (size > max_bytes)
+    return fail(path.string(), fmt::format("is {} MB; the largest accepted is {} MB", size >> 20, max_bytes >> 20));
+  std::ifstream in(path, std::ios::binary);
+  std::string text(size, '\0');
+  if (!in || !in.read(text.data(), static_cast<std::streamsize>(size))) return fail(path.string(), "cannot be read");
+  return text;
+}
+
+Result<bool> write_text_file(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::path temporary = path;
+  temporary += fmt::format(".{}.part", ::getpid());
+  {
+    std::ofstream out(temporary, std::ios::binary);
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    out.flush();
+    if (!out) {
+      std::error_code ignored;
+      std::filesystem::remove(temporary, ignored);
+      return fail(path.string(), "cannot be written");
+    }
+  }
+  std::error_code code;
+  std::filesystem::rename(temporary, path, code);
+  if (code) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    return fail(path.string(), "cannot be written: " + code.message());
+  }
+  return true;
+}
+
+Result<Json> parse_json(std::string_view text, const std::string& where) {
+  bool too_deep = false;
+  auto watch_depth = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMaxDepth) too_deep = true;
+    return !too_deep;
+  };
+  try {
+    Json value = Json::parse(text, watch_depth, /*allow_exceptions=*/true, /*ignore_comments=*/true);
+    if (too_deep) return fail(where, fmt::format("is nested deeper than {} levels", kMaxDepth));
+    return value;
+  } catch (const Json::exception& error) {
+    std::string message = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
+    if (auto bracket = message.find("] "); bracket != std::string::npos) message = message.substr(bracket + 2);
+    return fail(where, "is not valid JSON: " + message.substr(0, 300));
+  }
+}
+
+Result<Json> read_json_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  PRECOG_TRY(text, read_text_file(path, max_bytes));
+  return parse_json(text, path.string());
+}
+
+JsonReader::JsonReader(const Json& object, std::string where, std::vector<Problem>& problems)
+    : object_(&object), where_(std::move(where)), problems_(&problems) {
+  if (!object.is_object()) {
+    problems_->push_back({where_, fmt::format("wants an object, not {}", type_name(object))});
+    object_ = &empty_object();
+  }
+}
+
+const Json* JsonReader::find(std::string_view key) {
+  known_.emplace_back(key);
+  auto it = object_->find(std::string(key));
+  return it == object_->end() || it->is_null() ? nullptr : &*it;
+}
+
+bool JsonReader::has(std::string_view key) const {
+  auto it = object_->find(std::string(key));
+  return it != object_->end() && !it->is_null();
+}
+
+std::string JsonReader::path(std::string_view key) const {
+  if (where_.empty()) return std::string(key);
+  bool is_file = where_.find('/') != std::string::npos || where_.find(".json") != std::string::npos;
+  return where_ + (is_file && where_.find(": ") == std::string::npos ? ": " : ".") + std::string(key);
+}
+
+void JsonReader::problem(std::string_view key, std::string message) {
+  problems_->push_back({path(key), std::move(message)});
+}
+
+std::optional<std::string> JsonReader::text(std::string_view key) {
+  const Json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_string()) {
+    problem(key, fmt::format("wants a text, not {}", type_name(*value)));
+    return std::nullopt;
+  }
+  return value->get<std::string>();
+}
+
+std::optional<double> JsonReader::number(std::string_view key, double min, double max) {
+  const Json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_number()) {
+    problem(key, fmt::format("wants a number, not {}", type_name(*value)));
+    return std::nullopt;
+  }
+  double number = value->get<double>();
+  if (!(number >= min && number <= max)) {
+    problem(key, fmt::format("is {:g}; it must be from {:g} to {:g}", number, min, max));
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::optional<std::int64_t> JsonReader::integer(std::string_view key, std::int64_t min, std::int64_t max) {
+  auto value = number(key, static_cast<double>(min), static_cast<double>(max));
+  if (!value) return std::nullopt;
+  if (*value != std::floor(*value)) {
+    problem(key, fmt::format("is {:g}; it must be a whole number", *value));
+    return std::nullopt;
+  }
+  return static_cast<std::int64_t>(*value);
+}
+
+std::optional<bool> JsonReader::boolean(std::string_view key) {
+  const Json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_boolean()) {
+    problem(key, fmt::format("wants true or false, not {}", type_name(*value)));
+    return std::nullopt;
+  }
+  return value->get<bool>();
+}
+
+std::vector<std::string> JsonReader::texts(std::string_view key) {
+  const Json* value = find(key);
+  std::vector<std::string> out;
+  if (!value) return out;
+  if (!value->is_array()) {
+    problem(key, fmt::format("wants a list of texts, not {}", type_name(*value)));
+    return out;
+  }
+  for (const Json& item : *value) {
+    if (item.is_string())
+      out.push_back(item.get<std::string>());
+    else
+      problem(key, fmt::format("wants texts, not {}", type_name(item)));
+  }
+  return out;
+}
+
+std::optional<JsonReader> JsonReader::object(std::string_view key) {
+  const Json* value = find(key);
+  if (!value) return std::nullopt;
+  JsonReader reader(*value, path(key), *problems_);
+  reader.set_sources(sources_);
+  return reader;
+}
+
+const Json* JsonReader::raw(std::string_view key) { return find(key); }
+
+std::string JsonReader::required_text(std::string_view key) {
+  if (!has(key)) {
+    find(key);
+    problem(key, "is missing");
+    return "";
+  }
+  return text(key).value_or("");
+}
+
+std::int64_t JsonReader::required_integer(std::string_view key, std::int64_t min, std::int64_t max) {
+  if (!has(key)) {
+    find(key);
+    problem(key, "is missing");
+    return min;
+  }
+  return integer(key, min, max).value_or(min);
+}
+
+JsonReader JsonReader::required_object(std::string_view key) {
+  if (auto reader = object(key)) return *reader;
+  problem(key, "is missing");
+  JsonReader reader(empty_object(), path(key), *problems_);
+  reader.set_sources(sources_);
+  return reader;
+}
+
+std::optional<Sourced> JsonReader::sourced(std::string_view key) {
+  const Json* value = find(key);
+  if (!value) return std::nullopt;
+  if (!value->is_object() || !value->contains("value") || !value->contains("source") || !(*value)["source"].is_string()) {
+    problem(key, R"(wants {"value": ..., "source": "key of sources"}, so that the figure can be checked)");
+    return std::nullopt;
+  }
+  std::string source_key = (*value)["source"].get<std::string>();
+  std::string source = source_key;
+  if (sources_) {
+    auto it = sources_->find(source_key);
+    if (it == sources_->end() || !it->is_string()) {
+      problem(key, fmt::format("names the source '{}', which the file's sources do not list", source_key));
+      return std::nullopt;
+    }
+    source = it->get<std::string>();
+  }
+  return Sourced{(*value)["value"], source};
+}
+
+std::optional<double> JsonReader::sourced_number(std::string_view key, double min, double max) {
+  auto figure = sourced(key);
+  if (!figure) return std::nullopt;
+  if (!figure->value.is_number()) {
+    problem(key, fmt::format("wants a number, not {}", type_name(figure->value)));
+    return std::nullopt;
+  }
+  double number = figure->value.get<double>();
+  if (!(number >= min && number <= max)) {
+    problem(key, fmt::format("is {:g}; it must be from {:g} to {:g}", number, min, max));
+    return std::nullopt;
+  }
+  return number;
+}
+
+std::vector<std::string> JsonReader::keys() const {
+  std::vector<std::string> out;
+  for (auto it = object_->begin(); it != object_->end(); ++it) out.push_back(it.key());
+  return out;
+}
+
+void JsonReader::reject_unknown_keys() {
+  for (const std::string& key : keys()) {
+    bool known = false;
+    for (const std::string& name : known_) known = known || name == key;
+    if (!known) problem(key.substr(0, 80), unknown_name("field", key, known_, ""));
+  }
+}
+
+}  // namespace precog

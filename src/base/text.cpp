@@ -1,0 +1,67 @@
+#include "base/text.h"
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+
+#include <fmt/format.h>
+
+namespace precog {
+namespace {
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      std::size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string join(const std::vector<std::string>& parts, std::string_view separator) {
+  return fmt::format("{}", fmt::join(parts, separator));
+}
+
+std::string normalised_name(std::string_view name) {
+  std::string out(name);
+  for (char& c : out) {
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (c == '_' || c == ' ') c = '-';
+  }
+  return out;
+}
+
+std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, std::size_t count) {
+  std::string wanted = normalised_name(name.substr(0, 64));
+  std::vector<std::pair<std::size_t, std::string>> ranked;
+  for (const std::string& candidate : known) {
+    std::string folded = normalised_name(candidate);
+    std::size_t distance = 2 * edit_distance(wanted, folded);
+    if (!wanted.empty() && folded.find(wanted) != std::string::npos) distance = std::min<std::size_t>(distance, 1);
+    ranked.emplace_back(distance, candidate);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> out;
+  for (const auto& [distance, candidate] : ranked)
+    if (out.size() < count) out.push_back(candidate);
+  return out;
+}
+
+std::string unknown_name(std::string_view what, std::string_view name, const std::vector<std::string>& known,
+                         std::string_view list_command) {
+  std::string shown(name.substr(0, 80));
+  std::string out = fmt::format("unknown {} '{}'", what, shown);
+  if (auto near = nearest_names(name, known); !near.empty()) out += fmt::format("; nearest known: {}", join(near, ", "));
+  if (!list_command.empty()) out += fmt::format(" (all: {})", list_command);
+  return out;
+}
+
+}  // namespace precog

@@ -1,0 +1,230 @@
+// Costs on GPUs made up so that the answer can be worked out by hand: 1 flop/s, 1 B/s, all efficiencies 1.
+#include <doctest/doctest.h>
+
+#include "cost/cost.h"
+#include "cost/gemm_cost.h"
+#include "cost/profile.h"
+
+namespace precog {
+namespace {
+
+GpuSpec slow_gpu(int sms = 1) {
+  GpuSpec gpu;
+  gpu.sms = sms;
+  gpu.boost_clock = {1};
+  gpu.memory_bandwidth = {1};
+  gpu.link_bandwidth = {1};
+  gpu.vector.set(DType::fp32, {1});
+  gpu.matrix.set(DType::bf16, {8});
+  return gpu;
+}
+
+// Nothing lost anywhere, nothing fixed to pay.
+ArchitectureProfile ideal() {
+  ArchitectureProfile profile;
+  profile.gemm.l2_bytes_per_clock = 1e30;
+  profile.gemm.overlap_norm = 100;  // all but the bare roofline
+  for (MemoryCoefficients& memory : profile.memory) memory.accesses_per_clock = 1e30;
+  profile.cast_widen.accesses_per_clock = 1e30;
+  return profile;
+}
+
+Kernel kernel_of(KernelShape shape, DType math, std::int64_t read = 0, std::int64_t written = 0) {
+  Kernel kernel;
+  kernel.shape = shape;
+  kernel.math = kernel.input = kernel.output = math;
+  kernel.read = {read};
+  kernel.written = {written};
+  return kernel;
+}
+
+constexpr double kTileFlops = 2.0 * 128 * 128 * 32;
+
+}  // namespace
+
+TEST_CASE("IdealGemmTakesItsFlopsOverThePeak") {
+  const KernelCost cost = kernel_cost(kernel_of(GemmShape{1, 128, 128, 32}, DType::fp32), slow_gpu(), ideal());
+  CHECK(cost.total.value == doctest::Approx(kTileFlops));
+  CHECK(cost.bound == Bound::compute);
+}
+
+TEST_CASE("TensorCoresSetThePaceWhereTheGpuHasThem") {
+  const KernelCost cost = kernel_cost(kernel_of(GemmShape{1, 128, 128, 32}, DType::bf16), slow_gpu(), ideal());
+  CHECK(cost.total.value == doctest::Approx(kTileFlops / 8));
+}
+
+TEST_CASE("EmulatedArithmeticRunsAtFp32Speed") {
+  Kernel kernel = kernel_of(GemmShape{1, 128, 128, 32}, DType::bf16);
+  kernel.emulated = true;
+  CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(kTileFlops));
+  CHECK(kernel_cost(kernel_of(GemmShape{1, 128, 128, 32}, DType::tf32), slow_gpu(), ideal()).total.value ==
+        doctest::Approx(kTileFlops));
+}
+
+TEST_CASE("GemmWithHugeOperandsIsBytesOverBandwidth") {
+  const KernelCost cost = kernel_cost(kernel_of(GemmShape{1, 1, 1, 32}, DType::fp32, 1'000'000'000, 0), slow_gpu(), ideal());
+  CHECK(cost.total.value == doctest::Approx(1e9));
+  CHECK(cost.bound == Bound::memory);
+}
+
+TEST_CASE("BlocksThatFillHalfTheSmsTakeAsLongAsAll") {
+  const GpuSpec gpu = slow_gpu(512);  // as many SMs as the smallest tiles make blocks, so that no tiling helps
+  GemmProblem problem{.m = 512, .n = 256, .k = 32, .peak = {512}};
+  const double half = gemm_time(problem, gpu, ideal().gemm).total.value;
+  problem.n = 512;
+  CHECK(gemm_time(problem, gpu, ideal().gemm).total.value == doctest::Approx(half));
+}
+
+TEST_CASE("LastWaveIsPaidInFullOnlyWhenQuantised") {
+  const GpuSpec gpu = slow_gpu(2);
+  GemmCoefficients c = ideal().gemm;
+  // Three equal blocks on two SMs whatever the tile: tall enough for 16 rows alone, and one narrow column.
+  const GemmProblem problem{.batch = 3, .m = 16, .n = 64, .k = 32, .peak = {2}};
+  c.wave_quantisation = 1;
+  const double two_waves = gemm_time(problem, gpu, c).total.value;
+  c.wave_quantisation = 0;
+  CHECK(gemm_time(problem, gpu, c).total.value == doctest::Approx(two_waves * 0.75));
+}
+
+TEST_CASE("SplittingKFillsTheGpuWhenBlocksAreFew") {
+  const GpuSpec gpu = slow_gpu(64);
+  GemmCoefficients c = ideal().gemm;
+  const GemmProblem deep{.m = 32, .n = 32, .k = 65536, .peak = {64}};
+  const GemmTime time = gemm_time(deep, gpu, c);
+  CHECK(time.split == 64);
+  c.split_overhead = {1e12};  // dearer than what it saves
+  CHECK(gemm_time(deep, gpu, c).split == 1);
+}
+
+TEST_CASE("MisalignedRowsAndTransposedOperandsLoseTheirFactor") {
+  ArchitectureProfile profile = ideal();
+  MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(DType::bf16)];
+  math.misaligned_factor = 0.25;
+  math.transposed_a_factor = 0.5;
+  const auto time = [&](GemmShape shape) { return kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), profile).total.value; };
+  const double whole = time({1, 128, 128, 32});
+  CHECK(time({1, 128, 127, 32}) == doctest::Approx(whole * 4));        // n
+  CHECK(time({1, 128, 128, 31}) == doctest::Approx(whole * 4));        // k: rows of a
+  CHECK(time({1, 127, 128, 32}) == doctest::Approx(whole));            // m is not contiguous in a ...
+  CHECK(time({1, 127, 128, 32, true}) == doctest::Approx(whole * 8));  // ... unless it is stored transposed
+  CHECK(time({1, 128, 128, 32, true}) == doctest::Approx(whole * 2));
+}
+
+TEST_CASE("PointwiseConvolutionIsTheMatrixProductItIs") {
+  const ConvShape conv{.batch = 2, .in_channels = 64, .out_channels = 128, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8};
+  const GemmShape gemm{1, 2 * 8 * 8, 128, 64};
+  CHECK(kernel_cost(kernel_of(conv, DType::bf16), slow_gpu(), ideal()).total.value ==
+        doctest::Approx(kernel_cost(kernel_of(gemm, DType::bf16), slow_gpu(), ideal()).total.value));
+}
+
+TEST_CASE("WinogradHelpsVectorUnitsAndThreeByThreeOnly") {
+  ArchitectureProfile profile = ideal();
+  ConvShape conv{.batch = 2, .in_channels = 64, .out_channels = 128, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8, .kernel_h = 3, .kernel_w = 3};
+  const auto time = [&](DType math) { return kernel_cost(kernel_of(conv, math), slow_gpu(), profile).total.value; };
+  const double fp32 = time(DType::fp32), bf16 = time(DType::bf16);
+  profile.convolution.winograd_gain = 2;
+  CHECK(time(DType::fp32) == doctest::Approx(fp32 / 2));
+  CHECK(time(DType::bf16) == doctest::Approx(bf16));
+  conv.stride = 2;
+  CHECK(time(DType::fp32) == doctest::Approx(fp32));
+}
+
+TEST_CASE("DepthwiseConvolutionGainsNothingFromTensorCores") {
+  ConvShape conv{.batch = 1, .in_channels = 32, .out_channels = 32, .in_h = 4, .in_w = 4, .out_h = 4, .out_w = 4, .kernel_h = 3, .kernel_w = 3, .groups = 32};
+  Kernel kernel = kernel_of(conv, DType::bf16, 1, 1);
+  kernel.flops = {1000};
+  CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(1000));
+}
+
+TEST_CASE("FusedAttentionCountsTwoProductsForwardAndFiveBackward") {
+  AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 128, .kv_len = 128, .head_dim = 128, .value_dim = 128};
+  const double forward = kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value;
+  CHECK(forward == doctest::Approx(4.0 * 128 * 128 * 128 / 8));
+  shape.backward = true;
+  CHECK(kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value == doctest::Approx(forward * 2.5));
+  CHECK(kernel_cost(kernel_of(shape, DType::fp32), slow_gpu(), ideal()).total.value == doctest::Approx(forward * 2.5 * 8));
+}
+
+TEST_CASE("CausalAttentionSkipsAlmostHalf") {
+  AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 1024, .kv_len = 1024, .head_dim = 128, .value_dim = 128};
+  const double full = kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value;
+  shape.causal = true;
+  CHECK(kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value == doctest::Approx(full * (1024 + 128) / 2048));
+}
+
+TEST_CASE("StreamingKernelIsFloorPlusBytesOverBandwidth") {
+  ArchitectureProfile profile = ideal();
+  MemoryCoefficients& pointwise = profile.memory[static_cast<std::size_t>(MemoryPattern::pointwise)];
+  pointwise.launch_floor = {5};
+  pointwise.efficiency = 0.5;
+  Kernel kernel = kernel_of(MemoryShape{MemoryPattern::pointwise, 1, 20}, DType::fp32, 80, 80);
+  CHECK(kernel_cost(kernel, slow_gpu(), profile).total.value == doctest::Approx(5 + 320));
+  kernel.launches = 3;  // the bytes are those of all three
+  CHECK(kernel_cost(kernel, slow_gpu(), profile).total.value == doctest::Approx(15 + 320));
+  kernel.read = kernel.written = {1};
+  CHECK(kernel_cost(kernel, slow_gpu(), profile).bound == Bound::launch);
+}
+
+TEST_CASE("NarrowElementsAreBoundByHowManyNotHowWide") {
+  ArchitectureProfile profile = ideal();
+  profile.memory[static_cast<std::size_t>(MemoryPattern::transpose)].accesses_per_clock = 0.125;
+  const auto time = [&](DType dtype, std::int64_t bytes) {
+    return kernel_cost(kernel_of(MemoryShape{MemoryPattern::transpose}, dtype, bytes, bytes), slow_gpu(), profile).total.value;
+  };
+  CHECK(time(DType::bf16, 2000) == doctest::Approx(16000));  // 2000 accesses
+  CHECK(time(DType::fp32, 4000) == doctest::Approx(16000));
+}
+
+TEST_CASE("CastToAWiderTypeHasCoefficientsOfItsOwn") {
+  ArchitectureProfile profile = ideal();
+  profile.cast_widen.efficiency = 0.5;
+  Kernel kernel = kernel_of(MemoryShape{MemoryPattern::cast}, DType::fp32, 400, 200);
+  kernel.output = DType::bf16;
+  CHECK(kernel_cost(kernel, slow_gpu(), profile).total.value == doctest::Approx(600));
+  std::swap(kernel.input, kernel.output);
+  CHECK(kernel_cost(kernel, slow_gpu(), profile).total.value == doctest::Approx(1200));
+}
+
+TEST_CASE("BatchNormWithFewChannelsLeavesSmsIdle") {
+  ArchitectureProfile profile = ideal();
+  profile.memory[static_cast<std::size_t>(MemoryPattern::batch_norm_forward)].accesses_per_clock = 1;
+  GpuSpec gpu = slow_gpu(8);
+  gpu.memory_bandwidth = {1e12};
+  const auto time = [&](std::int64_t channels) {
+    return kernel_cost(kernel_of(MemoryShape{MemoryPattern::batch_norm_forward, channels, 100}, DType::fp32, 3200, 0), gpu, profile).total.value;
+  };
+  CHECK(time(2) == doctest::Approx(400));
+  CHECK(time(8) == doctest::Approx(100));
+  CHECK(time(64) == doctest::Approx(100));
+}
+
+TEST_CASE("OneRankCommunicatesNothing") {
+  CHECK(collective_cost({{1000}, 1}, ClusterSpec{}, slow_gpu(), ideal()).total.value == 0);
+}
+
+TEST_CASE("RingMovesTwiceTheMessageLessOneShare") {
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 4;
+  CHECK(collective_cost({{8}, 4}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(2.0 * 3 / 4 * 8));
+  cluster.intra_bandwidth = {4};  // the system's links, where it has its own
+  CHECK(collective_cost({{8}, 4}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(3));
+  cluster.intra_latency = {1};
+  CHECK(collective_cost({{8}, 4}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(3 + 6));
+}
+
+TEST_CASE("SlowestLegSetsThePaceAcrossNodes") {
+  ClusterSpec cluster;
+  cluster.gpus = 8;
+  cluster.gpus_per_node = 4;
+  cluster.intra_bandwidth = {1e6};
+  cluster.nics_per_node = 2;
+  cluster.network.port_bandwidth = {1};
+  cluster.network.efficiency = 0.5;
+  cluster.network.latency = {3};
+  // Two nodes: the message once out of each node over two half-efficient ports, and a tree one level high, up and down.
+  const KernelCost cost = collective_cost({{100}, 8}, cluster, slow_gpu(), ideal());
+  CHECK(cost.total.value == doctest::Approx(100 + 6));
+  CHECK(cost.bound == Bound::network);
+}
+
+}  // namespace precog

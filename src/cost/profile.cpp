@@ -1,0 +1,184 @@
+#include "cost/profile.h"
+
+#include <string>
+
+#include <fmt/format.h>
+
+namespace precog {
+namespace {
+
+constexpr std::array<std::string_view, 3> kDirectionKeys = {"forward", "backward_data", "backward_weight"};  // by ConvDirection
+
+// Reads leaves {"value", "source"}: a missing one is a problem, a present one also tells how far to trust it.
+class Leaves {
+ public:
+  explicit Leaves(JsonReader reader) : reader_(std::move(reader)) {}
+
+  void read(std::string_view key, double& target, double min = 1e-9, double max = 1e6) {
+    if (auto value = reader_.sourced_number(key, min, max)) target = *value;
+    note(key);
+  }
+  void read(std::string_view key, Seconds& target) {
+    if (auto value = reader_.quantity<Seconds>(key)) target = *value;
+    note(key);
+  }
+  Leaves group(std::string_view key) { return Leaves(reader_.required_object(key)); }
+  std::vector<std::string> keys() const { return reader_.keys(); }
+  JsonReader& reader() { return reader_; }
+  void done() { reader_.reject_unknown_keys(); }
+  CostSource source() const { return source_; }
+
+ private:
+  void note(std::string_view key) {
+    if (!reader_.has(key)) return reader_.problem(key, "is missing");
+    auto figure = reader_.sourced(key);
+    const bool fitted = figure && figure->source.starts_with("fitted");
+    if (!fitted) source_ = CostSource::scaled;
+  }
+
+  JsonReader reader_;
+  CostSource source_ = CostSource::fitted;
+};
+
+void read_by_math(Leaves leaves, GemmCoefficients& gemm, double MathCoefficients::* target, double max) {
+  for (const std::string& key : leaves.keys()) {
+    auto dtype = dtype_named(key);
+    if (!dtype || !is_floating(*dtype) || *dtype == DType::model || *dtype == DType::fp64) {
+      leaves.reader().problem(key, "is not an arithmetic; known: fp32, tf32, bf16, fp16, fp8, nvfp4");
+      continue;
+    }
+    Leaves one = leaves;
+    MathCoefficients& math = gemm.math[static_cast<std::size_t>(*dtype)];
+    one.read(key, math.*target, 1e-3, max);
+    if (target == &MathCoefficients::efficiency) math.source = one.source();
+  }
+}
+
+void read_gemm(Leaves leaves, GemmCoefficients& gemm) {
+  leaves.read("launch_floor", gemm.launch_floor);
+  leaves.read("tile_overhead", gemm.tile_overhead);
+  leaves.read("split_overhead", gemm.split_overhead);
+  leaves.read("l2_bytes_per_clock", gemm.l2_bytes_per_clock);
+  leaves.read("bandwidth_efficiency", gemm.bandwidth_efficiency, 0.01, 1);
+  leaves.read("wave_quantisation", gemm.wave_quantisation, 0, 1.5);
+  leaves.read("l2_gain", gemm.l2_gain, 0.1, 100);
+  leaves.read("overlap_norm", gemm.overlap_norm, 1, 100);
+  read_by_math(leaves.group("efficiency"), gemm, &MathCoefficients::efficiency, 1);
+  read_by_math(leaves.group("k_latency_clocks"), gemm, &MathCoefficients::k_latency_clocks, 1e4);
+  read_by_math(leaves.group("transposed_a_factor"), gemm, &MathCoefficients::transposed_a_factor, 1);
+  read_by_math(leaves.group("misaligned_factor"), gemm, &MathCoefficients::misaligned_factor, 1);
+  gemm.math[static_cast<std::size_t>(DType::fp64)] = gemm.math[static_cast<std::size_t>(DType::fp32)];  // no data of its own
+  leaves.done();
+}
+
+void read_convolution(Leaves leaves, ConvCoefficients& conv) {
+  for (std::size_t i = 0; i < kDirectionKeys.size(); ++i) {
+    Leaves direction = leaves.group(kDirectionKeys[i]);
+    direction.read("matrix", conv.direction[i].matrix, 0.001, 10);
+    direction.read("vector", conv.direction[i].vector, 0.001, 10);
+    direction.done();
+  }
+  leaves.read("winograd_gain", conv.winograd_gain, 0.1, 10);
+  leaves.read("few_channels_factor", conv.few_channels_factor, 0.001, 10);
+  conv.source = leaves.source();
+  leaves.done();
+}
+
+void read_depthwise(Leaves leaves, std::array<DepthwiseCoefficients, 3>& depthwise) {
+  for (std::size_t i = 0; i < kDirectionKeys.size(); ++i) {
+    Leaves one = leaves.group(kDirectionKeys[i]);
+    one.read("launch_floor", depthwise[i].launch_floor);
+    one.read("efficiency", depthwise[i].efficiency, 0.001, 1);
+    one.read("vector_efficiency", depthwise[i].vector_efficiency, 0.0001, 1);
+    depthwise[i].source = one.source();
+    one.done();
+  }
+  leaves.done();
+}
+
+void read_memory(Leaves one, MemoryCoefficients& memory) {
+  one.read("launch_floor", memory.launch_floor);
+  one.read("efficiency", memory.efficiency, 0.001, 1);
+  one.read("accesses_per_clock", memory.accesses_per_clock, 0.001, 1000);
+  memory.source = one.source();
+  one.done();
+}
+
+void read_attention(Leaves leaves, std::array<AttentionCoefficients, 2>& attention) {
+  constexpr std::array<std::string_view, 2> kKeys = {"forward", "backward"};
+  for (std::size_t i = 0; i < kKeys.size(); ++i) {
+    Leaves one = leaves.group(kKeys[i]);
+    one.read("launch_floor", attention[i].launch_floor);
+    one.read("block_overhead", attention[i].block_overhead);
+    one.read("efficiency", attention[i].efficiency, 0.001, 1);
+    one.read("head_dim_exponent", attention[i].head_dim_exponent, 0, 4);
+    one.read("tail", attention[i].tail, 0, 10);
+    one.read("bandwidth_efficiency", attention[i].bandwidth_efficiency, 0.01, 1);
+    attention[i].source = one.source();
+    one.done();
+  }
+  leaves.done();
+}
+
+void read_collective(Leaves one, CollectiveCoefficients& collective) {
+  one.read("launch_floor", collective.launch_floor);
+  one.read("pipeline_fill", collective.pipeline_fill);
+  one.read("efficiency", collective.efficiency, 0.001, 2);  // in-switch reduction passes 1
+  one.read("contention", collective.contention, 0, 4);
+  collective.source = one.source();
+  one.done();
+}
+
+void read_architecture(Leaves leaves, ArchitectureProfile& profile) {
+  read_gemm(leaves.group("gemm"), profile.gemm);
+  read_convolution(leaves.group("convolution"), profile.convolution);
+  Leaves depthwise = leaves.group("depthwise");
+  read_depthwise(depthwise.group("channels_first"), profile.depthwise[0]);
+  read_depthwise(depthwise.group("channels_last"), profile.depthwise[1]);
+  depthwise.done();
+  Leaves memory = leaves.group("memory");
+  for (std::size_t i = 0; i < profile.memory.size(); ++i)
+    read_memory(memory.group(to_text(static_cast<MemoryPattern>(i))), profile.memory[i]);
+  read_memory(memory.group("cast_widen"), profile.cast_widen);
+  memory.done();
+  Leaves attention = leaves.group("attention");
+  read_attention(attention.group("flash"), profile.attention[0]);
+  read_attention(attention.group("memory_efficient"), profile.attention[1]);
+  attention.done();
+  Leaves collective = leaves.group("collective");
+  read_collective(collective.group("all_reduce"), profile.all_reduce);
+  read_collective(collective.group("all_gather"), profile.all_gather);
+  read_collective(collective.group("reduce_scatter"), profile.reduce_scatter);
+  read_collective(collective.group("all_to_all"), profile.all_to_all);
+  collective.done();
+  leaves.done();
+}
+
+}  // namespace
+
+Result<CostProfile> CostProfile::parse(const Json& json, const std::string& where) {
+  std::vector<Problem> problems;
+  JsonReader file(json, where, problems);
+  file.set_sources(file.raw("sources"));
+  if (!file.has("sources")) file.problem("sources", "is missing: every coefficient needs a source");
+  file.required_integer("schema", 1, 1);
+  CostProfile profile;
+  profile.name_ = file.required_text("name");
+  file.required_text("title");
+  JsonReader architectures = file.required_object("architectures");
+  for (const std::string& key : architectures.keys()) {
+    auto one = std::make_shared<ArchitectureProfile>();
+    read_architecture(Leaves(architectures.required_object(key)), *one);
+    profile.architectures_.emplace(key, std::move(one));
+  }
+  file.reject_unknown_keys();
+  if (!problems.empty()) return fail(std::move(problems));
+  return profile;
+}
+
+const ArchitectureProfile* CostProfile::find(std::string_view architecture) const {
+  auto it = architectures_.find(architecture);
+  return it == architectures_.end() ? nullptr : it->second.get();
+}
+
+}  // namespace precog

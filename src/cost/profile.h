@@ -1,0 +1,82 @@
+// The coefficients of one architecture: what fraction of its datasheet a GPU reaches, and the fixed times around it.
+// Read from data/profiles; fitted by tools/fit, where the same formulae stand in numpy. docs/model_notes tells each one's life.
+// Not a table of timings: every value is a ratio to the datasheet, a time, or a count per clock.
+#pragma once
+
+#include <array>
+
+#include "base/units.h"
+#include "cost/cost.h"
+#include "kernel/kernel.h"
+#include "spec/dtype.h"
+
+namespace precog {
+
+struct MathCoefficients {  // of matrix products in one arithmetic
+  double efficiency = 1;           // share of the peak that a large, aligned product reaches; too high: large products too fast
+  double k_latency_clocks = 0;     // least clocks per step of k for one block (per 2 bytes): what long, thin products wait for
+  double transposed_a_factor = 1;  // what is left of `efficiency` when a is stored [k,m]
+  double misaligned_factor = 1;    // ... and when a row is no multiple of 16 bytes
+  CostSource source = CostSource::estimate;
+};
+
+struct GemmCoefficients {
+  Seconds launch_floor, tile_overhead, split_overhead;
+  double l2_bytes_per_clock = 1;    // that one SM takes in; small tiles starve on it
+  double bandwidth_efficiency = 1;  // share of the memory bandwidth that operands arrive with
+  double wave_quantisation = 1;     // 1: the last wave lasts as long as a full one; 0: blocks balance perfectly
+  double l2_gain = 1;               // speed of split-K's partial sums over that of memory
+  double overlap_norm = 2;          // p of the norm that joins compute and memory; infinite would be the bare roofline
+  std::array<MathCoefficients, kDTypeCount> math;
+};
+
+struct ConvCoefficients {
+  struct Direction {
+    double matrix = 1, vector = 1;  // on top of the matrix product's efficiency, by the unit that runs it
+  };
+  std::array<Direction, 3> direction;  // by ConvDirection
+  double winograd_gain = 1;            // fp32, 3x3, stride 1
+  double few_channels_factor = 1;      // tensor cores with at most 4 input channels: an image's first layer
+  CostSource source = CostSource::estimate;
+};
+
+struct DepthwiseCoefficients {
+  Seconds launch_floor;
+  double efficiency = 1, vector_efficiency = 1;
+  CostSource source = CostSource::estimate;
+};
+
+struct AttentionCoefficients {
+  Seconds launch_floor, block_overhead;
+  double efficiency = 1;
+  double head_dim_exponent = 0;  // a head of d < 128 runs at (d/128)^this
+  double tail = 0;               // share of the longest block that the others cannot hide
+  double bandwidth_efficiency = 1;
+  CostSource source = CostSource::estimate;
+};
+
+struct MemoryCoefficients {
+  Seconds launch_floor;
+  double efficiency = 1;          // share of the memory bandwidth on large operands
+  double accesses_per_clock = 1;  // elements read or written per SM and clock: the bound of what is not vectorised
+  CostSource source = CostSource::estimate;
+};
+
+struct CollectiveCoefficients {
+  Seconds launch_floor, pipeline_fill;
+  double efficiency = 1;  // share of the link on long messages, two ranks
+  double contention = 0;  // falls by (ranks/2)^-this where ranks share a path (PCIe)
+  CostSource source = CostSource::estimate;
+};
+
+struct ArchitectureProfile {
+  GemmCoefficients gemm;
+  ConvCoefficients convolution;
+  std::array<std::array<DepthwiseCoefficients, 3>, 2> depthwise;  // [channels_last][ConvDirection]
+  std::array<MemoryCoefficients, static_cast<std::size_t>(MemoryPattern::kCount)> memory;
+  MemoryCoefficients cast_widen;  // to a wider type: PyTorch does not vectorise it
+  std::array<std::array<AttentionCoefficients, 2>, 2> attention;  // [on vector units][backward]
+  CollectiveCoefficients all_reduce, all_gather, reduce_scatter, all_to_all;
+};
+
+}  // namespace precog

@@ -1,0 +1,90 @@
+// GPT2LMHeadModel: learned positions, Conv1D projections, the tanh GELU written out in eight calls, tied head.
+#include "frontend/text_blocks.h"
+
+namespace precog::zoo {
+namespace {
+
+struct Gpt2 {
+  std::int64_t hidden, layers, heads, vocab, positions;
+  double dropout;
+};
+
+Gpt2 read(JsonReader& r) {
+  Gpt2 a;
+  a.hidden = r.required_integer("hidden", 1, kMaxWidth);
+  a.layers = r.required_integer("layers", 1, kMaxLayers);
+  a.heads = r.required_integer("heads", 1, kMaxHeads);
+  a.vocab = r.required_integer("vocab", 2, kMaxWidth);
+  a.positions = r.required_integer("max_positions", 1, kMaxWidth);
+  a.dropout = r.number("dropout", 0, 0.99).value_or(0);
+  if (a.heads > 0 && a.hidden % a.heads != 0) r.problem("heads", "must divide hidden");
+  return a;
+}
+
+// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), one kernel per operation in eager mode.
+TensorId gelu_new(GraphBuilder& b, TensorId x) {
+  TensorId half = b.unary(OpKind::mul_scalar, x);
+  TensorId inner = b.add(x, b.unary(OpKind::mul_scalar, b.unary(OpKind::pow, x)));
+  TensorId bend = b.unary(OpKind::tanh, b.unary(OpKind::mul_scalar, inner));
+  return b.mul(half, b.unary(OpKind::add_scalar, bend));
+}
+
+TensorId attention(GraphBuilder& b, const Gpt2& a, TensorId x) {
+  auto scope = b.module("attn");
+  const std::int64_t width = a.hidden / a.heads;
+  auto parts = b.split(b.conv1d_layer("c_attn", x, 3 * a.hidden), 2, {a.hidden, a.hidden, a.hidden});
+  TensorId k = to_heads(b, parts[1], a.heads, width);
+  TensorId v = to_heads(b, parts[2], a.heads, width);
+  TensorId q = to_heads(b, parts[0], a.heads, width);
+  TensorId mixed = from_heads(b, b.attention(q, k, v, b.shape(q)[2] > 1, {}, a.dropout));
+  return b.dropout(b.conv1d_layer("c_proj", mixed, a.hidden), a.dropout);
+}
+
+TensorId feed_forward(GraphBuilder& b, const Gpt2& a, TensorId x) {
+  auto scope = b.module("mlp");
+  TensorId wide = gelu_new(b, b.conv1d_layer("c_fc", x, 4 * a.hidden));
+  return b.dropout(b.conv1d_layer("c_proj", wide, a.hidden), a.dropout);
+}
+
+void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
+  const Gpt2 a = read(reader);
+  auto [ids, labels] = token_inputs(b, sizes);
+  TensorId table, x;
+  {
+    auto model = b.module("transformer");
+    ids = b.view(ids, b.shape(ids));
+    {
+      auto scope = b.module("wte");
+      table = b.parameter("weight", {a.vocab, a.hidden});
+      x = b.embedding(table, ids);
+    }
+    TensorId positions = position_ids(b, sizes.seq);
+    x = b.add(x, b.embedding_layer("wpe", positions, a.positions, a.hidden));
+    packed_sequence_check(b, positions, sizes.batch);
+    x = b.dropout(x, a.dropout);
+    for (std::int64_t layer = 0; layer < a.layers; ++layer) {
+      b.set_block(static_cast<int>(layer));
+      auto scope = b.module("h." + std::to_string(layer));
+      x = b.add(attention(b, a, b.layer_norm_layer("ln_1", x)), x);
+      x = b.add(x, feed_forward(b, a, b.layer_norm_layer("ln_2", x)));
+    }
+    b.set_block(-1);
+    x = b.layer_norm_layer("ln_f", x);
+    x = b.view(x, b.shape(x));
+  }
+  x = b.view(x, b.shape(x));  // [:, 0:, :], all logits are kept
+  TensorId logits;
+  {
+    auto head = b.module("lm_head");
+    logits = b.linear(x, table);
+  }
+  causal_loss(b, logits, labels);
+}
+
+}  // namespace
+
+ModelFamily gpt2_family() {
+  return {.name = "gpt2", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+}
+
+}  // namespace precog::zoo

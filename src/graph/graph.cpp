@@ -1,0 +1,186 @@
+#include "graph/graph.h"
+
+#include <array>
+
+#include <fmt/format.h>
+
+namespace precog {
+
+std::string to_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape.extents(), ",")); }
+
+Shape broadcast(const Shape& a, const Shape& b) {
+  const Shape& longer = a.rank() >= b.rank() ? a : b;
+  const Shape& shorter = a.rank() >= b.rank() ? b : a;
+  Shape out = longer;
+  for (int axis = 1; axis <= shorter.rank(); ++axis) {
+    std::int64_t x = longer[-axis], y = shorter[-axis];
+    ensure(x == y || x == 1 || y == 1, "operands of a pointwise operator have shapes that broadcast");
+    out.set(-axis, x == 1 ? y : x);
+  }
+  return out;
+}
+
+TensorId Graph::add_tensor(Tensor tensor) {
+  TensorId id = tensors.add(tensor);
+  if (!tensors[id].storage.valid()) tensors[id].storage = id;
+  return id;
+}
+
+OpId Graph::add_op(Op op, std::span<const TensorId> inputs, std::span<const TensorId> outputs) {
+  ensure(inputs.size() < 256 && outputs.size() < 256, "an operator has fewer than 256 operands");
+  op.first_edge = static_cast<std::uint32_t>(edges_.size());
+  op.input_count = static_cast<std::uint8_t>(inputs.size());
+  op.output_count = static_cast<std::uint8_t>(outputs.size());
+  // The spans may point into edges_ itself (a pass copying one of its own operators): append element-wise.
+  edges_.reserve(edges_.size() + inputs.size() + outputs.size());
+  edges_.insert(edges_.end(), inputs.begin(), inputs.end());
+  edges_.insert(edges_.end(), outputs.begin(), outputs.end());
+  return ops.add(op);
+}
+
+NameId Graph::intern(std::string_view name) {
+  std::string key(name);
+  auto [it, inserted] = name_index_.try_emplace(key, static_cast<std::int32_t>(names_.size()));
+  if (inserted) names_.push_back(std::move(key));
+  return NameId{it->second};
+}
+
+Graph Graph::empty_with_names() const {
+  Graph out;
+  out.names_ = names_;
+  out.name_index_ = name_index_;
+  return out;
+}
+
+std::string_view to_text(OpKind kind) {
+  static constexpr std::array kNames = {
+#define PRECOG_OPERATOR(name) std::string_view(#name),
+#include "graph/operators.def"
+#undef PRECOG_OPERATOR
+  };
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string_view to_text(Phase phase) {
+  static constexpr std::array<std::string_view, 7> kNames = {"forward",       "recompute",    "backward", "accumulate",
+                                                             "gradient_sync", "loss_scaling", "optimizer"};
+  return kNames[static_cast<std::size_t>(phase)];
+}
+
+std::string_view to_text(AttentionBackend backend) {
+  static constexpr std::array<std::string_view, 4> kNames = {"undecided", "flash", "memory_efficient", "math"};
+  return kNames[static_cast<std::size_t>(backend)];
+}
+
+std::string to_text(const Graph& graph, TensorId id) {
+  const Tensor& tensor = graph.tensors[id];
+  if (tensor.name.valid()) return fmt::format("@{}", graph.name(tensor.name));
+  return fmt::format("%{}", id.value);
+}
+
+namespace {
+
+struct AttributeText {
+  const Graph& graph;
+  std::string operator()(std::monostate) const { return ""; }
+  std::string operator()(const GemmAttributes& a) const {
+    return fmt::format(" b={} m={} n={} k={}{}", a.batch, a.m, a.n, a.k, a.bias ? " bias" : "");
+  }
+  std::string operator()(const ConvAttributes& a) const {
+    return fmt::format(" kernel={}x{} stride={} padding={} groups={}", a.kernel_h, a.kernel_w, a.stride, a.padding, a.groups);
+  }
+  std::string operator()(const AttentionAttributes& a) const {
+    return fmt::format(" b={} heads={}/{} q={} kv={} d={}{}{} backend={}", a.batch, a.heads, a.kv_heads, a.q_len, a.kv_len,
+                       a.head_dim, a.causal ? " causal" : "", a.mask ? " mask" : "", to_text(a.backend));
+  }
+  std::string operator()(const CastAttributes& a) const {
+    if (a.like.valid()) return fmt::format(" like={}", to_text(graph, a.like));
+    return fmt::format(" to={}", to_text(a.to));
+  }
+  std::string operator()(const ViewAttributes& a) const {
+    static constexpr std::array<std::string_view, 4> kNames = {"reshape", "transpose", "slice", "expand"};
+    return fmt::format(" {}", kNames[static_cast<std::size_t>(a.kind)]);
+  }
+  std::string operator()(const PoolAttributes& a) const {
+    return fmt::format(" kernel={} stride={} padding={}", a.kernel, a.stride, a.padding);
+  }
+  std::string operator()(const MultiTensorAttributes& a) const {
+    return fmt::format(" tensors={} elements={} launches={} bytes/element={}", a.tensors, a.elements, a.launches,
+                       a.element_bytes_moved);
+  }
+  std::string operator()(const CollectiveAttributes& a) const {
+    return fmt::format(" bytes={} participants={}", a.bytes.value, a.participants);
+  }
+};
+
+}  // namespace
+
+std::string to_text(const Graph& graph, const Op& op) {
+  std::string out;
+  for (TensorId id : graph.outputs(op)) {
+    const Tensor& tensor = graph.tensors[id];
+    if (!out.empty()) out += ", ";
+    out += fmt::format("{}:{}{}", to_text(graph, id), to_text(tensor.dtype), to_text(tensor.shape));
+  }
+  if (!out.empty()) out += " = ";
+  out += to_text(op.kind);
+  if (op.label.valid()) out += fmt::format(".{}", graph.name(op.label));
+  if (op.in_place) out += '_';
+  std::vector<std::string> operands;
+  for (TensorId id : graph.inputs(op)) operands.push_back(to_text(graph, id));
+  out += fmt::format("({})", fmt::join(operands, ", "));
+  out += std::visit(AttributeText{graph}, op.attributes);
+  if (op.math != DType::model) out += fmt::format(" math={}", to_text(op.math));
+  if (op.reason.valid()) out += fmt::format("  # {}", graph.name(op.reason));
+  return out;
+}
+
+std::string to_text(const Graph& graph) {
+  std::string out;
+  Phase phase{};
+  NameId module;
+  bool first = true;
+  for (const Op& op : graph.ops) {
+    if (first || op.phase != phase) out += fmt::format("== {}\n", to_text(op.phase));
+    if (first || op.module != module) out += fmt::format("-- {}\n", op.module.valid() ? graph.name(op.module) : "(model)");
+    first = false;
+    phase = op.phase;
+    module = op.module;
+    out += fmt::format("{}\n", to_text(graph, op));
+  }
+  return out;
+}
+
+std::string verify(const Graph& graph) {
+  std::vector<char> made(graph.tensors.size(), 0);
+  for (std::size_t i = 0; i < graph.tensors.size(); ++i) {
+    const Tensor& tensor = graph.tensors[graph.tensors.id_at(i)];
+    if (!graph.tensors.contains(tensor.storage)) return fmt::format("tensor %{} has no storage", i);
+    if (tensor.shape.elements() < 0) return fmt::format("tensor %{} has a negative extent", i);
+    if (tensor.role != Role::activation && tensor.role != Role::gradient) made[i] = 1;
+  }
+  for (const Op& op : graph.ops) {
+    for (TensorId id : graph.inputs(op)) {
+      if (!graph.tensors.contains(id)) return fmt::format("{} reads a tensor that does not exist", to_text(op.kind));
+      if (!made[id.index()]) return fmt::format("{} reads %{} before it is made", to_text(op.kind), id.value);
+    }
+    for (TensorId id : graph.outputs(op)) {
+      if (!graph.tensors.contains(id)) return fmt::format("{} makes a tensor that does not exist", to_text(op.kind));
+      if (made[id.index()] && graph.tensors[id].role == Role::activation)
+        return fmt::format("%{} is made twice, again by {}", id.value, to_text(op.kind));
+      made[id.index()] = 1;
+    }
+    if (op.in_place && graph.tensors[graph.output(op)].storage != graph.tensors[graph.input(op, 0)].storage)
+      return fmt::format("in-place {} writes other memory than its input's", to_text(op.kind));
+  }
+  return "";
+}
+
+std::int64_t parameter_count(const Graph& graph) {
+  std::int64_t count = 0;
+  for (const Tensor& tensor : graph.tensors)
+    if (tensor.role == Role::parameter) count += tensor.shape.elements();
+  return count;
+}
+
+}  // namespace precog

@@ -1,0 +1,157 @@
+// The one representation every pass reads and writes: tensors and operators in execution order.
+// A forward graph from a frontend is precision-free (floating tensors are DType::model); the precision pass
+// decides them, the training pass appends backward and optimizer, the parallel pass collectives.
+// A graph is a few vectors and typed ids: it copies, compares and prints.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/id.h"
+#include "base/units.h"
+#include "graph/shape.h"
+#include "spec/dtype.h"
+
+namespace precog {
+
+using TensorId = Id<struct TensorTag>;
+using OpId = Id<struct OpTag>;
+using NameId = Id<struct NameTag>;
+
+enum class OpKind : std::uint8_t {
+#define PRECOG_OPERATOR(name) name,
+#include "graph/operators.def"
+#undef PRECOG_OPERATOR
+  kCount
+};
+
+enum class Role : std::uint8_t { activation, input, parameter, buffer, gradient, optimizer_state };
+
+struct Tensor {
+  Shape shape;
+  DType dtype = DType::model;
+  Role role = Role::activation;
+  bool requires_grad = false;
+  TensorId storage;  // whose memory this is: itself, or the tensor it is a view or an in-place result of
+  NameId name;       // parameters, buffers and inputs have one
+
+  friend bool operator==(const Tensor&, const Tensor&) = default;
+};
+
+// When in the step an operator runs. Micro-batches repeat everything before gradient_sync.
+enum class Phase : std::uint8_t { forward, recompute, backward, accumulate, gradient_sync, loss_scaling, optimizer };
+
+// Matrix products are described by their own extents, whatever the rank of the tensors: out[m,n] += a[m,k] b[k,n].
+struct GemmAttributes {
+  std::int64_t batch = 1, m = 0, n = 0, k = 0;
+  bool bias = false;
+  bool transposed_a = false;  // the first operand is stored [k,m], as for the gradient of a weight
+  friend bool operator==(const GemmAttributes&, const GemmAttributes&) = default;
+};
+struct ConvAttributes {
+  std::int64_t kernel_h = 1, kernel_w = 1, stride = 1, padding = 0, dilation = 1, groups = 1;
+  friend bool operator==(const ConvAttributes&, const ConvAttributes&) = default;
+};
+enum class AttentionBackend : std::uint8_t { undecided, flash, memory_efficient, math };
+struct AttentionAttributes {
+  std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, value_dim = 1;
+  bool causal = false, mask = false, dropout = false;
+  AttentionBackend backend = AttentionBackend::undecided;
+  friend bool operator==(const AttentionAttributes&, const AttentionAttributes&) = default;
+};
+struct CastAttributes {
+  DType to = DType::model;  // a type the model's code names ...
+  TensorId like;            // ... or the type of this tensor (`.to(x.dtype)`), which stays symbolic
+  bool by_autocast = false;
+  friend bool operator==(const CastAttributes&, const CastAttributes&) = default;
+};
+enum class ViewKind : std::uint8_t { reshape, transpose, slice, expand };
+struct ViewAttributes {
+  ViewKind kind = ViewKind::reshape;
+  friend bool operator==(const ViewAttributes&, const ViewAttributes&) = default;
+};
+struct PoolAttributes {
+  std::int64_t kernel = 1, stride = 1, padding = 0;
+  friend bool operator==(const PoolAttributes&, const PoolAttributes&) = default;
+};
+// One call over many tensors: the foreach and fused forms of optimizers, and the loss scaler's unscale.
+struct MultiTensorAttributes {
+  std::int64_t tensors = 0, elements = 0, launches = 0;
+  int element_bytes_moved = 0;  // per element, reads and writes together
+  friend bool operator==(const MultiTensorAttributes&, const MultiTensorAttributes&) = default;
+};
+struct CollectiveAttributes {
+  Bytes bytes;
+  int participants = 1;
+  friend bool operator==(const CollectiveAttributes&, const CollectiveAttributes&) = default;
+};
+using Attributes = std::variant<std::monostate, GemmAttributes, ConvAttributes, AttentionAttributes, CastAttributes,
+                                ViewAttributes, PoolAttributes, MultiTensorAttributes, CollectiveAttributes>;
+
+struct Op {
+  OpKind kind{};
+  Phase phase = Phase::forward;
+  DType math = DType::model;  // the arithmetic it runs in
+  bool in_place = false;      // the first output is the first input's memory
+  std::int16_t block = -1;    // repeated layer it belongs to: the unit of recomputation; -1 outside any
+  std::uint32_t first_edge = 0;
+  std::uint8_t input_count = 0, output_count = 0;
+  NameId module;              // path of the module whose code calls it
+  NameId label;               // a kernel's own name where the kind is generic (pointwise_backward: "gelu")
+  NameId reason;              // why the precision pass chose this arithmetic
+  Attributes attributes;
+
+  friend bool operator==(const Op&, const Op&) = default;
+};
+
+class Graph {
+ public:
+  Store<TensorId, Tensor> tensors;
+  Store<OpId, Op> ops;
+
+  std::span<const TensorId> inputs(const Op& op) const { return {edges_.data() + op.first_edge, op.input_count}; }
+  std::span<const TensorId> outputs(const Op& op) const {
+    return {edges_.data() + op.first_edge + op.input_count, op.output_count};
+  }
+  TensorId input(const Op& op, std::size_t index) const { return inputs(op)[index]; }
+  TensorId output(const Op& op, std::size_t index = 0) const { return outputs(op)[index]; }
+
+  TensorId add_tensor(Tensor tensor);  // a tensor without a storage owns its memory
+  OpId add_op(Op op, std::span<const TensorId> inputs, std::span<const TensorId> outputs);
+
+  NameId intern(std::string_view name);
+  std::string_view name(NameId id) const { return id.valid() ? std::string_view(names_[id.index()]) : std::string_view(); }
+  // A new graph that shares this one's interned names (ids stay valid), for passes that rebuild.
+  Graph empty_with_names() const;
+
+  Bytes bytes(TensorId id) const {
+    const Tensor& tensor = tensors[id];
+    return {(tensor.shape.elements() * bits_of(tensor.dtype) + 7) / 8};
+  }
+
+ private:
+  std::vector<TensorId> edges_;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, std::int32_t> name_index_;
+};
+
+std::string_view to_text(OpKind kind);
+std::string_view to_text(Phase phase);
+std::string_view to_text(AttentionBackend backend);
+std::string to_text(const Graph& graph, TensorId tensor);
+std::string to_text(const Graph& graph, const Op& op);
+std::string to_text(const Graph& graph);
+
+// Structural promises: ids exist, every activation is made before it is read, made once, in-place results share
+// memory. Returns the first broken one, or an empty text.
+std::string verify(const Graph& graph);
+
+// Parameters counted once each, however many uses.
+std::int64_t parameter_count(const Graph& graph);
+
+}  // namespace precog

@@ -1,0 +1,91 @@
+#include "graph/operator.h"
+
+#include <algorithm>
+#include <array>
+
+namespace precog {
+
+const OperatorDefinition& definition(OpKind kind) {
+  static const std::array<OperatorDefinition, static_cast<std::size_t>(OpKind::kCount)> kTable = {
+#define PRECOG_OPERATOR(name) define_##name(),
+#include "graph/operators.def"
+#undef PRECOG_OPERATOR
+  };
+  return kTable[static_cast<std::size_t>(kind)];
+}
+
+std::string_view to_text(Family family) {
+  static constexpr std::array<std::string_view, 19> kNames = {
+      "gemm",      "convolution", "attention", "normalization", "softmax",      "loss",       "pointwise",
+      "cast",      "copy",        "reduction", "pooling",       "embedding",    "index",      "optimizer",
+      "loss_scaling", "collective", "fill",    "view",          "host"};
+  return kNames[static_cast<std::size_t>(family)];
+}
+
+Work work_of(const Graph& graph, const Op& op) {
+  const OperatorDefinition& known = definition(op.kind);
+  if (known.work) return known.work(graph, op);
+  Work work;
+  // An expanded view is larger than what it stores: only what is stored is read.
+  for (TensorId id : graph.inputs(op)) work.read += std::min(graph.bytes(id), graph.bytes(graph.tensors[id].storage));
+  std::int64_t elements = 0;
+  for (TensorId id : graph.outputs(op)) {
+    work.written += graph.bytes(id);
+    elements += graph.tensors[id].shape.elements();
+  }
+  work.flops = {static_cast<double>(elements)};
+  return work;
+}
+
+TensorId GradientContext::emit(OpKind kind, std::initializer_list<TensorId> inputs, const Shape& shape, DType dtype,
+                               Attributes attributes, std::string_view label) {
+  Op backward;
+  backward.kind = kind;
+  backward.attributes = std::move(attributes);
+  backward.math = op().math;
+  if (!label.empty()) backward.label = graph_.intern(label);
+  return sink_.emit(backward, {inputs.begin(), inputs.size()}, Tensor{.shape = shape, .dtype = dtype});
+}
+
+TensorId GradientContext::emit_view(TensorId of, const Shape& shape, ViewKind kind) {
+  Op backward;
+  backward.kind = OpKind::view;
+  backward.attributes = ViewAttributes{kind};
+  Tensor view{.shape = shape, .dtype = tensor(of).dtype};
+  view.storage = tensor(of).storage;
+  TensorId inputs[] = {of};
+  return sink_.emit(backward, inputs, view);
+}
+
+void GradientContext::emit_for_inputs(OpKind kind, std::initializer_list<TensorId> inputs,
+                                      std::initializer_list<std::size_t> needed, Attributes attributes) {
+  Op backward;
+  backward.kind = kind;
+  backward.attributes = std::move(attributes);
+  backward.math = op().math;
+  std::array<TensorId, 4> made;
+  std::array<std::size_t, 4> which{};
+  std::size_t count = 0;
+  for (std::size_t i : needed) {
+    if (!needs(i)) continue;
+    made[count] = sink_.make(Tensor{.shape = tensor(input(i)).shape, .dtype = tensor(input(i)).dtype});
+    which[count++] = i;
+  }
+  if (count == 0) return;
+  sink_.emit_to(backward, {inputs.begin(), inputs.size()}, {made.data(), count});
+  for (std::size_t j = 0; j < count; ++j) sink_.receive(input(which[j]), made[j]);
+}
+
+void GradientContext::give(std::size_t i, TensorId gradient) {
+  const Shape wanted = tensor(input(i)).shape;
+  if (!(tensor(gradient).shape == wanted)) {
+    ensure(tensor(gradient).shape.elements() >= wanted.elements(), "a gradient is summed to a smaller shape, never grown");
+    if (tensor(gradient).shape.elements() == wanted.elements())
+      gradient = emit_view(gradient, wanted);
+    else
+      gradient = emit(OpKind::sum, {gradient}, wanted, tensor(gradient).dtype);
+  }
+  sink_.receive(input(i), gradient);
+}
+
+}  // namespace precog

@@ -1,0 +1,95 @@
+// What precog knows about each operator: its family, what autocast does with it, the work it is, its gradient.
+// One definition per line of operators.def, in the family files beside this one.
+#pragma once
+
+#include <string_view>
+
+#include "graph/graph.h"
+
+namespace precog {
+
+// How kernels are chosen and costed.
+enum class Family : std::uint8_t {
+  gemm, convolution, attention, normalization, softmax, loss, pointwise, cast, copy, reduction, pooling,
+  embedding, index, optimizer, loss_scaling, collective, fill, view, host
+};
+
+// PyTorch's CUDA autocast lists (aten/src/ATen/autocast_mode.h).
+enum class Autocast : std::uint8_t {
+  lower,        // inputs cast to the lower type
+  fp32,         // inputs cast to fp32
+  fp32_result,  // asked for an fp32 result (softmax, sum): fp16 inputs are read by the kernel itself, bf16 ones cast
+  promote,      // inputs cast to their widest type
+  none          // runs in the types it is given, with ordinary promotion
+};
+
+struct Work {  // the arithmetic and the least memory traffic of one call
+  Flops flops;
+  Bytes read, written;
+};
+
+class GradientContext;
+
+struct OperatorDefinition {
+  Family family = Family::pointwise;
+  Autocast autocast = Autocast::none;
+  Work (*work)(const Graph&, const Op&) = nullptr;   // default: read every input, write every output, one flop each
+  void (*gradient)(GradientContext&) = nullptr;      // default: none, nothing flows back
+};
+
+const OperatorDefinition& definition(OpKind kind);
+Work work_of(const Graph& graph, const Op& op);
+std::string_view to_text(Family family);
+
+#define PRECOG_OPERATOR(name) OperatorDefinition define_##name();
+#include "graph/operators.def"
+#undef PRECOG_OPERATOR
+
+// Handed to an operator's gradient function: what came back for its outputs, and where to put what goes to its
+// inputs. It emits backward operators in the order in which autograd would run them.
+class GradientContext {
+ public:
+  struct Sink {  // the training pass's side of the conversation
+    virtual ~Sink() = default;
+    virtual TensorId emit(Op op, std::span<const TensorId> inputs, const Tensor& output) = 0;
+    virtual void emit_to(Op op, std::span<const TensorId> inputs, std::span<const TensorId> outputs) = 0;
+    virtual TensorId make(const Tensor& tensor) = 0;
+    virtual void receive(TensorId forward_tensor, TensorId gradient) = 0;
+    virtual TensorId saved(TensorId forward_tensor) = 0;
+  };
+
+  GradientContext(Graph& graph, OpId op, std::span<const TensorId> output_gradients, Sink& sink)
+      : graph_(graph), op_(op), output_gradients_(output_gradients), sink_(sink) {}
+
+  const Op& op() const { return graph_.ops[op_]; }
+  Graph& graph() { return graph_; }
+  std::size_t input_count() const { return op().input_count; }
+  TensorId input(std::size_t i) const { return graph_.input(op(), i); }
+  TensorId output(std::size_t i = 0) const { return graph_.output(op(), i); }
+  const Tensor& tensor(TensorId id) const { return graph_.tensors[id]; }
+  bool needs(std::size_t i) const { return i < input_count() && tensor(input(i)).requires_grad; }
+  TensorId gradient(std::size_t i = 0) const { return output_gradients_[i]; }  // may be invalid: nothing came back
+
+  // The forward tensor as backward sees it: saved, or made again by recomputation.
+  TensorId saved(TensorId forward) { return sink_.saved(forward); }
+  TensorId saved_input(std::size_t i) { return saved(input(i)); }
+  TensorId saved_output(std::size_t i = 0) { return saved(output(i)); }
+
+  // Emits a backward operator with one result of the given shape and type.
+  TensorId emit(OpKind kind, std::initializer_list<TensorId> inputs, const Shape& shape, DType dtype,
+                Attributes attributes = {}, std::string_view label = {});
+  TensorId emit_view(TensorId of, const Shape& shape, ViewKind kind = ViewKind::reshape);
+  // A backward operator with one gradient per needed input (norms, convolution, attention).
+  void emit_for_inputs(OpKind kind, std::initializer_list<TensorId> inputs, std::initializer_list<std::size_t> needed,
+                       Attributes attributes = {});
+  // Hands a gradient to input i, summed to its shape where it was broadcast.
+  void give(std::size_t i, TensorId gradient);
+
+ private:
+  Graph& graph_;
+  OpId op_;
+  std::span<const TensorId> output_gradients_;
+  Sink& sink_;
+};
+
+}  // namespace precog

@@ -1,0 +1,68 @@
+// Normalisation, softmax and losses: kernels that read a row, reduce it and write it back.
+#include "graph/operator.h"
+
+namespace precog {
+namespace {
+
+// layer_norm(x, weight?, bias?) -> y, mean, rstd. Backward reads the input and both statistics.
+void layer_norm_gradient(GradientContext& c) {
+  c.emit_for_inputs(OpKind::layer_norm_backward, {c.gradient(), c.saved_input(0), c.saved_output(1), c.saved_output(2)}, {0, 1, 2});
+}
+
+// batch_norm(x, weight, bias, running_mean, running_var) -> y, mean, invstd.
+void batch_norm_gradient(GradientContext& c) {
+  c.emit_for_inputs(OpKind::batch_norm_backward, {c.gradient(), c.saved_input(0), c.saved_output(1), c.saved_output(2)}, {0, 1, 2});
+}
+
+// Statistics need the whole input before the first result: it is read twice, each way.
+Work batch_norm_work(const Graph& graph, const Op& op) {
+  Work work;
+  for (TensorId id : graph.inputs(op)) {
+    const double passes = graph.tensors[id].shape.rank() > 1 ? 2.0 : 1.0;
+    work.read += graph.bytes(id) * passes;
+  }
+  for (TensorId id : graph.outputs(op)) work.written += graph.bytes(id);
+  work.flops = {4.0 * static_cast<double>(graph.tensors[graph.output(op)].shape.elements())};
+  return work;
+}
+
+void softmax_gradient(GradientContext& c) {
+  // Under autocast the fp16 input is read by an fp32 kernel (fp32_result): backward returns the input's type at once.
+  c.give(0, c.emit(OpKind::softmax_backward, {c.gradient(), c.saved_output()}, c.tensor(c.input(0)).shape, c.tensor(c.input(0)).dtype));
+}
+
+void log_softmax_gradient(GradientContext& c) {
+  c.give(0, c.emit(OpKind::log_softmax_backward, {c.gradient(), c.saved_output()}, c.tensor(c.input(0)).shape,
+                   c.tensor(c.input(0)).dtype));
+}
+
+// nll_loss(log_probabilities, target) -> loss, total_weight. Backward fills a zeroed tensor of the input's size.
+Work nll_loss_work(const Graph& graph, const Op& op) {
+  const Tensor& x = graph.tensors[graph.input(op, 0)];
+  const std::int64_t rows = x.shape.elements() / std::max<std::int64_t>(1, x.shape[-1]);
+  Work work;
+  work.read = {rows * (8 + 32)};  // one target and one 32-byte sector of the row each
+  work.written = {8};
+  work.flops = {static_cast<double>(rows)};
+  return work;
+}
+
+void nll_loss_gradient(GradientContext& c) {
+  c.give(0, c.emit(OpKind::nll_loss_backward, {c.gradient(), c.saved_input(1)}, c.tensor(c.input(0)).shape,
+                   c.tensor(c.input(0)).dtype));
+}
+
+}  // namespace
+
+OperatorDefinition define_layer_norm() { return {Family::normalization, Autocast::fp32, nullptr, layer_norm_gradient}; }
+OperatorDefinition define_layer_norm_backward() { return {Family::normalization}; }
+OperatorDefinition define_batch_norm() { return {Family::normalization, Autocast::none, batch_norm_work, batch_norm_gradient}; }
+OperatorDefinition define_batch_norm_backward() { return {Family::normalization, Autocast::none, batch_norm_work}; }
+OperatorDefinition define_softmax() { return {Family::softmax, Autocast::fp32_result, nullptr, softmax_gradient}; }
+OperatorDefinition define_softmax_backward() { return {Family::softmax}; }
+OperatorDefinition define_log_softmax() { return {Family::softmax, Autocast::fp32_result, nullptr, log_softmax_gradient}; }
+OperatorDefinition define_log_softmax_backward() { return {Family::softmax}; }
+OperatorDefinition define_nll_loss() { return {Family::loss, Autocast::fp32, nll_loss_work, nll_loss_gradient}; }
+OperatorDefinition define_nll_loss_backward() { return {Family::loss}; }
+
+}  // namespace precog

@@ -1,0 +1,31 @@
+// What a training step adds around forward and backward: gradient accumulation, the optimizer's multi-tensor calls,
+// the loss scaler, data parallelism's copies and collectives. None has a gradient.
+#include "graph/operator.h"
+
+namespace precog {
+namespace {
+
+Work multi_tensor_work(const Graph&, const Op& op) {
+  const auto& a = std::get<MultiTensorAttributes>(op.attributes);
+  // Reads and writes share one bandwidth; counting them all as reads changes nothing in the cost.
+  return {{static_cast<double>(a.elements)}, {a.elements * a.element_bytes_moved}, {0}};
+}
+
+Work collective_work(const Graph&, const Op& op) {
+  const auto& a = std::get<CollectiveAttributes>(op.attributes);
+  return {{0}, a.bytes, a.bytes};
+}
+
+Work nothing(const Graph&, const Op&) { return {}; }
+
+}  // namespace
+
+OperatorDefinition define_accumulate_gradient() { return {Family::pointwise}; }
+OperatorDefinition define_multi_tensor() { return {Family::optimizer, Autocast::none, multi_tensor_work}; }
+OperatorDefinition define_unscale_and_check() { return {Family::loss_scaling, Autocast::none, multi_tensor_work}; }
+OperatorDefinition define_update_scale() { return {Family::loss_scaling}; }
+OperatorDefinition define_read_back() { return {Family::host, Autocast::none, nothing}; }
+OperatorDefinition define_bucket_copy() { return {Family::copy}; }
+OperatorDefinition define_all_reduce() { return {Family::collective, Autocast::none, collective_work}; }
+
+}  // namespace precog

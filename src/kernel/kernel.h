@@ -1,0 +1,100 @@
+// GPU kernels as the framework launches them: the unit that is costed.
+// The kernel stage turns each operator of the step into the library calls eager PyTorch makes for it;
+// what a kernel is described by here is all that a cost model may look at.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "graph/graph.h"
+#include "graph/operator.h"
+#include "spec/gpu_spec.h"
+#include "spec/plan.h"
+
+namespace precog {
+
+struct GemmShape {  // out[batch,m,n] from a[batch,m,k] and b[batch,k,n]; grouped products are batches of their mean size
+  std::int64_t batch = 1, m = 0, n = 0, k = 0;
+  bool transposed_a = false;  // a is stored [k,m]: the layout of a weight's gradient
+  friend bool operator==(const GemmShape&, const GemmShape&) = default;
+};
+
+enum class ConvDirection : std::uint8_t { forward, data_gradient, weight_gradient };
+
+struct ConvShape {
+  ConvDirection direction = ConvDirection::forward;
+  std::int64_t batch = 1, in_channels = 0, out_channels = 0, in_h = 0, in_w = 0, out_h = 0, out_w = 0;
+  std::int64_t kernel_h = 1, kernel_w = 1, stride = 1, groups = 1;
+  bool channels_last = false;  // of the tensors as the framework has them; layout changes are kernels of their own
+  friend bool operator==(const ConvShape&, const ConvShape&) = default;
+  bool depthwise() const { return groups > 1 && groups == in_channels; }
+};
+
+struct AttentionShape {
+  std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, value_dim = 1;
+  bool causal = false, backward = false;
+  AttentionBackend backend = AttentionBackend::flash;
+  friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
+};
+
+// Kernels that only move memory, by how well they do it.
+enum class MemoryPattern : std::uint8_t {
+  pointwise, broadcast, activation, dropout, cast, copy, transpose, layout, reduction, bias_gradient, norm_forward,
+  norm_backward, batch_norm_forward, batch_norm_backward, softmax_forward, softmax_backward, loss, embedding,
+  embedding_backward, pooling_forward, pooling_backward, index, multi_tensor, fill, kCount
+};  // layout: cuDNN's NCHW <-> NHWC copies around a convolution
+
+struct MemoryShape {
+  MemoryPattern pattern = MemoryPattern::pointwise;
+  std::int64_t rows = 1, row_length = 1;  // of a row-wise kernel: how many rows, how long; their product is the large
+                                          // operand's elements for every pattern
+  friend bool operator==(const MemoryShape&, const MemoryShape&) = default;
+};
+
+struct CollectiveShape {
+  Bytes bytes;  // per rank
+  int participants = 1;
+  friend bool operator==(const CollectiveShape&, const CollectiveShape&) = default;
+};
+
+using KernelShape = std::variant<MemoryShape, GemmShape, ConvShape, AttentionShape, CollectiveShape>;
+
+struct Kernel {
+  KernelShape shape;
+  DType math = DType::fp32;     // arithmetic: decides which unit and peak (tf32 on fp32 storage)
+  DType input = DType::fp32;    // storage of the main operand
+  DType output = DType::fp32;
+  bool emulated = false;        // the GPU has no such arithmetic: runs through fp32 with conversions
+  Flops flops;
+  Bytes read, written;          // least traffic
+  std::int32_t launches = 1;    // identical kernels this stands for, the totals above shared between them
+  const char* name = "";        // e.g. "addmm", "layer_norm_backward"; a literal
+};
+
+// One operator's call as the host makes it, with the kernels it puts on the stream.
+struct Call {
+  OpId op;
+  Phase phase = Phase::forward;
+  Family family = Family::pointwise;
+  std::uint32_t first_kernel = 0, kernel_count = 0;
+  bool collective = false;     // its kernels go to the communication stream
+  bool waits_for_gpu = false;  // the host reads a value back
+  Bytes workspace;             // taken while it runs: layout copies, library scratch
+};
+
+struct KernelProgram {
+  std::vector<Kernel> kernels;
+  std::vector<Call> calls;
+};
+
+// What eager PyTorch launches for a step, operator by operator. `memory_format` is how images are laid out.
+KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format);
+
+std::string_view to_text(MemoryPattern pattern);
+std::string_view to_text(ConvDirection direction);
+std::string to_text(const Kernel& kernel);
+std::string to_text(const KernelProgram& program, const Graph& graph);
+
+}  // namespace precog

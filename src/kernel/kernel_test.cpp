@@ -1,0 +1,58 @@
+#include <doctest/doctest.h>
+
+#include "kernel/kernel.h"
+#include "precision/precision.h"
+#include "support.h"
+#include "training/step_graph.h"
+
+using namespace precog;
+using namespace precog::testing;
+
+namespace {
+KernelProgram program_of(Graph forward, const PrecisionRecipe& recipe, MemoryFormat format, GpuSpec on = gpu()) {
+  const StepGraph step = make_step(apply_precision(recipe, on, forward), recipe, {});
+  return make_kernels(step.graph, on, format);
+}
+Graph convolutions() {
+  GraphBuilder b;
+  TensorId x = b.conv2d_layer("c1", b.input("x", {4, 16, 8, 8}), 16, 3, 1, 1);
+  x = b.conv2d_layer("c2", x, 16, 3, 1, 1);
+  x = b.view(b.adaptive_avg_pool2d(x, 1), {4, 16});
+  b.cross_entropy(x, b.input("t", {4}, DType::int64));
+  return std::move(b).finish();
+}
+int layouts(const KernelProgram& program) {
+  int found = 0;
+  for (const Kernel& kernel : program.kernels) {
+    const auto* memory = std::get_if<MemoryShape>(&kernel.shape);
+    found += memory && memory->pattern == MemoryPattern::layout ? 1 : 0;
+  }
+  return found;
+}
+}  // namespace
+
+TEST_CASE("SixteenBitConvolutionsInNchwAreTransposedOnTheWay") {
+  // Forward in and out, twice; backward: data gradient of the second, weight gradients of both.
+  CHECK(layouts(program_of(convolutions(), uniform(DType::bf16), MemoryFormat::contiguous)) == 2 * 2 + 2 + 2 * 2);
+  CHECK(layouts(program_of(convolutions(), uniform(DType::bf16), MemoryFormat::channels_last)) == 0);
+  CHECK(layouts(program_of(convolutions(), uniform(DType::fp32), MemoryFormat::contiguous)) == 0);
+}
+
+TEST_CASE("ViewsAreCallsWithoutKernels") {
+  const KernelProgram program = program_of(two_layers(), uniform(DType::fp32), MemoryFormat::contiguous);
+  for (const Call& call : program.calls)
+    if (call.family == Family::view) CHECK(call.kernel_count == 0);
+}
+
+TEST_CASE("ArithmeticWithoutHardwareIsMarkedEmulated") {
+  const KernelProgram program = program_of(two_layers(), uniform(DType::bf16), MemoryFormat::contiguous, gpu("7.0"));
+  int emulated = 0;
+  for (const Kernel& kernel : program.kernels) emulated += kernel.emulated ? 1 : 0;
+  CHECK(emulated == 5);  // two forward products and three backward
+}
+
+TEST_CASE("TheReadBackMakesTheHostWait") {
+  int waits = 0;
+  for (const Call& call : program_of(two_layers(), amp(DType::fp16), MemoryFormat::contiguous).calls) waits += call.waits_for_gpu ? 1 : 0;
+  CHECK(waits == 1);
+}

@@ -1,0 +1,118 @@
+#include "memory/memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace precog {
+namespace {
+
+constexpr std::int64_t kAllocationUnit = 512;  // PyTorch's caching allocator rounds every block up to it
+
+// cuBLAS workspace that PyTorch allocates per handle and stream: 32 MiB on Hopper and later, 8.125 MiB before
+// (CUBLAS_WORKSPACE_CONFIG's default ":4096:2:16:8"; aten/src/ATen/cuda/CublasHandlePool.cpp).
+Bytes cublas_workspace(const GpuSpec& gpu) {
+  const bool hopper_or_later = gpu.vendor == "nvidia" && std::strtod(gpu.compute_capability.c_str(), nullptr) >= 9.0;
+  return {hopper_or_later ? 32 << 20 : 8519680};
+}
+
+// Estimates, and marked so in the report: the share of reserved memory lost to block splitting on steady steps, the
+// CUDA context with loaded modules, and NCCL's channel buffers for a handful of peers.
+constexpr double kFragmentation = 0.04;
+constexpr Bytes kContext{520'000'000};
+constexpr Bytes kNcclBuffers{600'000'000};
+
+Bytes rounded(Bytes bytes) { return {(bytes.value + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit}; }
+
+}  // namespace
+
+MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
+                     const GpuSpec& gpu, int gpus) {
+  const Graph& graph = step.graph;
+  const std::size_t ops = graph.ops.size();
+  const bool accumulating = training.micro_batches > 1;
+
+  // The last operator that touches each storage, through whatever view.
+  constexpr std::int32_t kForever = 0x7fffffff;
+  std::vector<std::int32_t> last_use(graph.tensors.size(), -1);
+  for (std::size_t i = 0; i < ops; ++i) {
+    const Op& op = graph.ops[graph.ops.id_at(i)];
+    if (op.phase == Phase::accumulate) continue;
+    for (TensorId id : graph.inputs(op)) last_use[graph.tensors[id].storage.index()] = static_cast<std::int32_t>(i);
+    for (TensorId id : graph.outputs(op)) last_use[graph.tensors[id].storage.index()] = static_cast<std::int32_t>(i);
+  }
+
+  MemoryUse use;
+  Bytes held_parameters, held_inputs, held_gradients;
+  for (const Tensor& tensor : graph.tensors) {
+    const TensorId id = graph.tensors.id_at(static_cast<std::size_t>(&tensor - &*graph.tensors.begin()));
+    if (tensor.role == Role::parameter) held_parameters += rounded(graph.bytes(id));
+    if (tensor.role == Role::input) held_inputs += rounded(graph.bytes(id));
+    if (tensor.role == Role::buffer && tensor.storage == id) {
+      if (graph.name(tensor.name) == "ddp_bucket") held_gradients += rounded(graph.bytes(id));
+      else held_parameters += rounded(graph.bytes(id));
+    }
+  }
+  // A gradient stays until the next step clears it; when accumulating, those of earlier micro-batches are there all
+  // along and a new one is folded in as soon as it is complete.
+  std::vector<char> is_gradient(graph.tensors.size(), 0);
+  for (const ParameterGradient& g : step.gradients) {
+    const std::size_t storage = graph.tensors[g.gradient].storage.index();
+    if (accumulating) {
+      held_gradients += rounded(graph.bytes(g.gradient));
+    } else {
+      is_gradient[storage] = 1;
+      last_use[storage] = kForever;
+    }
+  }
+
+  Bytes activations = held_inputs, gradients = held_gradients;
+  const Bytes library = cublas_workspace(gpu);
+  std::vector<std::vector<std::int32_t>> dies(ops);
+  for (std::size_t i = 0; i < ops; ++i) {
+    const Op& op = graph.ops[graph.ops.id_at(i)];
+    if (op.phase == Phase::accumulate) continue;
+    for (TensorId id : graph.outputs(op)) {
+      const Tensor& tensor = graph.tensors[id];
+      const bool allocated = tensor.storage == id && (tensor.role == Role::activation || tensor.role == Role::gradient);
+      if (!allocated) continue;
+      (is_gradient[id.index()] ? gradients : activations) += rounded(graph.bytes(id));
+      const std::int32_t last = last_use[id.index()];
+      if (last != kForever) dies[static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i)))].push_back(id.value);
+    }
+    const Bytes workspace = library + program.calls[i].workspace;
+    const Bytes total = held_parameters + step.optimizer_state + activations + gradients + workspace;
+    if (total > use.peak) {
+      use.peak = total;
+      use.parameters = held_parameters;
+      use.optimizer = step.optimizer_state;
+      use.activations = activations;
+      use.gradients = gradients;
+      use.workspace = workspace;
+      use.peak_op = graph.ops.id_at(i);
+    }
+    for (std::int32_t value : dies[i]) {
+      const TensorId id{value};
+      (is_gradient[id.index()] ? gradients : activations) -= rounded(graph.bytes(id));
+    }
+  }
+  use.fragmentation = use.peak * kFragmentation;
+  use.reserved = use.peak + use.fragmentation;
+  use.device = use.reserved + kContext + (gpus > 1 ? kNcclBuffers : Bytes{});
+  use.capacity = gpu.memory_capacity;
+  use.fits = use.device <= use.capacity;
+  return use;
+}
+
+std::string to_text(const MemoryUse& use) {
+  return fmt::format(
+      "peak {}: parameters {}, gradients {}, optimizer {}, activations {}, workspace {}\n"
+      "reserved {} (fragmentation {}), device {} of {}: {}\n",
+      to_text(use.peak), to_text(use.parameters), to_text(use.gradients), to_text(use.optimizer), to_text(use.activations),
+      to_text(use.workspace), to_text(use.reserved), to_text(use.fragmentation), to_text(use.device), to_text(use.capacity),
+      use.fits ? "fits" : "does not fit");
+}
+
+}  // namespace precog

@@ -1,0 +1,65 @@
+#include <doctest/doctest.h>
+
+#include "memory/memory.h"
+#include "precision/precision.h"
+#include "support.h"
+
+using namespace precog;
+using namespace precog::testing;
+
+namespace {
+MemoryUse use_of(const PrecisionRecipe& recipe, Graph forward, TrainingOptions options = {}) {
+  const StepGraph step = make_step(apply_precision(recipe, gpu(), forward), recipe, options);
+  return memory_use(step, make_kernels(step.graph, gpu(), MemoryFormat::contiguous), options, gpu(), 1);
+}
+Graph deep(int blocks) {
+  GraphBuilder b;
+  TensorId x = b.input("x", {1024, 1024});
+  for (int block = 0; block < blocks; ++block) {
+    b.set_block(block);
+    x = b.gelu(b.linear_layer("l" + std::to_string(block), x, 1024, false));
+  }
+  b.set_block(-1);
+  b.cross_entropy(x, b.input("t", {1024}, DType::int64));
+  return std::move(b).finish();
+}
+constexpr std::int64_t kMatrix = 4 * 1024 * 1024;
+}  // namespace
+
+TEST_CASE("ParametersStatesAndSavedActivationsAddUp") {
+  const MemoryUse use = use_of(uniform(DType::fp32), deep(8));
+  CHECK(use.parameters.value == 8 * kMatrix);
+  CHECK(use.optimizer.value == 2 * 8 * kMatrix);
+  // At the top of the network: the input, two saved tensors per block (the linear's input is the gelu's output),
+  // and a few of the loss's.
+  CHECK(use.activations.value >= 16 * kMatrix);
+  CHECK(use.activations.value <= 22 * kMatrix);
+  CHECK(use.fits);
+}
+
+TEST_CASE("SixteenBitsHalveEverythingButTheWorkspace") {
+  const MemoryUse wide = use_of(uniform(DType::fp32), deep(8)), narrow = use_of(uniform(DType::bf16), deep(8));
+  CHECK(narrow.parameters.value * 2 == wide.parameters.value);
+  CHECK(narrow.optimizer.value * 2 == wide.optimizer.value);
+  CHECK(narrow.workspace == wide.workspace);
+}
+
+TEST_CASE("RecomputeTradesActivationsForTime") {
+  const MemoryUse plain = use_of(uniform(DType::fp32), deep(16)), again = use_of(uniform(DType::fp32), deep(16), {.recompute = Recompute::full});
+  CHECK(again.activations < plain.activations);
+}
+
+TEST_CASE("TheForeachOptimizersTemporaryCounts") {
+  // One row: activations are nothing, so the peak is the optimizer's square root of the second moments.
+  GraphBuilder b;
+  b.cross_entropy(b.linear_layer("l", b.input("x", {1, 1024}), 1024, false), b.input("t", {1}, DType::int64));
+  const MemoryUse use = use_of(uniform(DType::fp32), std::move(b).finish());
+  CHECK(use.gradients.value == kMatrix);
+  CHECK(use.activations.value >= kMatrix);
+}
+
+TEST_CASE("WhatIsLargerThanTheCardDoesNotFit") {
+  GraphBuilder b;
+  b.cross_entropy(b.linear_layer("l", b.input("x", {1, 100'000}), 100'000, false), b.input("t", {1}, DType::int64));
+  CHECK(!use_of(uniform(DType::fp32), std::move(b).finish()).fits);
+}

@@ -1,0 +1,29 @@
+#include <cstdlib>
+
+#include "precision/precision.h"
+
+namespace precog {
+namespace {
+
+// NVIDIA's compute capability as a number, 8.0 -> 80. AMD's matrix GPUs have a flash kernel of their own: as 8.0.
+int capability(const GpuSpec& gpu) {
+  if (gpu.vendor != "nvidia") return 80;
+  const double value = std::strtod(gpu.compute_capability.c_str(), nullptr);
+  return static_cast<int>(value * 10 + 0.5);
+}
+
+}  // namespace
+
+// The checks of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, in its order of preference.
+AttentionBackend attention_backend(const AttentionAttributes& a, DType dtype, const GpuSpec& gpu) {
+  const int cc = capability(gpu);
+  const bool grouped_query = a.heads != a.kv_heads;
+  if (is_16bit(dtype) && cc >= 80 && !a.mask && a.head_dim <= 256 && a.head_dim == a.value_dim) return AttentionBackend::flash;
+  const bool efficient_type = dtype == DType::fp32 || dtype == DType::fp16 || (dtype == DType::bf16 && cc >= 80);
+  const std::int64_t alignment = dtype == DType::fp32 ? 4 : 8;
+  if (efficient_type && cc >= 50 && !grouped_query && a.head_dim % alignment == 0 && a.value_dim % alignment == 0)
+    return AttentionBackend::memory_efficient;
+  return AttentionBackend::math;
+}
+
+}  // namespace precog

@@ -1,0 +1,17 @@
+// What the framework's precision settings do to a forward graph: every floating tensor gets its type, every cast that
+// autocast would make becomes an operator, every operator the arithmetic it runs in and the rule that decided.
+// In: a precision-free graph. Out: the same graph, decided. Nothing about time happens here.
+#pragma once
+
+#include "graph/graph.h"
+#include "spec/gpu_spec.h"
+#include "spec/precision_recipe.h"
+
+namespace precog {
+
+Graph apply_precision(const PrecisionRecipe& recipe, const GpuSpec& gpu, const Graph& forward);
+
+// Which kernel PyTorch's scaled_dot_product_attention picks for these operands on this GPU.
+AttentionBackend attention_backend(const AttentionAttributes& attention, DType dtype, const GpuSpec& gpu);
+
+}  // namespace precog

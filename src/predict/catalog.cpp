@@ -1,0 +1,100 @@
+#include "predict/catalog.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "base/text.h"
+
+namespace precog {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Reads every .json of a folder through `parse`, in name order so that nothing depends on the file system.
+template <class T>
+std::vector<T> read_folder(const fs::path& folder, Result<T> (*parse)(const Json&, const std::string&), std::vector<Problem>& problems) {
+  std::vector<fs::path> files;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code))
+    if (entry.path().extension() == ".json") files.push_back(entry.path());
+  if (code) problems.push_back({folder.string(), "cannot be listed: " + code.message()});
+  std::sort(files.begin(), files.end());
+  std::vector<T> out;
+  std::unordered_map<std::string, std::string> seen;  // folded name or alias -> file
+  for (const fs::path& file : files) {
+    auto json = read_json_file(file);
+    auto parsed = json ? parse(*json, file.string()) : Result<T>(tl::unexpected(json.error()));
+    if (!parsed) {
+      problems.insert(problems.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      continue;
+    }
+    if (parsed->name != file.stem().string())
+      problems.push_back({file.string(), "is named '" + parsed->name + "' inside; the file's name must be the same"});
+    std::vector<std::string> names = parsed->aliases;
+    names.push_back(parsed->name);
+    for (const std::string& name : names) {
+      auto [it, fresh] = seen.try_emplace(normalised_name(name), file.filename().string());
+      if (!fresh) problems.push_back({file.string(), "'" + name + "' is already a name in " + it->second});
+    }
+    out.push_back(std::move(*parsed));
+  }
+  return out;
+}
+
+template <class T>
+Result<const T*> find(const std::vector<T>& items, const std::string& name, std::string_view what, std::string_view list_command) {
+  const std::string wanted = normalised_name(name);
+  std::vector<std::string> known;
+  for (const T& item : items) {
+    if (normalised_name(item.name) == wanted) return &item;
+    for (const std::string& alias : item.aliases)
+      if (normalised_name(alias) == wanted) return &item;
+    known.push_back(item.name);
+  }
+  return fail("", unknown_name(what, name, known, list_command));
+}
+
+}  // namespace
+
+Result<Catalog> load_catalog(const fs::path& data_dir) {
+  std::error_code code;
+  if (!fs::is_directory(data_dir, code)) return fail(data_dir.string(), "is not a folder of precog data");
+  std::vector<Problem> problems;
+  Catalog catalog;
+  catalog.gpus = read_folder<GpuSpec>(data_dir / "gpus", parse_gpu, problems);
+  catalog.systems = read_folder<SystemSpec>(data_dir / "clusters", parse_system, problems);
+  catalog.networks = read_folder<NetworkSpec>(data_dir / "networks", parse_network, problems);
+  catalog.precisions = read_folder<PrecisionRecipe>(data_dir / "precisions", parse_precision, problems);
+  catalog.hosts = read_folder<HostSpec>(data_dir / "hosts", parse_host, problems);
+  catalog.models = read_folder<ModelSpec>(data_dir / "models", parse_model, problems);
+  const fs::path profile_file = data_dir / "profiles" / "datasheet.json";
+  auto profile_json = read_json_file(profile_file);
+  auto profile = profile_json ? CostProfile::parse(*profile_json, profile_file.string())
+                              : Result<CostProfile>(tl::unexpected(profile_json.error()));
+  if (profile) catalog.profile = std::move(*profile);
+  else problems.insert(problems.end(), profile.error().problems.begin(), profile.error().problems.end());
+
+  for (const GpuSpec& gpu : catalog.gpus) {
+    if (!catalog.system(gpu.usual_system)) problems.push_back({"data/gpus/" + gpu.name + ".json: usual_system", "names no cluster of data/clusters"});
+    if (profile && !catalog.profile.find(gpu.architecture))
+      problems.push_back({"data/gpus/" + gpu.name + ".json: architecture", "has no coefficients in data/profiles/datasheet.json"});
+  }
+  for (const SystemSpec& system : catalog.systems) {
+    const std::string where = "data/clusters/" + system.name + ".json: ";
+    if (!catalog.network(system.network)) problems.push_back({where + "network", "names no network of data/networks"});
+    if (!system.gpu.empty() && !catalog.gpu(system.gpu)) problems.push_back({where + "gpu", "names no GPU of data/gpus"});
+  }
+  if (!problems.empty()) return fail(std::move(problems));
+  return catalog;
+}
+
+Result<const GpuSpec*> Catalog::gpu(const std::string& name) const { return find(gpus, name, "GPU", "precog gpus"); }
+Result<const SystemSpec*> Catalog::system(const std::string& name) const { return find(systems, name, "cluster", "precog clusters"); }
+Result<const NetworkSpec*> Catalog::network(const std::string& name) const { return find(networks, name, "network", "precog networks"); }
+Result<const PrecisionRecipe*> Catalog::precision(const std::string& name) const {
+  return find(precisions, name, "precision", "precog precisions");
+}
+Result<const HostSpec*> Catalog::host(const std::string& name) const { return find(hosts, name, "host", "precog hosts"); }
+Result<const ModelSpec*> Catalog::model(const std::string& name) const { return find(models, name, "model", "precog models"); }
+
+}  // namespace precog

@@ -1,0 +1,38 @@
+// Everything under data/, read and checked once: GPUs, clusters, networks, precisions, models, hosts, cost profile.
+// Names and aliases are looked up folded ("H100_SXM" finds "h100-sxm"); an unknown one is an error with the nearest.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cost/cost.h"
+#include "frontend/zoo.h"
+#include "spec/cluster_spec.h"
+#include "spec/gpu_spec.h"
+#include "spec/host_spec.h"
+#include "spec/precision_recipe.h"
+
+namespace precog {
+
+struct Catalog {
+  std::vector<GpuSpec> gpus;
+  std::vector<SystemSpec> systems;
+  std::vector<NetworkSpec> networks;
+  std::vector<PrecisionRecipe> precisions;
+  std::vector<HostSpec> hosts;
+  std::vector<ModelSpec> models;
+  CostProfile profile;
+
+  Result<const GpuSpec*> gpu(const std::string& name) const;
+  Result<const SystemSpec*> system(const std::string& name) const;
+  Result<const NetworkSpec*> network(const std::string& name) const;
+  Result<const PrecisionRecipe*> precision(const std::string& name) const;
+  Result<const HostSpec*> host(const std::string& name) const;
+  Result<const ModelSpec*> model(const std::string& name) const;
+};
+
+// Every problem of every file at once.
+Result<Catalog> load_catalog(const std::filesystem::path& data_dir);
+
+}  // namespace precog

@@ -1,0 +1,313 @@
+#include "predict/request.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace precog {
+namespace {
+
+constexpr std::int64_t kMaxGpus = 1'000'000;
+constexpr std::int64_t kMaxBatch = 1'000'000;
+
+class RequestReader {
+ public:
+  RequestReader(const Json& json, const Catalog& catalog, const std::string& where)
+      : catalog_(catalog), root_(json, where, problems_) {}
+
+  Result<Request> read() {
+    root_.integer("schema", 1, 1);
+    read_model();
+    read_cluster();
+    read_plan();
+    read_batch();
+    read_precision();
+    read_training();
+    read_host();
+    read_run();
+    for (const char* later : {"software", "stack", "frozen", "input"})
+      if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
+    root_.reject_unknown_keys();
+    if (!problems_.empty()) return fail(std::move(problems_));
+    echo();
+    return std::move(request_);
+  }
+
+ private:
+  // Looks a name up and reports under the field it came from.
+  template <class T>
+  const T* look_up(JsonReader& reader, std::string_view key, const Result<const T*>& found) {
+    if (found) return *found;
+    reader.problem(key, found.error().text());
+    return nullptr;
+  }
+
+  template <class T>
+  T choice(JsonReader& reader, std::string_view key, std::initializer_list<std::pair<const char*, T>> known, T fallback) {
+    auto text = reader.text(key);
+    if (!text) return fallback;
+    std::vector<std::string> names;
+    for (const auto& [name, value] : known) {
+      if (*text == name) return value;
+      names.emplace_back(name);
+    }
+    reader.problem(key, fmt::format("is '{}'; known: {}", text->substr(0, 80), join(names, ", ")));
+    return fallback;
+  }
+
+  void read_model() {
+    const Json* model = root_.raw("model");
+    if (!model) return root_.problem("model", "is missing: a name from `precog models`");
+    if (model->is_string()) {
+      request_.model = look_up(root_, "model", catalog_.model(model->get<std::string>()));
+    } else if (model->is_object()) {
+      JsonReader reader(*model, root_.path("model"), problems_);
+      for (const char* door : {"graph", "hf_config", "onnx"})
+        if (reader.has(door)) {
+          reader.problem(door, "is not readable by this version; give a name from `precog models`");
+          reader.raw(door);
+          return;
+        }
+      request_.model = look_up(reader, "name", catalog_.model(reader.required_text("name")));
+      request_.inputs.layers = reader.integer("layers", 1, 4096);
+      reader.reject_unknown_keys();
+    } else {
+      root_.problem("model", R"(wants a name, or {"name": ..., "layers": ...})");
+    }
+    request_.inputs.seq = root_.integer("seq", 1, 1 << 24).value_or(0);
+    request_.inputs.src_seq = root_.integer("src_seq", 1, 1 << 24).value_or(0);
+    if (!request_.model) return;
+    if (!request_.model->language && (request_.inputs.seq || request_.inputs.src_seq))
+      root_.problem("seq", fmt::format("does not apply: {} takes images", request_.model->name));
+    if (request_.inputs.src_seq && !request_.model->encoder_decoder)
+      root_.problem("src_seq", fmt::format("does not apply: {} has no encoder of its own", request_.model->name));
+    if (request_.model->language && request_.inputs.seq == 0) request_.inputs.seq = request_.model->default_seq;
+    if (request_.model->encoder_decoder && request_.inputs.src_seq == 0) request_.inputs.src_seq = request_.inputs.seq;
+  }
+
+  // "dgx-h100:8" is eight such nodes.
+  const SystemSpec* named_system(JsonReader& reader, std::string_view key, std::string name, std::optional<std::int64_t>& nodes) {
+    if (auto colon = name.find(':'); colon != std::string::npos) {
+      std::int64_t count = 0;
+      const char *begin = name.data() + colon + 1, *end = name.data() + name.size();
+      auto [rest, status] = std::from_chars(begin, end, count);
+      if (status != std::errc{} || rest != end || count < 1 || count > kMaxGpus)
+        reader.problem(key, fmt::format("'{}': after the colon comes a number of nodes, as in dgx-h100:8", name.substr(0, 80)));
+      else
+        nodes = count;
+      name.resize(colon);
+    }
+    return look_up(reader, key, catalog_.system(name));
+  }
+
+  void read_cluster() {
+    const Json* cluster = root_.raw("cluster");
+    if (!cluster) return root_.problem("cluster", R"(is missing: {"gpu": "h100-sxm", "gpus": 8} or a name such as "dgx-h100:8")");
+    const SystemSpec* system = nullptr;
+    std::optional<std::int64_t> nodes, gpus, gpus_per_node;
+    const NetworkSpec* network = nullptr;
+    if (cluster->is_string()) {
+      system = named_system(root_, "cluster", cluster->get<std::string>(), nodes);
+    } else if (cluster->is_object()) {
+      JsonReader reader(*cluster, root_.path("cluster"), problems_);
+      if (auto name = reader.text("name")) system = named_system(reader, "name", *name, nodes);
+      if (auto gpu = reader.text("gpu")) request_.gpu = look_up(reader, "gpu", catalog_.gpu(*gpu));
+      gpus = reader.integer("gpus", 1, kMaxGpus);
+      gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
+      if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
+      reader.reject_unknown_keys();
+    } else {
+      return root_.problem("cluster", "wants a name or an object");
+    }
+    if (!request_.gpu && system && !system->gpu.empty()) request_.gpu = *catalog_.gpu(system->gpu);
+    if (!request_.gpu) {
+      if (problems_.empty()) root_.problem("cluster", "names no GPU: add \"gpu\" (see `precog gpus`)");
+      return;
+    }
+    if (!system) system = *catalog_.system(request_.gpu->usual_system);
+    ClusterSpec& out = request_.cluster;
+    out.system = system->name;
+    out.gpus_per_node = static_cast<int>(gpus_per_node.value_or(system->gpus_per_node));
+    if (nodes && gpus && *gpus != *nodes * out.gpus_per_node)
+      root_.problem("cluster", fmt::format("says {} GPUs and {} nodes of {}", *gpus, *nodes, out.gpus_per_node));
+    out.gpus = static_cast<int>(gpus.value_or(nodes ? *nodes * out.gpus_per_node : 1));
+    out.intra_kind = system->intra_kind;
+    out.intra_bandwidth = system->intra_bandwidth.value > 0 ? system->intra_bandwidth : request_.gpu->link_bandwidth;
+    out.intra_latency = system->intra_latency;
+    out.nics_per_node = system->nics_per_node;
+    if (!network) network = *catalog_.network(system->network);
+    out.network = *network;
+    if (out.gpus > out.gpus_per_node && out.gpus % out.gpus_per_node != 0)
+      root_.problem("cluster", fmt::format("has {} GPUs in nodes of {}: more than one node must be whole nodes", out.gpus, out.gpus_per_node));
+  }
+
+  void read_plan() {
+    const std::int64_t gpus = request_.cluster.gpus;
+    std::int64_t dp = gpus;
+    if (auto plan = root_.object("plan")) {
+      const std::size_t before = problems_.size();
+      if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
+      std::int64_t product = dp;
+      for (const char* axis : {"tp", "pp", "cp", "ep", "vpp"}) {
+        auto degree = plan->integer(axis, 1, kMaxGpus);
+        if (!degree || *degree == 1) continue;
+        plan->problem(axis, fmt::format("is {}; this version models data parallelism only, so it must be 1", *degree));
+        product *= *degree;
+      }
+      const std::string sharding = plan->text("fsdp").value_or("none");
+      constexpr std::string_view kKnown[] = {"none", "zero1", "zero2", "zero3", "full", "hybrid"};
+      if (std::find(std::begin(kKnown), std::end(kKnown), sharding) == std::end(kKnown))
+        plan->problem("fsdp", fmt::format("is '{}'; known: none, zero1, zero2, zero3, full, hybrid", sharding.substr(0, 80)));
+      else if (sharding != "none")
+        plan->problem("fsdp", fmt::format("is '{}'; this version does not model sharding, so it must be none", sharding));
+      if (plan->boolean("sp").value_or(false)) plan->problem("sp", "needs tensor parallelism, which this version does not model");
+      if (plan->has("schedule")) plan->problem("schedule", "needs pipeline parallelism, which this version does not model");
+      plan->raw("schedule");
+      plan->reject_unknown_keys();
+      if (problems_.size() == before && product != gpus)
+        plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count", dp, gpus));
+    }
+    request_.plan.dp = static_cast<int>(dp);
+  }
+
+  void read_batch() {
+    const std::int64_t dp = std::max(1, request_.plan.dp);
+    auto batch = root_.integer("batch", 1, kMaxBatch);
+    auto global = root_.integer("global_batch", 1, kMaxBatch * kMaxGpus);
+    if (!batch && !root_.has("batch")) {
+      if (global && *global % dp == 0 && *global / dp <= kMaxBatch) batch = *global / dp;
+      else root_.problem("batch", "is missing: samples per GPU and micro-batch");
+    }
+    if (!batch) return;
+    request_.inputs.batch = *batch;
+    request_.global_batch = global.value_or(*batch * dp);
+    if (request_.global_batch % (*batch * dp) != 0) {
+      root_.problem("global_batch", fmt::format("is {}; it must be a multiple of batch x dp = {} x {} = {}", request_.global_batch, *batch,
+                                                dp, *batch * dp));
+      return;
+    }
+    request_.training.micro_batches = request_.global_batch / (*batch * dp);
+  }
+
+  void read_precision() {
+    request_.allow_emulated = root_.boolean("allow_emulated").value_or(false);
+    const Json* precision = root_.raw("precision");
+    if (!precision) return root_.problem("precision", "is missing: a name from `precog precisions`");
+    if (precision->is_string()) {
+      request_.precision = look_up(root_, "precision", catalog_.precision(precision->get<std::string>()));
+    } else {
+      auto parsed = parse_precision(*precision, root_.path("precision"));
+      if (!parsed) {
+        problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+        return;
+      }
+      request_.own_precision = std::make_shared<const PrecisionRecipe>(std::move(*parsed));
+      request_.precision = request_.own_precision.get();
+    }
+    if (!request_.precision || !request_.gpu || request_.allow_emulated) return;
+    for (DType dtype : request_.precision->required_types()) {
+      if (request_.gpu->computes(dtype)) continue;
+      std::vector<std::string> names;
+      for (const PrecisionRecipe* recipe : supported_precisions(catalog_, *request_.gpu)) names.push_back(recipe->name);
+      root_.problem("precision", fmt::format("'{}' needs {} arithmetic, which {} has no hardware for; supported: {} (or --allow-emulated)",
+                                             request_.precision->name, to_text(dtype), request_.gpu->name, join(names, ", ")));
+    }
+  }
+
+  void read_training() {
+    const std::string mode = root_.text("mode").value_or("eager");
+    if (mode == "compile") root_.problem("mode", "'compile' is not modelled by this version; use eager");
+    else if (mode != "eager") root_.problem("mode", fmt::format("is '{}'; known: eager, compile", mode.substr(0, 80)));
+    request_.training.optimizer = choice<OptimizerKind>(root_, "optimizer",
+        {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
+         {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
+    request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
+        {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}}, OptimizerImpl::foreach_);
+    const std::string recompute = root_.text("recompute").value_or("none");
+    if (recompute == "full") request_.training.recompute = Recompute::full;
+    else if (recompute == "selective") root_.problem("recompute", "'selective' is not modelled by this version; use none or full");
+    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full", recompute.substr(0, 80)));
+    request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
+        {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}}, MemoryFormat::contiguous);
+    const std::string attention = root_.text("attention").value_or("sdpa");
+    if (attention != "sdpa") root_.problem("attention", fmt::format("is '{}'; this version models sdpa only", attention.substr(0, 80)));
+  }
+
+  void read_host() { request_.host = look_up(root_, "host", catalog_.host(root_.text("host").value_or("default"))); }
+
+  void read_run() {
+    request_.price_usd_per_gpu_hour = root_.number("price_usd_per_gpu_hour", 0, 1e6);
+    auto run = root_.object("run");
+    if (!run) return;
+    RunLength& length = request_.run;
+    length.tokens = run->number("tokens", 1, 1e18);
+    length.samples = run->number("samples", 1, 1e18);
+    length.epochs = run->number("epochs", 1e-6, 1e9);
+    length.steps = run->number("steps", 1, 1e15);
+    length.dataset_samples = run->number("dataset_samples", 1, 1e18);
+    const int given = length.tokens.has_value() + length.samples.has_value() + length.epochs.has_value() + length.steps.has_value();
+    if (given > 1) run->problem("tokens", "and samples, epochs, steps exclude each other: give one");
+    if (length.epochs && !length.dataset_samples) run->problem("dataset_samples", "is missing: how many samples an epoch has");
+    if (length.tokens && request_.model && !request_.model->language)
+      run->problem("tokens", fmt::format("does not apply: {} takes images; give samples or epochs", request_.model->name));
+    run->reject_unknown_keys();
+  }
+
+  void echo() {
+    const Request& r = request_;
+    Json& out = request_.echo;
+    out["schema"] = 1;
+    if (r.inputs.layers) out["model"] = {{"name", r.model->name}, {"layers", *r.inputs.layers}};
+    else out["model"] = r.model->name;
+    out["batch"] = r.inputs.batch;
+    if (r.model->language) out["seq"] = r.inputs.seq;
+    if (r.model->encoder_decoder) out["src_seq"] = r.inputs.src_seq;
+    out["global_batch"] = r.global_batch;
+    out["precision"] = r.precision->name;
+    out["mode"] = "eager";
+    out["optimizer"] = to_text(r.training.optimizer);
+    constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
+    out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
+    out["recompute"] = r.training.recompute == Recompute::full ? "full" : "none";
+    out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
+    out["attention"] = "sdpa";
+    out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
+                      {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", "none"}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
+    out["host"] = r.host->name;
+    if (r.allow_emulated) out["allow_emulated"] = true;
+    Json run = Json::object();
+    if (r.run.tokens) run["tokens"] = *r.run.tokens;
+    if (r.run.samples) run["samples"] = *r.run.samples;
+    if (r.run.epochs) run["epochs"] = *r.run.epochs;
+    if (r.run.steps) run["steps"] = *r.run.steps;
+    if (r.run.dataset_samples) run["dataset_samples"] = *r.run.dataset_samples;
+    if (!run.empty()) out["run"] = run;
+    if (r.price_usd_per_gpu_hour) out["price_usd_per_gpu_hour"] = *r.price_usd_per_gpu_hour;
+  }
+
+  const Catalog& catalog_;
+  std::vector<Problem> problems_;
+  JsonReader root_;
+  Request request_;
+};
+
+}  // namespace
+
+Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where) {
+  return RequestReader(json, catalog, where).read();
+}
+
+std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu) {
+  std::vector<const PrecisionRecipe*> out;
+  for (const PrecisionRecipe& recipe : catalog.precisions) {
+    const auto types = recipe.required_types();
+    if (std::all_of(types.begin(), types.end(), [&](DType dtype) { return gpu.computes(dtype); })) out.push_back(&recipe);
+  }
+  return out;
+}
+
+}  // namespace precog

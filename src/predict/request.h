@@ -1,0 +1,44 @@
+// The JSON request, read into types that cannot be wrong. All problems are reported at once, each with its field.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "frontend/zoo.h"
+#include "predict/catalog.h"
+#include "spec/plan.h"
+
+namespace precog {
+
+struct RunLength {  // how much to train; at most one is given
+  std::optional<double> tokens, samples, epochs, steps;
+  std::optional<double> dataset_samples;  // what an epoch is
+};
+
+struct Request {
+  const ModelSpec* model = nullptr;
+  ModelInputs inputs;
+  std::int64_t global_batch = 1;
+  const PrecisionRecipe* precision = nullptr;
+  std::shared_ptr<const PrecisionRecipe> own_precision;  // an inline recipe's; `precision` then points to it
+  const GpuSpec* gpu = nullptr;
+  ClusterSpec cluster;
+  const HostSpec* host = nullptr;
+  Plan plan;
+  TrainingOptions training;
+  MemoryFormat memory_format = MemoryFormat::contiguous;
+  bool allow_emulated = false;
+  RunLength run;
+  std::optional<double> price_usd_per_gpu_hour;
+  Json echo;  // the request as understood, defaults filled in
+};
+
+// `where` names the request in messages: a file's name, or "request". The catalog outlives the request.
+Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where);
+
+// The precisions this GPU has hardware for, in the catalog's order.
+std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu);
+
+}  // namespace precog

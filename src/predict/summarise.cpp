@@ -1,0 +1,209 @@
+#include "predict/summarise.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace precog {
+namespace {
+
+// A phase that ends the step runs once; the others once per micro-batch, accumulation in all but the first.
+double repeats(Phase phase, std::int64_t micro_batches) {
+  switch (phase) {
+    case Phase::forward:
+    case Phase::recompute:
+    case Phase::backward: return static_cast<double>(micro_batches);
+    case Phase::accumulate: return static_cast<double>(micro_batches - 1);
+    default: return 1;
+  }
+}
+
+struct SteadyStep {
+  Seconds length;
+  Seconds exposed_collectives;  // the compute stream idle while the communication stream runs
+  Seconds host_busy;
+};
+
+// The last simulated step, from the end of the one before it.
+SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline) {
+  const auto tasks = schedule.graph.tasks();
+  auto end_of = [&](std::size_t step) { return timeline.spans[static_cast<std::size_t>(schedule.last_task[step])].end; };
+  const std::size_t last = schedule.last_task.size() - 1;
+  const Picoseconds begin = end_of(last - 1), end = end_of(last);
+
+  std::vector<Span> compute, collectives;
+  Picoseconds host = 0;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const Span span = timeline.spans[i];
+    if (tasks[i].resource == kHost && schedule.labels[i].step == static_cast<std::int16_t>(last)) host += span.end - span.start;
+    if (span.end <= begin || span.start >= end) continue;
+    if (tasks[i].resource == kCompute) compute.push_back(span);
+    if (tasks[i].resource == kCommunication) collectives.push_back(span);
+  }
+  Picoseconds exposed = 0;
+  std::size_t next = 0;
+  for (Span span : collectives) {  // both lists are in time order: each is one in-order queue
+    Picoseconds at = std::max(span.start, begin);
+    const Picoseconds until = std::min(span.end, end);
+    while (next < compute.size() && compute[next].end <= at) ++next;
+    for (std::size_t i = next; at < until; ++i) {
+      if (i == compute.size() || compute[i].start >= until) {
+        exposed += until - at;
+        break;
+      }
+      exposed += std::max<Picoseconds>(0, compute[i].start - at);
+      at = std::max(at, compute[i].end);
+    }
+  }
+  return {seconds(end - begin), seconds(exposed), seconds(host)};
+}
+
+// Steps with more micro-batches than were laid out repeat the steady one.
+Seconds extrapolated(Seconds laid_out_step, const Report& report, const Schedule& schedule, Seconds micro_busy, Seconds micro_host) {
+  const double missing = static_cast<double>(report.micro_batches - schedule.micro_batches_laid_out);
+  return laid_out_step + std::max(micro_busy, micro_host) * missing;
+}
+
+FlopsPerSecond peak_of(const GpuSpec& gpu, DType dtype) {
+  if (gpu.matrix.has(dtype)) return gpu.matrix[dtype];
+  if (gpu.vector.has(dtype)) return gpu.vector[dtype];
+  return gpu.vector[DType::fp32];
+}
+
+// An 80% interval from what the costs rest on. The widths are the measured spread of predictions against recorded
+// steps (docs/accuracy.md): where most of the time is costed by coefficients fitted on this architecture, and where
+// they are carried over from another. Too narrow a figure here shows up in `precog validate` as poor coverage.
+struct Spread {
+  double low, high;
+};
+constexpr Spread kFittedSpread{0.80, 1.25};
+constexpr Spread kCarriedSpread{0.65, 1.55};
+constexpr Spread kHostSpread{0.60, 1.60};  // host-bound steps follow a machine we were not told about
+
+}  // namespace
+
+Report summarise(const Request& request, const StepGraph& step, const KernelProgram& program, const std::vector<KernelCost>& costs,
+                 const Schedule& schedule, const Timeline& timeline, const MemoryUse& memory) {
+  Report report;
+  report.request = request.echo;
+  report.model = request.model->name;
+  report.gpu = request.gpu->name;
+  report.gpu_title = request.gpu->title;
+  report.precision = request.precision->name;
+  report.precision_title = request.precision->title;
+  report.parameters = parameter_count(step.graph);
+  report.gpus = request.cluster.gpus;
+  report.batch = request.inputs.batch;
+  report.global_batch = request.global_batch;
+  report.micro_batches = request.training.micro_batches;
+  report.seq = request.inputs.seq;
+  report.memory = memory;
+
+  // Busy time by what it was spent on.
+  std::map<std::string, std::map<CostSource, Seconds>> sources;
+  std::array<double, kDTypeCount> matrix_flops{};
+  Seconds compute_bound{}, memory_bound{}, micro_busy{}, micro_host{}, estimated{};
+  double kernels = 0;
+  for (const Call& call : program.calls) {
+    const double times = repeats(call.phase, report.micro_batches);
+    const bool per_micro = call.phase <= Phase::backward;
+    if (per_micro) micro_host += host_time(call, program, step.graph, *request.host, request.precision->autocast.has_value());
+    for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
+      const Kernel& kernel = program.kernels[call.first_kernel + i];
+      const KernelCost& cost = costs[call.first_kernel + i];
+      const Seconds spent = cost.total * times;
+      const std::string family(to_text(call.family));
+      sources[family][cost.source] += spent;
+      kernels += times * kernel.launches;
+      if (call.collective) continue;
+      report.gpu_busy += spent;
+      if (per_micro) micro_busy += cost.total;
+      report.by_op_class[family] += spent;
+      report.by_dtype[std::string(to_text(kernel.math))] += spent;
+      (cost.bound == Bound::compute ? compute_bound : memory_bound) += spent;
+      if (cost.source == CostSource::estimate || cost.source == CostSource::scaled) estimated += spent;
+      if (call.family == Family::cast) report.breakdown.casts += spent;
+      else if (call.phase == Phase::forward) report.breakdown.forward += spent;
+      else if (call.phase == Phase::optimizer) report.breakdown.optimizer += spent;
+      else if (call.phase == Phase::loss_scaling) report.breakdown.loss_scaling += spent;
+      else report.breakdown.backward += spent;
+      if (call.family == Family::cast) report.cast_kernels += times;
+      if (call.family == Family::gemm || call.family == Family::convolution || call.family == Family::attention)
+        matrix_flops[static_cast<std::size_t>(kernel.math)] += kernel.flops.value * times;
+    }
+  }
+  report.kernels = static_cast<std::int64_t>(kernels);
+
+  const SteadyStep steady = steady_step(schedule, timeline);
+  report.step = extrapolated(steady.length, report, schedule, micro_busy, micro_host);
+  report.host = extrapolated(steady.host_busy, report, schedule, micro_host, micro_host);
+  if (request.plan.dp > 1) report.breakdown.exposed_communication["all_reduce"] = steady.exposed_collectives;
+  report.breakdown.host = std::max(Seconds{}, report.step - report.gpu_busy - steady.exposed_collectives);
+
+  // What bounds it: what the GPU spends most of its time waiting for or working at.
+  if (report.breakdown.host > report.step * 0.3) report.bound = "host";
+  else if (steady.exposed_collectives > report.step * 0.3) report.bound = "network";
+  else report.bound = compute_bound > memory_bound ? "compute" : "memory";
+
+  const double per_s = 1.0 / report.step.value;
+  const double samples = static_cast<double>(report.global_batch);
+  const auto tokens = static_cast<double>(tokens_per_sample(*request.model, request.inputs));
+  report.samples_per_s = samples * per_s;
+  if (tokens > 0) {
+    report.tokens_per_s = samples * tokens * per_s;
+    report.tokens_per_s_per_gpu = *report.tokens_per_s / report.gpus;
+  }
+  const double model_flops = step.model_flops.value * static_cast<double>(report.micro_batches);
+  report.tflops_per_gpu = model_flops * per_s / 1e12;
+  std::size_t main_type = static_cast<std::size_t>(DType::fp32);
+  for (std::size_t i = 0; i < kDTypeCount; ++i)
+    if (matrix_flops[i] > matrix_flops[main_type]) main_type = i;
+  report.mfu = model_flops * per_s / peak_of(*request.gpu, static_cast<DType>(main_type)).value;
+  const DType sixteen = request.gpu->matrix.has(DType::bf16) ? DType::bf16 : DType::fp16;
+  report.mfu_bf16 = model_flops * per_s / peak_of(*request.gpu, sixteen).value;
+
+  const double host_share = report.breakdown.host / report.step;
+  const double carried = report.gpu_busy.value > 0 ? estimated / report.gpu_busy : 0;
+  auto mixed = [&](double fitted, double carried_over, double host) {
+    return (1 - host_share) * ((1 - carried) * fitted + carried * carried_over) + host_share * host;
+  };
+  report.step_low = report.step * mixed(kFittedSpread.low, kCarriedSpread.low, kHostSpread.low);
+  report.step_high = report.step * mixed(kFittedSpread.high, kCarriedSpread.high, kHostSpread.high);
+
+  const RunLength& run = request.run;
+  if (run.steps) report.steps = *run.steps;
+  if (run.tokens) report.steps = *run.tokens / (samples * tokens);
+  if (run.samples) report.steps = *run.samples / samples;
+  if (run.epochs) report.steps = *run.epochs * *run.dataset_samples / samples;
+  report.price_usd_per_gpu_hour = request.price_usd_per_gpu_hour;
+  if (report.steps) {
+    report.steps = std::ceil(*report.steps);
+    report.total = report.step * *report.steps;
+    if (report.price_usd_per_gpu_hour) report.cost_usd = report.total->value / 3600 * report.gpus * *report.price_usd_per_gpu_hour;
+  }
+
+  for (const auto& [family, by_source] : sources)
+    for (const auto& [source, spent] : by_source)
+      report.provenance.push_back({family, std::string(to_text(source)), fmt::format("{} on {}", "data/profiles/datasheet.json", request.gpu->architecture),
+                                   report.gpu_busy.value > 0 && family != "collective" ? spent / report.gpu_busy : 0});
+  report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), 0});
+  report.provenance.push_back({"host", request.host->name == "default" ? "estimate" : "measured", join(request.host->sources, "; "), host_share});
+  report.provenance.push_back({"memory", "estimate", "tensor lifetimes of the step; allocator fragmentation, CUDA context and NCCL buffers are estimates", 0});
+
+  if (!memory.fits)
+    report.warnings.push_back(fmt::format("does not fit: needs {} of {}", to_text(memory.device), to_text(memory.capacity)));
+  for (DType dtype : request.precision->required_types())
+    if (!request.gpu->computes(dtype))
+      report.warnings.push_back(fmt::format("{} has no {} arithmetic: predicted as emulated through fp32", request.gpu->name, to_text(dtype)));
+  if (request.precision->parameters == DType::fp16 && !request.precision->loss_scaling)
+    report.warnings.push_back("pure fp16 without loss scaling: fast, but training often diverges");
+  if (report.bound == "host" && request.host->name == "default")
+    report.warnings.push_back("bound by the host, whose speed is a guess: describe it with --host");
+  return report;
+}
+
+}  // namespace precog

@@ -1,0 +1,50 @@
+// The parts a step and its memory are shown in: one order, one name and one colour each, whatever the view.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report/report.h"
+#include "report/style.h"
+
+namespace precog {
+
+struct TimePart {
+  const char* key;    // as in the JSON report
+  std::string label;  // for people
+  Seconds time;
+  const char* colour; // of a picture
+  Ink ink;            // of a terminal
+};
+
+// All of them, zeros included, in the order of the step; together they are the step.
+std::vector<TimePart> time_parts(const Breakdown& breakdown);
+
+struct MemoryPart {
+  const char* key;
+  Bytes bytes;
+  const char* colour;
+};
+std::vector<MemoryPart> memory_parts(const MemoryUse& memory);  // up to the peak, then what is around it
+
+Seconds exposed_total(const Breakdown& breakdown);
+
+// One line per source: what came from it, how much of the GPU's time that is, and what kind of source it is.
+std::vector<std::string> provenance_lines(const Report& report);
+// The same in a sentence or two, for a table of several predictions: how much is measured, what is only estimated.
+std::string provenance_summary(const Report& report);
+
+// "batch 32 x 8 GPUs, sequence 512, adamw, eager"
+std::string job_line(const Report& report);
+
+// Okabe and Ito's palette: told apart with every common kind of colour blindness, on white and on black.
+inline constexpr const char* kColourForward = "#0072b2";
+inline constexpr const char* kColourBackward = "#56b4e9";
+inline constexpr const char* kColourOptimizer = "#e69f00";
+inline constexpr const char* kColourCasts = "#cc79a7";
+inline constexpr const char* kColourLossScaling = "#f0e442";
+inline constexpr const char* kColourCommunication = "#009e73";
+inline constexpr const char* kColourBubble = "#888888";
+inline constexpr const char* kColourHost = "#d55e00";
+
+}  // namespace precog

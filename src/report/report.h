@@ -1,0 +1,58 @@
+// The answer: every field of the JSON report, as plain values. Views of it (JSON, table, HTML, trace) are functions
+// in the files beside this one.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/units.h"
+#include "memory/memory.h"
+
+namespace precog {
+
+struct Breakdown {  // adds up to the step
+  Seconds forward, backward, optimizer, casts, loss_scaling;
+  std::map<std::string, Seconds> exposed_communication;  // by collective
+  Seconds pipeline_bubble;
+  Seconds host;  // the GPU idle, waiting for the host
+};
+
+struct ProvenanceEntry {
+  std::string what;    // "gemm", "memory-bound kernels", "all_reduce", "host", "memory", ...
+  std::string kind;    // measured, fitted, scaled, datasheet, estimate
+  std::string source;  // which file, fitted on what
+  double share = 0;    // of the GPU's busy time, where that makes sense
+};
+
+struct Report {
+  Json request;  // as understood, defaults filled in
+  std::string model, gpu, gpu_title, precision, precision_title, bound;  // bound: compute, memory, host, network
+  std::int64_t parameters = 0;
+  int gpus = 1;
+  std::int64_t batch = 1, global_batch = 1, micro_batches = 1, seq = 0;
+
+  Seconds step, step_low, step_high;
+  double samples_per_s = 0;
+  std::optional<double> tokens_per_s, tokens_per_s_per_gpu;  // absent for models without a sequence
+  double mfu = 0, mfu_bf16 = 0, tflops_per_gpu = 0;
+  MemoryUse memory;
+  std::optional<Seconds> total;
+  std::optional<double> steps;  // of the whole run
+  std::optional<double> cost_usd;
+  std::optional<double> price_usd_per_gpu_hour;
+
+  Breakdown breakdown;
+  std::map<std::string, Seconds> by_dtype, by_op_class;
+  std::int64_t kernels = 0;
+  Seconds gpu_busy, host;
+  double cast_kernels = 0;
+  std::vector<ProvenanceEntry> provenance;
+  std::vector<std::string> warnings;
+};
+
+Json to_json(const Report& report);  // the contract's report
+
+}  // namespace precog

@@ -1,0 +1,173 @@
+#include "report/style.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/ensure.h"
+
+namespace precog {
+namespace {
+
+std::string_view code(Ink ink) {
+  switch (ink) {
+    case Ink::plain: return "";
+    case Ink::bold: return "\x1b[1m";
+    case Ink::dim: return "\x1b[2m";
+    case Ink::red: return "\x1b[31m";
+    case Ink::green: return "\x1b[32m";
+    case Ink::yellow: return "\x1b[33m";
+    case Ink::blue: return "\x1b[34m";
+    case Ink::magenta: return "\x1b[35m";
+    case Ink::cyan: return "\x1b[36m";
+  }
+  return "";
+}
+
+bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
+
+}  // namespace
+
+std::string Style::operator()(Ink ink, std::string_view text) const {
+  if (!colour || ink == Ink::plain) return std::string(text);
+  return fmt::format("{}{}\x1b[0m", code(ink), text);
+}
+
+std::string Style::bar(double share, std::size_t width) const {
+  auto cells = static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * static_cast<double>(width)));
+  std::string out;
+  for (std::size_t i = 0; i < cells; ++i) out += colour ? "\u2588" : "#";
+  return out;
+}
+
+std::string number_text(double value) {
+  struct Scale {
+    double from;
+    const char* suffix;
+  };
+  static constexpr Scale kScales[] = {{1e12, " T"}, {1e9, " G"}, {1e6, " M"}, {1e4, " k"}};
+  for (const Scale& scale : kScales)
+    if (std::abs(value) >= scale.from * 0.99995)
+      return fmt::format("{:.4g}{}", value / (scale.from == 1e4 ? 1e3 : scale.from), scale.suffix);
+  return fmt::format("{:.4g}", value);
+}
+
+std::string money_text(double dollars) {
+  if (dollars < 0.01) return fmt::format("${:.2g}", dollars);
+  if (dollars < 100) return fmt::format("${:.2f}", dollars);
+  if (dollars >= 1e9) return fmt::format("${:.3g} bn", dollars / 1e9);
+  std::string digits = fmt::format("{:.0f}", dollars);
+  for (std::ptrdiff_t at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<std::size_t>(at), ",");
+  return "$" + digits;
+}
+
+std::string percent_text(double share) {
+  double percent = 100 * share;
+  if (percent > 0 && percent < 0.05) return "<0.1%";
+  return std::abs(percent) < 0.95 && percent != 0 ? fmt::format("{:.1f}%", percent) : fmt::format("{:.0f}%", percent);
+}
+
+std::size_t display_width(std::string_view text) {
+  std::size_t width = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\x1b') {
+      while (i < text.size() && text[i] != 'm') ++i;
+      continue;
+    }
+    if (starts_character(text[i])) ++width;
+  }
+  return width;
+}
+
+std::string shortened(std::string_view text, std::size_t width) {
+  if (display_width(text) <= width) return std::string(text);
+  const std::size_t keep = width > 2 ? width - 2 : 0;
+  std::size_t seen = 0, end = 0;
+  for (; end < text.size(); ++end) {
+    if (!starts_character(text[end])) continue;
+    if (seen == keep) break;
+    ++seen;
+  }
+  return std::string(text.substr(0, end)) + "..";
+}
+
+std::string wrapped(std::string_view first, std::string_view text) {
+  std::string out(first);
+  const std::size_t indent = display_width(first);
+  std::size_t column = indent;
+  bool fresh = true;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = text.find_first_of(" \n", at);
+    if (end == std::string_view::npos) end = text.size();
+    std::string_view word = text.substr(at, end - at);
+    at = end + 1;
+    if (word.empty()) continue;
+    std::size_t width = display_width(word);
+    if (!fresh && column + 1 + width > kTextWidth) {
+      out += '\n' + std::string(indent, ' ');
+      column = indent;
+      fresh = true;
+    }
+    if (!fresh) {
+      out += ' ';
+      ++column;
+    }
+    // A word longer than a line is cut into pieces: nothing is lost, and no line is too long.
+    while (width > kTextWidth - indent) {
+      std::size_t take = 0, seen = 0;
+      while (take < word.size() && (seen < kTextWidth - indent || !starts_character(word[take]))) {
+        if (starts_character(word[take])) ++seen;
+        ++take;
+      }
+      out += std::string(word.substr(0, take)) + '\n' + std::string(indent, ' ');
+      word.remove_prefix(take);
+      width = display_width(word);
+      column = indent;
+    }
+    out += word;
+    column += width;
+    fresh = false;
+  }
+  return out + '\n';
+}
+
+void Table::add(std::vector<Cell> row) {
+  ensure(row.size() == columns_.size(), "a table's row has one cell per column");
+  rows_.push_back(std::move(row));
+}
+
+std::string Table::text(const Style& style) const {
+  std::vector<std::size_t> widths;
+  for (std::size_t c = 0; c < columns_.size(); ++c) {
+    std::size_t width = display_width(columns_[c].title);
+    for (const auto& row : rows_) width = std::max(width, display_width(row[c].text));
+    widths.push_back(width);
+  }
+  std::size_t before_last = indent_;
+  for (std::size_t c = 0; c + 1 < widths.size(); ++c) before_last += widths[c] + 2;
+  if (!widths.empty() && before_last + widths.back() > kTextWidth)
+    widths.back() = before_last < kTextWidth - 8 ? kTextWidth - before_last : 8;
+
+  std::string out;
+  auto line = [&](auto cell_at) {
+    std::string text(indent_, ' ');
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      Cell cell = cell_at(c);
+      cell.text = shortened(cell.text, widths[c]);
+      std::string blanks(widths[c] - display_width(cell.text), ' ');
+      if (c > 0) text += "  ";
+      bool last = c + 1 == columns_.size();
+      if (columns_[c].align == Align::right) text += blanks + style(cell.ink, cell.text);
+      else text += style(cell.ink, cell.text) + (last ? std::string() : blanks);
+    }
+    while (!text.empty() && text.back() == ' ') text.pop_back();
+    out += text + '\n';
+  };
+  line([&](std::size_t c) { return Cell{columns_[c].title, Ink::dim}; });
+  for (const auto& row : rows_) line([&](std::size_t c) { return row[c]; });
+  return out;
+}
+
+}  // namespace precog

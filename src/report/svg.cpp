@@ -1,0 +1,228 @@
+#include "report/svg.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+#include "report/parts.h"
+
+namespace precog {
+namespace {
+
+constexpr double kWidth = 920;
+constexpr double kLeft = 118, kRight = 96;
+constexpr double kPlot = kWidth - kLeft - kRight;
+
+// Scoped to the picture's class, so that it stands alone as well as inside a page.
+constexpr const char* kSvgStyle =
+    "<style>.pc{font:13px system-ui,-apple-system,'Segoe UI',sans-serif}.pc .bg{fill:#fff}.pc .t{fill:#1b1f24}"
+    ".pc .h{font-weight:600}.pc .m{fill:#57606a}.pc .g{stroke:#d0d7de}.pc .c{stroke:#fff}.pc .w{stroke:#1b1f24;stroke-width:1.5}"
+    "@media (prefers-color-scheme:dark){.pc .bg{fill:#0d1117}.pc .t{fill:#e6edf3}.pc .m{fill:#9da7b3}"
+    ".pc .g{stroke:#30363d}.pc .c{stroke:#0d1117}.pc .w{stroke:#e6edf3}}</style>\n";
+
+std::string open_svg(double height, std::string_view id, std::string_view title, std::string_view description) {
+  return fmt::format(
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pc\" viewBox=\"0 0 {0} {1:.0f}\" width=\"{0}\" height=\"{1:.0f}\" role=\"img\" "
+      "aria-labelledby=\"{2}-t {2}-d\">\n<title id=\"{2}-t\">{3}</title>\n<desc id=\"{2}-d\">{4}</desc>\n{5}"
+      "<rect class=\"bg\" width=\"100%\" height=\"100%\"/>\n",
+      kWidth, height, id, escaped(title), escaped(description), kSvgStyle);
+}
+
+std::string label(double x, double y, std::string_view css, std::string_view anchor, std::string_view text) {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\" text-anchor=\"{}\">{}</text>\n", x, y, css, anchor, escaped(text));
+}
+
+std::string box(double x, double y, double width, double height, std::string_view fill, std::string_view tip, double opacity = 1) {
+  std::string faded = opacity < 1 ? fmt::format(" fill-opacity=\"{:.2f}\"", opacity) : std::string();
+  return fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{} class=\"c\" stroke-width=\"0.5\">"
+                     "<title>{}</title></rect>\n", x, y, width, height, fill, faded, escaped(tip));
+}
+
+struct LegendItem {
+  std::string text;
+  std::string_view colour;
+};
+
+std::string legend(double& y, const std::vector<LegendItem>& items) {
+  std::string out;
+  double x = kLeft;
+  for (const LegendItem& item : items) {
+    double width = 26 + 7.2 * static_cast<double>(display_width(item.text));
+    if (x + width > kWidth - 10) {
+      x = kLeft;
+      y += 20;
+    }
+    out += box(x, y - 10, 12, 12, item.colour, item.text);
+    out += label(x + 17, y, "m", "start", item.text);
+    x += width;
+  }
+  return out;
+}
+
+// 1, 2 or 5 times a power of ten: at most six ticks up to `most`.
+double tick_step(double most) {
+  double power = std::pow(10.0, std::floor(std::log10(most / 6)));
+  for (double factor : {1.0, 2.0, 5.0, 10.0})
+    if (most / (power * factor) <= 6) return power * factor;
+  return 10 * power;
+}
+
+std::string time_axis(double most, double top, double bottom) {
+  std::string out;
+  if (!(most > 0)) return out;
+  double step = tick_step(most);
+  for (int i = 0; i * step <= most * 1.0001; ++i) {
+    double x = kLeft + kPlot * i * step / most;
+    out += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" class=\"g\"/>\n", x, top, bottom);
+    out += label(x, bottom + 15, "m", "middle", i == 0 ? "0" : to_text(Seconds{i * step}));
+  }
+  return out;
+}
+
+std::string step_bar(const Report& r, double y, double height, double most) {
+  std::string out;
+  double x = kLeft;
+  for (const TimePart& part : time_parts(r.breakdown)) {
+    double width = most > 0 ? kPlot * part.time.value / most : 0;
+    if (width <= 0) continue;
+    double share = r.step.value > 0 ? part.time / r.step : 0;
+    out += box(x, y, width, height, part.colour, fmt::format("{}, {}: {} ({})", r.precision, part.label, to_text(part.time), percent_text(share)));
+    x += width;
+  }
+  // The 80% interval as a whisker on the bar's end.
+  auto at = [&](Seconds s) { return kLeft + (most > 0 ? kPlot * std::min(s.value / most, 1.0) : 0); };
+  double middle = y + height / 2;
+  out += fmt::format("<path class=\"w\" fill=\"none\" d=\"M{0:.1f} {2:.1f}H{1:.1f}M{0:.1f} {3:.1f}v8M{1:.1f} {3:.1f}v8\"><title>{4}</title></path>\n",
+                     at(r.step_low), at(r.step_high), middle, middle - 4,
+                     escaped(fmt::format("80% interval: {} to {}", to_text(r.step_low), to_text(r.step_high))));
+  return out;
+}
+
+std::vector<LegendItem> time_legend(const std::vector<const Report*>& reports) {
+  std::vector<LegendItem> items;
+  for (std::size_t i = 0; i < 8; ++i)
+    for (const Report* r : reports) {
+      TimePart part = time_parts(r->breakdown)[i];
+      if (part.time.value <= 0) continue;
+      items.push_back({part.label, part.colour});
+      break;
+    }
+  return items;
+}
+
+std::string bars(const std::vector<const Report*>& reports, std::string_view id, std::string_view title, const Report* base) {
+  constexpr double kRow = 34, kBar = 22, kTop = 44;
+  double most = 0;
+  std::string description;
+  for (const Report* r : reports) {
+    most = std::max(most, r->step_high.value);
+    description += fmt::format("{}: {}. ", r->precision, to_text(r->step));
+  }
+  double bottom = kTop + kRow * static_cast<double>(reports.size());
+  double legend_y = bottom + 42;
+  std::string key = legend(legend_y, time_legend(reports));
+  std::string out = open_svg(legend_y + 16, id, title, description);
+  out += label(14, 24, "t h", "start", title);
+  out += time_axis(most, kTop - 4, bottom);
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    const Report& r = *reports[i];
+    double y = kTop + kRow * static_cast<double>(i);
+    out += label(kLeft - 8, y + 16, "t", "end", r.precision);
+    out += step_bar(r, y, kBar, most);
+    std::string note = r.memory.fits ? to_text(r.step) : "does not fit";
+    if (r.memory.fits && base && base != &r && r.step.value > 0) note += fmt::format(" {:.2f}x", base->step / r.step);
+    double x = std::min(kLeft + kPlot * (most > 0 ? r.step_high.value / most : 0) + 8, kWidth - kRight + 6);
+    out += label(x, y + 16, "t", "start", note);
+  }
+  return out + key + "</svg>\n";
+}
+
+}  // namespace
+
+std::string escaped(std::string_view text) {
+  // dump() replaces broken UTF-8; its quotes and escapes are undone by parsing it back.
+  std::string clean = Json::parse(Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+  std::string out;
+  for (char c : clean) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+std::string comparison_svg(const Comparison& comparison) {
+  std::vector<const Report*> reports;
+  for (const Report& r : comparison.reports) reports.push_back(&r);
+  const Report& first = comparison.reports.front();
+  std::string title = fmt::format("One training step of {} on {} x {}", first.model, first.gpus, first.gpu_title);
+  return bars(reports, "compare", title, &baseline(comparison));
+}
+
+std::string breakdown_svg(const Report& report) {
+  return bars({&report}, "breakdown", fmt::format("Where one step of {} goes", report.model), nullptr);
+}
+
+std::string memory_svg(const Report& report) {
+  constexpr double kTop = 44, kBar = 26;
+  const MemoryUse& m = report.memory;
+  auto most = static_cast<double>(std::max(m.device.value, m.capacity.value));
+  std::vector<LegendItem> items;
+  std::string body;
+  double x = kLeft;
+  for (const MemoryPart& part : memory_parts(m)) {
+    double width = most > 0 ? kPlot * static_cast<double>(part.bytes.value) / most : 0;
+    if (width <= 0) continue;
+    std::string text = fmt::format("{} {}", part.key, to_text(part.bytes));
+    body += box(x, kTop, width, kBar, part.colour, text);
+    items.push_back({text, part.colour});
+    x += width;
+  }
+  double capacity = kLeft + (most > 0 ? kPlot * static_cast<double>(m.capacity.value) / most : 0);
+  body += fmt::format("<line class=\"w\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\"/>\n", capacity, kTop - 8, kTop + kBar + 8);
+  body += label(capacity, kTop + kBar + 22, "m", "end", "capacity " + to_text(m.capacity));
+  body += label(kLeft - 8, kTop + 18, "t", "end", m.fits ? "fits" : "does not fit");
+  double legend_y = kTop + kBar + 48;
+  std::string key = legend(legend_y, items);
+  std::string title = fmt::format("GPU memory: {} of {}", to_text(m.device), to_text(m.capacity));
+  return open_svg(legend_y + 16, "memory", title, m.fits ? "The step fits in memory." : "The step does not fit in memory.") +
+         label(14, 24, "t h", "start", title) + body + key + "</svg>\n";
+}
+
+std::string timeline_svg(const TimelineView& view) {
+  constexpr double kTop = 44, kTrack = 46, kHeight = 34;
+  static constexpr std::array<const char*, kResourceCount> kNames = {"host", "compute", "communication"};
+  double bottom = kTop + kTrack * static_cast<double>(kResourceCount);
+  std::array<bool, static_cast<std::size_t>(Activity::kCount)> seen{};
+  std::string body = time_axis(view.window.value, kTop - 4, bottom);
+  bool earlier = false;
+  for (std::size_t track = 0; track < view.tracks.size(); ++track) {
+    double base = kTop + kTrack * static_cast<double>(track) + kHeight;
+    body += label(kLeft - 8, base - 12, "t", "end", kNames[track]);
+    for (const TimelineBlock& block : view.tracks[track]) {
+      double x = kLeft + kPlot * block.start, width = kPlot * (block.end - block.start), height = kHeight * block.busy;
+      body += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{}/>\n", x, base - height, width, height,
+                          colour(block.activity), block.earlier_step ? " fill-opacity=\"0.35\"" : "");
+      seen[static_cast<std::size_t>(block.activity)] = true;
+      earlier = earlier || block.earlier_step;
+    }
+  }
+  std::vector<LegendItem> items;
+  for (std::size_t i = 0; i < seen.size(); ++i)
+    if (seen[i]) items.push_back({to_text(static_cast<Activity>(i)), colour(static_cast<Activity>(i))});
+  double legend_y = bottom + 42;
+  std::string key = legend(legend_y, items);
+  std::string note = "Height: how busy the track is." + std::string(earlier ? " Pale: work of the step before." : "");
+  std::string title = "Timeline of one step";
+  return open_svg(legend_y + 34, "timeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
+         label(kLeft, legend_y + 22, "m", "start", note) + "</svg>\n";
+}
+
+}  // namespace precog

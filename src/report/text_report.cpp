@@ -1,0 +1,97 @@
+#include "report/text_report.h"
+
+#include <fmt/format.h>
+
+#include "report/parts.h"
+
+namespace precog {
+namespace {
+
+constexpr std::size_t kLabelWidth = 12;
+constexpr std::size_t kBarWidth = 32;
+
+std::string field(const Style& style, std::string_view label, std::string_view text) {
+  std::string first = fmt::format("  {:<{}}", label, kLabelWidth);
+  std::string out = wrapped(first, text);
+  return style(Ink::dim, first) + out.substr(first.size());
+}
+
+std::string throughput(const Report& r) {
+  std::string out = fmt::format("{} samples/s", number_text(r.samples_per_s));
+  if (r.tokens_per_s) out += fmt::format(", {} tokens/s", number_text(*r.tokens_per_s));
+  if (r.tokens_per_s_per_gpu && r.gpus > 1) out += fmt::format(" ({} per GPU)", number_text(*r.tokens_per_s_per_gpu));
+  return out;
+}
+
+std::string memory_line(const Report& r, const Style& style) {
+  const MemoryUse& m = r.memory;
+  std::string verdict = m.fits ? style(Ink::green, "fits") : style(Ink::red, "does not fit");
+  return fmt::format("peak {}, on the device {} of {}: {}", to_text(m.peak), to_text(m.device), to_text(m.capacity), verdict);
+}
+
+std::string breakdown_table(const Report& r, const Style& style) {
+  std::string out;
+  for (const TimePart& part : time_parts(r.breakdown)) {
+    if (part.time.value <= 0) continue;
+    double share = r.step.value > 0 ? part.time / r.step : 0;
+    std::string bar = style(part.ink, style.bar(share, kBarWidth));
+    std::string line = fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), to_text(part.time), percent_text(share), bar);
+    while (!line.empty() && line.back() == ' ') line.pop_back();
+    out += line + '\n';
+  }
+  return out;
+}
+
+std::string memory_table(const Report& r) {
+  std::string out;
+  for (const MemoryPart& part : memory_parts(r.memory)) {
+    if (part.bytes.value <= 0) continue;
+    if (!out.empty()) out += ", ";
+    out += fmt::format("{} {}", part.key, to_text(part.bytes));
+  }
+  return out;
+}
+
+std::string run_line(const Report& r) {
+  std::string out = to_text(*r.total);
+  if (r.steps) out += fmt::format(" for {} steps", number_text(*r.steps));
+  if (r.cost_usd) out += ", " + money_text(*r.cost_usd);
+  if (r.cost_usd && r.price_usd_per_gpu_hour) out += fmt::format(" at {} per GPU-hour", money_text(*r.price_usd_per_gpu_hour));
+  return out;
+}
+
+}  // namespace
+
+std::string text_report(const Report& r, const Style& style) {
+  std::string gpus = r.gpus > 1 ? fmt::format("{} x {}", r.gpus, r.gpu_title) : r.gpu_title;
+  std::string title = fmt::format("{} ({} parameters) in {} on {}", r.model, number_text(static_cast<double>(r.parameters)), r.precision, gpus);
+  std::string out = style(Ink::bold, wrapped("", title));
+  out += wrapped("", job_line(r) + (r.precision_title.empty() ? "" : "; " + r.precision_title));
+  out += '\n';
+  out += field(style, "step", fmt::format("{}   (80% interval: {} to {})", style(Ink::bold, to_text(r.step)), to_text(r.step_low),
+                                          to_text(r.step_high)));
+  out += field(style, "throughput", throughput(r));
+  out += field(style, "memory", memory_line(r, style));
+  out += field(style, "efficiency", fmt::format("MFU {:.1f}% ({:.1f}% of the bf16 peak), {:.4g} TFLOP/s per GPU", 100 * r.mfu,
+                                                100 * r.mfu_bf16, r.tflops_per_gpu));
+  out += field(style, "bound by", fmt::format("{}; GPU busy {} ({}), host busy {}", style(Ink::bold, r.bound), to_text(r.gpu_busy),
+                                              percent_text(r.step.value > 0 ? r.gpu_busy / r.step : 0), to_text(r.host)));
+  std::string kernels = fmt::format("{} launched per step", r.kernels);
+  if (r.cast_kernels > 0) kernels += fmt::format(", {:.0f} of them casts", r.cast_kernels);
+  out += field(style, "kernels", kernels);
+  if (r.total) out += field(style, "whole run", run_line(r));
+
+  out += '\n' + style(Ink::bold, "Where the step goes") + '\n' + breakdown_table(r, style);
+  out += '\n' + style(Ink::bold, "Memory at the peak") + '\n' + wrapped("  ", memory_table(r));
+  if (!r.provenance.empty()) {
+    out += '\n' + style(Ink::bold, "Where the numbers come from") + '\n';
+    for (const std::string& line : provenance_lines(r)) out += wrapped("  ", line);
+  }
+  if (!r.warnings.empty()) {
+    out += '\n' + style(Ink::yellow, "Warnings") + '\n';
+    for (const std::string& warning : r.warnings) out += wrapped("  - ", warning);
+  }
+  return out;
+}
+
+}  // namespace precog

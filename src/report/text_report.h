@@ -1,0 +1,35 @@
+// A prediction, and several side by side, as text for a terminal of 80 columns.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report/report.h"
+#include "report/style.h"
+
+namespace precog {
+
+std::string text_report(const Report& report, const Style& style);
+
+struct LeftOut {  // a precision that was asked for and has no prediction
+  std::string precision, reason;
+};
+
+struct Comparison {
+  std::vector<Report> reports;  // fastest first
+  std::vector<LeftOut> left_out;
+  bool any_fits() const;
+};
+
+// Sorts, fastest first: what fits before what does not, since a step that cannot run is not fast.
+Comparison make_comparison(std::vector<Report> reports, std::vector<LeftOut> left_out);
+
+std::string compare_text(const Comparison& comparison, const Style& style);
+Json to_json(const Comparison& comparison);
+
+// The precision that speed-ups are measured against: fp32 where it is there, else the slowest that fits.
+const Report& baseline(const Comparison& comparison);
+// One sentence that the table alone does not say: what the fastest owes its place to, or what holds it back.
+std::string insight(const Comparison& comparison);
+
+}  // namespace precog

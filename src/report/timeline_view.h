@@ -1,0 +1,45 @@
+// One step's timeline as a few hundred rectangles, however many tasks it has: time is cut into equal bins, and each
+// bin shows what its track did most and how busy it was.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "cost/cost.h"
+#include "graph/graph.h"
+#include "kernel/kernel.h"
+#include "schedule/schedule.h"
+#include "sim/simulate.h"
+
+namespace precog {
+
+// What views of a timeline look at; all of one prediction, and all outlive the view.
+struct TimelineParts {
+  const Graph& graph;
+  const KernelProgram& program;
+  const std::vector<KernelCost>& costs;
+  const Schedule& schedule;
+  const Timeline& timeline;
+};
+
+enum class Activity : std::uint8_t { forward, backward, optimizer, casts, loss_scaling, communication, other, kCount };
+const char* to_text(Activity activity);
+const char* colour(Activity activity);
+
+struct TimelineBlock {
+  double start = 0, end = 0;  // shares of the window
+  double busy = 0;            // share of the block in which the track had work
+  Activity activity = Activity::other;
+  bool earlier_step = false;  // work left over from the step before
+};
+
+struct TimelineView {
+  Seconds window;  // from the first task of the last step, on any track, to its end
+  std::array<std::vector<TimelineBlock>, kResourceCount> tracks;
+};
+
+TimelineView timeline_view(const TimelineParts& parts, int bins = 600);
+
+Activity activity_of(const TimelineParts& parts, std::size_t task);
+
+}  // namespace precog

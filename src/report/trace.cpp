@@ -1,0 +1,72 @@
+#include "report/trace.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/ensure.h"
+#include "base/json.h"
+
+namespace precog {
+namespace {
+
+constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream"};
+
+std::string json_text(std::string_view text) {
+  return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// What held the call's longest kernel back.
+std::string_view bound_of(const TimelineParts& parts, const Call& call) {
+  const KernelCost* longest = nullptr;
+  for (std::uint32_t k = call.first_kernel; k < call.first_kernel + call.kernel_count; ++k)
+    if (!longest || parts.costs[k].total > longest->total) longest = &parts.costs[k];
+  return longest ? to_text(longest->bound) : std::string_view("none");
+}
+
+std::string event(const TimelineParts& parts, std::size_t task, Picoseconds origin) {
+  const Span& span = parts.timeline.spans[task];
+  const TaskLabel& label = parts.schedule.labels[task];
+  std::string name = "step overhead", args;
+  if (label.call >= 0) {
+    const Call& call = parts.program.calls[static_cast<std::size_t>(label.call)];
+    if (call.op.valid()) {
+      const Op& op = parts.graph.ops[call.op];
+      name = std::string(to_text(op.kind));
+      if (op.label.valid()) name += fmt::format(".{}", parts.graph.name(op.label));
+      args = fmt::format(R"("dtype":"{}","module":{},)", to_text(op.math), json_text(parts.graph.name(op.module)));
+      if (op.reason.valid()) args += fmt::format(R"("why":{},)", json_text(parts.graph.name(op.reason)));
+    }
+    args += fmt::format(R"("phase":"{}","bound":"{}","kernels":{},"micro_batch":{})", to_text(call.phase), bound_of(parts, call),
+                        call.kernel_count, label.micro_batch);
+  }
+  return fmt::format(R"({{"ph":"X","pid":1,"tid":{},"ts":{:.6f},"dur":{:.6f},"name":{},"cat":"{}","args":{{{}}}}})",
+                     parts.schedule.graph.tasks()[task].resource, static_cast<double>(span.start - origin) * 1e-6,
+                     static_cast<double>(span.end - span.start) * 1e-6, json_text(name), to_text(activity_of(parts, task)), args);
+}
+
+}  // namespace
+
+std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
+  const auto& labels = parts.schedule.labels;
+  ensure(labels.size() == parts.timeline.spans.size(), "a timeline has one span per task");
+  std::int16_t last = 0;
+  for (const TaskLabel& label : labels) last = std::max(last, label.step);
+  Picoseconds origin = parts.timeline.end;
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    if (labels[i].step == last) origin = std::min(origin, parts.timeline.spans[i].start);
+
+  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  out += fmt::format(R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})", json_text(title));
+  for (std::size_t track = 0; track < kTrackNames.size(); ++track) {
+    out += fmt::format(",\n" R"({{"ph":"M","pid":1,"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})", track, kTrackNames[track]);
+    out += fmt::format(",\n" R"({{"ph":"M","pid":1,"tid":{0},"name":"thread_sort_index","args":{{"sort_index":{0}}}}})", track);
+  }
+  for (std::size_t i = 0; i < labels.size(); ++i)
+    if (labels[i].step == last && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
+      out += ",\n" + event(parts, i, origin);
+  out += "\n]}\n";
+  return out;
+}
+
+}  // namespace precog

@@ -1,0 +1,120 @@
+#include "schedule/schedule.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "base/ensure.h"
+
+namespace precog {
+namespace {
+
+// A stream holds at most about this many launches that have not run; the host waits when it is full.
+constexpr std::int64_t kLaunchQueue = 1024;
+constexpr int kSteps = 3;          // the first warms up the queues; the last two differ by one steady step
+constexpr std::int64_t kMicroBatches = 3;  // laid out in full; more repeat the last
+
+bool once_per_step(Phase phase) { return phase == Phase::gradient_sync || phase == Phase::loss_scaling || phase == Phase::optimizer; }
+
+}  // namespace
+
+Seconds host_time(const Call& call, const KernelProgram& program, const Graph& graph, const HostSpec& host, bool autocast) {
+  std::int64_t launches = 0;
+  for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
+  const Seconds more = host.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
+  const Op& op = graph.ops[call.op];
+  switch (call.phase) {
+    case Phase::forward:
+    case Phase::recompute: {
+      if (call.family == Family::view) return host.view_op;
+      const auto* cast = std::get_if<CastAttributes>(&op.attributes);
+      if (cast && cast->by_autocast) return host.backward_op;  // made by the dispatcher: no Python around it
+      return host.forward_op + (autocast ? host.autocast_op : Seconds{}) + more;
+    }
+    case Phase::backward:
+    case Phase::accumulate:
+    case Phase::gradient_sync:
+      return (call.family == Family::view ? host.view_op * 0.5 : host.backward_op) + more;
+    case Phase::loss_scaling:
+    case Phase::optimizer:
+      return host.optimizer_op + more;
+  }
+  return {};
+}
+
+Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, const Graph& graph,
+                       const HostSpec& host, const ScheduleOptions& options) {
+  ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
+  const std::size_t calls = program.calls.size();
+  std::vector<Picoseconds> host_ps(calls), gpu_ps(calls);
+  std::vector<std::int32_t> launches(calls);
+  std::size_t last_collective = calls, first_optimizer = calls;
+  for (std::size_t i = 0; i < calls; ++i) {
+    const Call& call = program.calls[i];
+    host_ps[i] = picoseconds(host_time(call, program, graph, host, options.autocast));
+    Seconds busy{};
+    for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
+      busy += costs[call.first_kernel + k].total;
+      launches[i] += program.kernels[call.first_kernel + k].launches;
+    }
+    gpu_ps[i] = picoseconds(busy);
+    if (call.collective) last_collective = i;
+    if (call.phase == Phase::optimizer && first_optimizer == calls) {
+      first_optimizer = i;
+      if (const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes))
+        host_ps[i] += picoseconds(host.optimizer_tensor * static_cast<double>(many->tensors));
+    }
+  }
+
+  Schedule schedule;
+  schedule.micro_batches_laid_out = std::min(options.micro_batches, kMicroBatches);
+  schedule.graph.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
+  schedule.labels.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
+
+  struct InFlight { std::int32_t task; std::int64_t launched_by; };
+  std::deque<InFlight> in_flight;
+  std::int64_t launched = 0;
+  std::int32_t last_compute = -1, last_collective_task = -1;
+
+  auto add = [&](Resource resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
+    schedule.labels.push_back(label);
+    return schedule.graph.add(resource, duration, after);
+  };
+
+  for (std::int16_t step = 0; step < kSteps; ++step) {
+    add(kHost, picoseconds(host.step), {}, {-1, step, 0});
+    for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {
+      const bool last_micro = micro + 1 == schedule.micro_batches_laid_out;
+      for (std::size_t i = 0; i < calls; ++i) {
+        const Call& call = program.calls[i];
+        if (once_per_step(call.phase) && !last_micro) continue;
+        if (call.phase == Phase::accumulate && micro == 0) continue;
+        const TaskLabel label{static_cast<std::int32_t>(i), step, static_cast<std::int16_t>(micro)};
+        std::int32_t room = -1;
+        while (!in_flight.empty() && launched + launches[i] - in_flight.front().launched_by > kLaunchQueue) {
+          room = in_flight.front().task;
+          in_flight.pop_front();
+        }
+        const std::int32_t issued = add(kHost, host_ps[i], {room}, label);
+        std::int32_t ran = issued;
+        if (call.kernel_count > 0) {
+          if (call.collective) {
+            ran = add(kCommunication, gpu_ps[i], {issued, last_compute}, label);
+            last_collective_task = ran;
+          } else {
+            // What comes back from buckets waits for the last collective; so does all that follows on the stream.
+            const bool waits = last_collective < calls && i > last_collective;
+            ran = add(kCompute, gpu_ps[i], {issued, waits ? last_collective_task : -1}, label);
+            last_compute = ran;
+          }
+          launched += launches[i];
+          in_flight.push_back({ran, launched});
+        }
+        if (call.waits_for_gpu) add(kHost, picoseconds(host.synchronise), {ran}, label);
+      }
+    }
+    schedule.last_task.push_back(last_compute);
+  }
+  return schedule;
+}
+
+}  // namespace precog

@@ -1,0 +1,59 @@
+#include <doctest/doctest.h>
+
+#include "precision/precision.h"
+#include "schedule/schedule.h"
+#include "support.h"
+#include "training/step_graph.h"
+
+using namespace precog;
+using namespace precog::testing;
+
+namespace {
+
+HostSpec host(double op_us) {
+  HostSpec host;
+  host.forward_op = host.backward_op = host.optimizer_op = microseconds(op_us);
+  host.view_op = host.autocast_op = host.kernel_launch = host.optimizer_tensor = host.step = {};
+  host.synchronise = microseconds(1);
+  return host;
+}
+
+struct Run {
+  double step_us, host_us, gpu_us;
+};
+
+// Every kernel takes kernel_us; the steady step's length, and what the host and the GPU need for it.
+Run run(const PrecisionRecipe& recipe, double op_us, double kernel_us) {
+  const StepGraph step = make_step(apply_precision(recipe, gpu(), two_layers()), recipe, {});
+  const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  std::vector<KernelCost> costs(program.kernels.size());
+  for (KernelCost& cost : costs) cost.total = microseconds(kernel_us);
+  const Schedule schedule = make_schedule(program, costs, step.graph, host(op_us), {});
+  const Timeline timeline = simulate(schedule.graph);
+  auto end = [&](std::size_t i) { return timeline.spans[static_cast<std::size_t>(schedule.last_task[i])].end; };
+  Run out{static_cast<double>(end(2) - end(1)) * 1e-6, 0, kernel_us * static_cast<double>(program.kernels.size())};
+  for (const Call& call : program.calls) out.host_us += host_time(call, program, step.graph, host(op_us), false).value * 1e6;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("SlowKernelsHideTheHost") {
+  const Run r = run(uniform(DType::fp32), 1, 100);
+  CHECK(r.step_us == doctest::Approx(r.gpu_us));
+}
+
+TEST_CASE("ASlowHostHidesTheKernels") {
+  const Run r = run(uniform(DType::fp32), 100, 1);
+  CHECK(r.step_us == doctest::Approx(r.host_us));
+}
+
+TEST_CASE("TheLossScalersReadBackKeepsTheHostFromRunningAhead") {
+  const Run with = run(amp(DType::fp16), 10, 10);
+  PrecisionRecipe without_scaler = amp(DType::fp16);
+  without_scaler.loss_scaling = false;
+  const Run without = run(without_scaler, 10, 10);
+  // With as much host work as GPU work, waiting once makes the step longer than either alone.
+  CHECK(with.step_us > std::max(with.host_us, with.gpu_us) * 1.02);
+  CHECK(without.step_us == doctest::Approx(std::max(without.host_us, without.gpu_us)).epsilon(0.01));
+}

@@ -1,0 +1,80 @@
+#include "spec/cluster_spec.h"
+
+#include <array>
+#include <algorithm>
+
+namespace precog {
+namespace {
+
+std::vector<std::string> read_sources(JsonReader& file) {
+  std::vector<std::string> out;
+  const Json* sources = file.raw("sources");
+  if (!sources || !sources->is_object()) {
+    file.problem("sources", "is missing: every figure needs a source");
+    return out;
+  }
+  for (const Json& source : *sources)
+    if (source.is_string()) out.push_back(source.get<std::string>());
+  file.set_sources(sources);
+  return out;
+}
+
+template <class Q>
+void required(JsonReader& reader, std::string_view key, Q& target) {
+  if (auto value = reader.quantity<Q>(key)) target = *value;
+  else if (!reader.has(key)) reader.problem(key, "is missing");
+}
+
+void required_count(JsonReader& reader, std::string_view key, int& target) {
+  if (auto value = reader.sourced_number(key, 1, 4096)) target = static_cast<int>(*value);
+  else if (!reader.has(key)) reader.problem(key, "is missing");
+}
+
+}  // namespace
+
+Result<NetworkSpec> parse_network(const Json& json, const std::string& where) {
+  std::vector<Problem> problems;
+  JsonReader file(json, where, problems);
+  NetworkSpec network;
+  network.sources = read_sources(file);
+  file.required_integer("schema", 1, 1);
+  network.name = file.required_text("name");
+  network.title = file.required_text("title");
+  network.aliases = file.texts("aliases");
+  file.text("notes");
+  required(file, "port_bandwidth", network.port_bandwidth);
+  required(file, "latency", network.latency);
+  if (auto efficiency = file.sourced_number("efficiency", 0.01, 1)) network.efficiency = *efficiency;
+  file.reject_unknown_keys();
+  if (!problems.empty()) return fail(std::move(problems));
+  return network;
+}
+
+Result<SystemSpec> parse_system(const Json& json, const std::string& where) {
+  std::vector<Problem> problems;
+  JsonReader file(json, where, problems);
+  SystemSpec system;
+  system.sources = read_sources(file);
+  file.required_integer("schema", 1, 1);
+  system.name = file.required_text("name");
+  system.title = file.required_text("title");
+  system.aliases = file.texts("aliases");
+  system.gpu = file.text("gpu").value_or("");
+  file.text("notes");
+  required_count(file, "gpus_per_node", system.gpus_per_node);
+  required_count(file, "nics_per_node", system.nics_per_node);
+  JsonReader intra = file.required_object("intra");
+  system.intra_kind = intra.required_text("kind");
+  constexpr std::array<std::string_view, 4> kKinds = {"nvlink", "nvswitch", "pcie", "xgmi"};
+  if (std::find(kKinds.begin(), kKinds.end(), system.intra_kind) == kKinds.end())
+    intra.problem("kind", "is '" + system.intra_kind + "'; known: nvlink, nvswitch, pcie, xgmi");
+  if (auto bandwidth = intra.quantity<BytesPerSecond>("bandwidth")) system.intra_bandwidth = *bandwidth;
+  required(intra, "latency", system.intra_latency);
+  intra.reject_unknown_keys();
+  system.network = file.required_text("network");
+  file.reject_unknown_keys();
+  if (!problems.empty()) return fail(std::move(problems));
+  return system;
+}
+
+}  // namespace precog

@@ -1,0 +1,52 @@
+// How GPUs are joined: links inside a node, a network between nodes.
+// Read from data/clusters/<name>.json and data/networks/<name>.json.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/units.h"
+
+namespace precog {
+
+struct NetworkSpec {
+  std::string name, title;
+  std::vector<std::string> aliases;
+  BytesPerSecond port_bandwidth;  // one port, one direction
+  Seconds latency;                // GPU to GPU across nodes, as a collective sees one hop
+  double efficiency = 1;          // share of the port that collectives reach on long messages
+  std::vector<std::string> sources;
+};
+
+struct SystemSpec {  // one kind of node and the network it usually hangs on
+  std::string name, title;
+  std::vector<std::string> aliases;
+  std::string gpu;  // empty: takes any GPU
+  int gpus_per_node = 1;
+  std::string intra_kind;          // nvlink, nvswitch, pcie, xgmi
+  BytesPerSecond intra_bandwidth;  // per GPU, one direction; 0: the GPU's own
+  Seconds intra_latency;
+  int nics_per_node = 1;
+  std::string network;
+  std::vector<std::string> sources;
+};
+
+// A concrete cluster: what the request resolves to.
+struct ClusterSpec {
+  std::string system;
+  int gpus = 1;
+  int gpus_per_node = 1;
+  std::string intra_kind;
+  BytesPerSecond intra_bandwidth;
+  Seconds intra_latency;
+  int nics_per_node = 1;
+  NetworkSpec network;
+
+  int nodes() const { return (gpus + gpus_per_node - 1) / gpus_per_node; }
+};
+
+Result<NetworkSpec> parse_network(const Json& json, const std::string& where);
+Result<SystemSpec> parse_system(const Json& json, const std::string& where);
+
+}  // namespace precog

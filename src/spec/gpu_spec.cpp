@@ -1,0 +1,78 @@
+#include "spec/gpu_spec.h"
+
+#include "base/text.h"
+
+namespace precog {
+namespace {
+
+void read_rates(JsonReader reader, RateTable& table) {
+  for (const std::string& key : reader.keys()) {
+    auto dtype = dtype_named(key);
+    if (!dtype || !is_floating(*dtype) || *dtype == DType::model) {
+      reader.problem(key, "is not a floating type; known: fp64, fp32, tf32, bf16, fp16, fp8, nvfp4");
+      continue;
+    }
+    if (auto rate = reader.quantity<FlopsPerSecond>(key)) table.set(*dtype, *rate);
+  }
+}
+
+}  // namespace
+
+Result<GpuSpec> parse_gpu(const Json& json, const std::string& where) {
+  std::vector<Problem> problems;
+  JsonReader file(json, where, problems);
+  file.set_sources(file.raw("sources"));
+  if (!file.has("sources")) file.problem("sources", "is missing: every figure needs a source");
+  file.required_integer("schema", 1, 1);
+
+  GpuSpec gpu;
+  gpu.name = file.required_text("name");
+  gpu.title = file.required_text("title");
+  gpu.vendor = file.required_text("vendor");
+  gpu.architecture = file.required_text("architecture");
+  gpu.compute_capability = file.text("compute_capability").value_or("");
+  gpu.aliases = file.texts("aliases");
+  file.integer("year", 2000, 2100);
+  file.text("notes");
+
+  auto required = [&](JsonReader& reader, std::string_view key, auto& target) {
+    using Q = std::remove_reference_t<decltype(target)>;
+    if (auto value = reader.quantity<Q>(key)) target = *value;
+    else if (!reader.has(key)) reader.problem(key, "is missing");
+  };
+  if (auto sms = file.sourced_number("sms", 1, 4096)) gpu.sms = static_cast<int>(*sms);
+  else if (!file.has("sms")) file.problem("sms", "is missing");
+  required(file, "boost_clock", gpu.boost_clock);
+  required(file, "power", gpu.power);
+
+  JsonReader memory = file.required_object("memory");
+  required(memory, "capacity", gpu.memory_capacity);
+  required(memory, "bandwidth", gpu.memory_bandwidth);
+  required(memory, "l2", gpu.l2);
+  if (auto reported = memory.quantity<Bytes>("reported")) gpu.memory_capacity = *reported;
+  memory.reject_unknown_keys();
+
+  read_rates(file.required_object("matrix"), gpu.matrix);
+  read_rates(file.required_object("vector"), gpu.vector);
+  if (!gpu.vector.has(DType::fp32)) file.problem("vector", "lacks fp32, which every GPU has");
+
+  JsonReader link = file.required_object("interconnect");
+  std::string kind = link.required_text("kind");
+  if (kind == "nvlink") gpu.link = LinkKind::nvlink;
+  else if (kind == "xgmi") gpu.link = LinkKind::xgmi;
+  else if (kind != "pcie") link.problem("kind", "is '" + kind + "'; known: nvlink, pcie, xgmi");
+  required(link, "bandwidth", gpu.link_bandwidth);
+  link.reject_unknown_keys();
+  JsonReader pcie = file.required_object("pcie");
+  required(pcie, "bandwidth", gpu.pcie_bandwidth);
+  pcie.reject_unknown_keys();
+  gpu.usual_system = file.required_text("usual_system");
+  if (const Json* sources = file.raw("sources"); sources && sources->is_object())
+    for (const Json& source : *sources)
+      if (source.is_string()) gpu.sources.push_back(source.get<std::string>());
+  file.reject_unknown_keys();
+  if (!problems.empty()) return fail(std::move(problems));
+  return gpu;
+}
+
+}  // namespace precog

@@ -1,0 +1,15 @@
+#include "spec/plan.h"
+
+namespace precog {
+
+std::string_view to_text(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::sgd: return "sgd";
+    case OptimizerKind::sgd_momentum: return "sgd-momentum";
+    case OptimizerKind::adam: return "adam";
+    case OptimizerKind::adamw: return "adamw";
+  }
+  return "";
+}
+
+}  // namespace precog

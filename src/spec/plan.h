@@ -1,0 +1,31 @@
+// How the work is spread over GPUs, and what a training step is made of. Parsed from the request's "plan".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "spec/dtype.h"
+
+namespace precog {
+
+enum class Recompute { none, full };
+enum class MemoryFormat { contiguous, channels_last };
+
+struct Plan {
+  int dp = 1;  // data-parallel replicas; the only kind of parallelism this version models
+};
+
+enum class OptimizerKind { sgd, sgd_momentum, adam, adamw };
+enum class OptimizerImpl { foreach_, fused, for_loop };
+
+struct TrainingOptions {
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  OptimizerImpl optimizer_impl = OptimizerImpl::foreach_;
+  Recompute recompute = Recompute::none;
+  std::int64_t micro_batches = 1;  // per optimizer step: gradient accumulation
+};
+
+std::string_view to_text(OptimizerKind kind);
+
+}  // namespace precog

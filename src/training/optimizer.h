@@ -1,0 +1,17 @@
+// The end of a step: the loss scaler's unscale, its read-back, and the optimizer as the framework launches it
+// (one multi-tensor call per term of the formula, or one fused call).
+#pragma once
+
+#include "training/step_graph.h"
+
+namespace precog {
+
+void append_loss_scaler_and_optimizer(StepGraph& step, const PrecisionRecipe& recipe, const TrainingOptions& options);
+
+// Launches that PyTorch's multi_tensor_apply needs for a list of tensors when each call reads `depth` lists.
+std::int64_t multi_tensor_launches(const std::vector<std::int64_t>& elements, int depth);
+
+// Bytes of optimizer state kept per parameter element.
+std::int64_t state_tensors(OptimizerKind kind);
+
+}  // namespace precog

@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <array>
+
+#include "base/ensure.h"
+#include "graph/operator.h"
+#include "training/optimizer.h"
+#include "training/step_graph.h"
+
+namespace precog {
+namespace {
+
+bool is_matrix_work(OpKind kind) {
+  const Family family = definition(kind).family;
+  return family == Family::gemm || family == Family::convolution || family == Family::attention;
+}
+
+// Walks the forward operators backwards and lets each write its gradient.
+class Autograd : public GradientContext::Sink {
+ public:
+  Autograd(Graph forward, const TrainingOptions& options) : graph_(std::move(forward)), options_(options) {}
+
+  void run(bool loss_scaling) {
+    forward_ops_ = graph_.ops.size();
+    graph_.ops.reserve(forward_ops_ * 4);
+    graph_.tensors.reserve(graph_.tensors.size() * 3);
+    const OpId last = graph_.ops.id_at(forward_ops_ - 1);
+    TensorId loss = graph_.output(graph_.ops[last]);
+    gradient_.resize(graph_.tensors.size());
+    remade_.resize(graph_.tensors.size());
+
+    Op seed;
+    seed.phase = Phase::backward;
+    if (loss_scaling) {  // scaler.scale(loss), whose gradient is one more product
+      phase_ = Phase::forward;
+      Op scale;
+      scale.kind = OpKind::mul_scalar;
+      emit(scale, std::array{loss}, graph_.tensors[loss]);
+      phase_ = Phase::backward;
+    }
+    seed.kind = OpKind::fill;
+    TensorId ones = emit(seed, {}, {.shape = {}, .dtype = graph_.tensors[loss].dtype});
+    if (loss_scaling) {
+      Op scale;
+      scale.kind = OpKind::mul_scalar;
+      ones = emit(scale, std::array{ones}, {.shape = {}, .dtype = graph_.tensors[loss].dtype});
+    }
+    gradient_[loss.index()] = ones;
+
+    int recomputed_block = -1;
+    for (std::size_t i = forward_ops_; i-- > 0;) {
+      const OpId id = graph_.ops.id_at(i);
+      const Op op = graph_.ops[id];
+      const auto backward = definition(op.kind).gradient;
+      bool reached = false, wanted = false;
+      std::array<TensorId, 8> incoming;
+      for (std::size_t j = 0; j < op.output_count && j < incoming.size(); ++j) {
+        incoming[j] = gradient_[graph_.output(op, j).index()];
+        reached = reached || incoming[j].valid();
+      }
+      for (TensorId input : graph_.inputs(op)) wanted = wanted || graph_.tensors[input].requires_grad;
+      if (!backward || !reached || !wanted) continue;
+      if (options_.recompute == Recompute::full && op.block >= 0 && op.block != recomputed_block) {
+        recomputed_block = op.block;
+        recompute(op.block, i);
+      }
+      module_ = op.module;
+      block_ = op.block;
+      GradientContext context(graph_, id, std::span(incoming).first(op.output_count), *this);
+      backward(context);
+    }
+    module_ = {};
+    block_ = -1;
+  }
+
+  // GradientContext::Sink
+  TensorId emit(Op op, std::span<const TensorId> inputs, const Tensor& output) override {
+    const TensorId id = make(output);
+    emit_to(op, inputs, std::array{id});
+    return id;
+  }
+  void emit_to(Op op, std::span<const TensorId> inputs, std::span<const TensorId> outputs) override {
+    op.phase = phase_;
+    op.module = module_;
+    op.block = block_;
+    if (op.math == DType::model || !is_matrix_work(op.kind))
+      op.math = outputs.empty() ? DType::fp32 : graph_.tensors[outputs[0]].dtype;
+    graph_.add_op(op, inputs, outputs);
+  }
+  TensorId make(const Tensor& tensor) override {
+    const TensorId id = graph_.add_tensor(tensor);
+    gradient_.resize(graph_.tensors.size());
+    remade_.resize(graph_.tensors.size());
+    return id;
+  }
+  void receive(TensorId forward, TensorId gradient) override {
+    const DType wanted = graph_.tensors[forward].dtype;
+    if (graph_.tensors[gradient].dtype != wanted) {  // autograd hands every input a gradient of its own type
+      Op cast;
+      cast.kind = OpKind::cast;
+      cast.attributes = CastAttributes{.to = wanted};
+      gradient = emit(cast, std::array{gradient}, {.shape = graph_.tensors[gradient].shape, .dtype = wanted});
+    }
+    const bool known_before = gradient_[forward.index()].valid();
+    if (known_before) {
+      Op add;
+      add.kind = OpKind::add;
+      gradient = emit(add, std::array{gradient_[forward.index()], gradient},
+                      {.shape = graph_.tensors[gradient].shape, .dtype = wanted});
+    }
+    gradient_[forward.index()] = gradient;
+    if (graph_.tensors[forward].role == Role::parameter) {
+      // A shared parameter is complete only after its last use.
+      if (known_before) std::erase_if(complete_, [&](const auto& g) { return g.parameter == forward; });
+      complete_.push_back({forward, gradient, graph_.ops.id_at(graph_.ops.size() - 1)});
+    }
+  }
+  TensorId saved(TensorId forward) override {
+    const TensorId again = remade_[forward.index()];
+    return again.valid() ? again : forward;
+  }
+
+  Graph take() { return std::move(graph_); }
+  std::vector<ParameterGradient> take_gradients() { return std::move(complete_); }
+
+ private:
+  // Runs the forward operators of a checkpointed block once more; backward then reads the new tensors, so that the
+  // first ones need not outlive the forward pass.
+  void recompute(int block, std::size_t last_op) {
+    std::size_t first = last_op;
+    while (first > 0 && graph_.ops[graph_.ops.id_at(first - 1)].block == block) --first;
+    for (std::size_t i = first; i <= last_op; ++i) {
+      const Op op = graph_.ops[graph_.ops.id_at(i)];
+      std::vector<TensorId> inputs, outputs;
+      for (TensorId id : graph_.inputs(op)) inputs.push_back(saved(id));
+      const std::vector<TensorId> originals(graph_.outputs(op).begin(), graph_.outputs(op).end());
+      for (TensorId id : originals) {
+        Tensor again = graph_.tensors[id];
+        if (again.role != Role::activation) {  // a counter updated in place
+          outputs.push_back(id);
+          continue;
+        }
+        const TensorId base = again.storage;
+        again.storage = base == id ? TensorId{} : graph_.tensors[saved(base)].storage;
+        const TensorId made = make(again);
+        remade_[id.index()] = made;
+        outputs.push_back(made);
+      }
+      Op copy = op;
+      copy.phase = Phase::recompute;
+      graph_.add_op(copy, inputs, outputs);
+    }
+  }
+
+  Graph graph_;
+  const TrainingOptions& options_;
+  std::size_t forward_ops_ = 0;
+  std::vector<TensorId> gradient_, remade_;  // per forward tensor
+  std::vector<ParameterGradient> complete_;
+  Phase phase_ = Phase::backward;
+  NameId module_;
+  std::int16_t block_ = -1;
+};
+
+}  // namespace
+
+StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options) {
+  Autograd autograd(std::move(forward), options);
+  autograd.run(recipe.loss_scaling);
+  StepGraph step;
+  step.graph = autograd.take();
+  step.gradients = autograd.take_gradients();
+  for (const ParameterGradient& g : step.gradients) step.graph.tensors[g.gradient].role = Role::gradient;
+  for (const Op& op : step.graph.ops)
+    if (op.phase != Phase::recompute && is_matrix_work(op.kind)) step.model_flops += work_of(step.graph, op).flops;
+  if (options.micro_batches > 1) {
+    for (const ParameterGradient& g : step.gradients) {
+      Op op;
+      op.kind = OpKind::accumulate_gradient;
+      op.phase = Phase::accumulate;
+      op.math = step.graph.tensors[g.gradient].dtype;
+      step.graph.add_op(op, std::array{g.gradient, g.gradient}, std::array{g.gradient});
+    }
+  }
+  append_loss_scaler_and_optimizer(step, recipe, options);
+  return step;
+}
+
+}  // namespace precog

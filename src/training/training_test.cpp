@@ -1,0 +1,132 @@
+#include <algorithm>
+
+#include <doctest/doctest.h>
+
+#include "graph/operator.h"
+#include "precision/precision.h"
+#include "support.h"
+#include "training/optimizer.h"
+#include "training/step_graph.h"
+
+using namespace precog;
+using namespace precog::testing;
+
+namespace {
+StepGraph step_of(const PrecisionRecipe& recipe, const TrainingOptions& options = {}, Graph forward = two_layers()) {
+  return make_step(apply_precision(recipe, gpu(), forward), recipe, options);
+}
+double matrix_flops(const Graph& graph, Phase phase) {
+  double flops = 0;
+  for (const Op& op : graph.ops)
+    if (op.phase == phase && definition(op.kind).family == Family::gemm) flops += work_of(graph, op).flops.value;
+  return flops;
+}
+}  // namespace
+
+TEST_CASE("BackwardOfTwoLayersInAutogradsOrder") {
+  const StepGraph step = step_of(uniform(DType::fp32));
+  CHECK(verify(step.graph).empty());
+  CHECK(kinds(step.graph, Phase::backward) ==
+        std::vector<std::string>{"fill", "nll_loss_backward", "log_softmax_backward", "view", "mm", "view", "mm", "sum",
+                                 "pointwise_backward", "view", "view", "mm", "sum"});
+}
+
+TEST_CASE("TheInputsGradientIsNotComputed") {
+  const StepGraph step = step_of(uniform(DType::fp32));
+  const double first = 2.0 * 32 * 64 * 128, second = 2.0 * 32 * 128 * 10;
+  CHECK(matrix_flops(step.graph, Phase::forward) == first + second);
+  CHECK(matrix_flops(step.graph, Phase::backward) == first + 2 * second);
+  CHECK(step.model_flops.value == 2 * first + 3 * second);
+}
+
+TEST_CASE("EveryParameterGetsOneGradientOfItsOwnType") {
+  for (DType lower : {DType::fp16, DType::bf16}) {
+    const StepGraph step = step_of(amp(lower));
+    CHECK(step.gradients.size() == 4);
+    for (const ParameterGradient& g : step.gradients) {
+      CHECK(step.graph.tensors[g.gradient].dtype == DType::fp32);
+      CHECK(step.graph.tensors[g.gradient].shape == step.graph.tensors[g.parameter].shape);
+    }
+  }
+}
+
+TEST_CASE("ACastsBackwardIsACast") {
+  const StepGraph step = step_of(amp(DType::bf16));
+  const auto backward = kinds(step.graph, Phase::backward);
+  // logits, and weight and bias of both layers; x needs no gradient.
+  CHECK(std::count(backward.begin(), backward.end(), "cast") == 5);
+}
+
+TEST_CASE("ASharedParameterSumsItsGradients") {
+  GraphBuilder b;
+  TensorId weight = b.parameter("w", {16, 16});
+  TensorId x = b.linear(b.linear(b.input("x", {8, 16}), weight), weight);
+  b.cross_entropy(x, b.input("t", {8}, DType::int64));
+  const StepGraph step = step_of(uniform(DType::fp32), {}, std::move(b).finish());
+  CHECK(step.gradients.size() == 1);
+  const auto backward = kinds(step.graph, Phase::backward);
+  CHECK(std::count(backward.begin(), backward.end(), "add") == 1);
+}
+
+TEST_CASE("FullRecomputeRunsEachBlocksForwardAgain") {
+  GraphBuilder b;
+  TensorId x = b.input("x", {8, 16});
+  for (int block = 0; block < 3; ++block) {
+    b.set_block(block);
+    x = b.relu(b.linear_layer("l" + std::to_string(block), x, 16));
+  }
+  b.set_block(-1);
+  b.cross_entropy(x, b.input("t", {8}, DType::int64));
+  const Graph forward = std::move(b).finish();
+  const StepGraph plain = step_of(uniform(DType::fp32), {}, forward);
+  const StepGraph again = step_of(uniform(DType::fp32), {.recompute = Recompute::full}, forward);
+  CHECK(verify(again.graph).empty());
+  CHECK(kinds(plain.graph, Phase::recompute).empty());
+  CHECK(kinds(again.graph, Phase::recompute).size() == 6);
+  CHECK(again.model_flops == plain.model_flops);
+  CHECK(kinds(again.graph, Phase::backward) == kinds(plain.graph, Phase::backward));
+}
+
+TEST_CASE("LossScalingAddsUnscaleReadBackAndUpdate") {
+  const StepGraph step = step_of(amp(DType::fp16));
+  CHECK(kinds(step.graph, Phase::loss_scaling) == std::vector<std::string>{"unscale_and_check", "read_back", "update_scale"});
+  // A fused optimizer reads the flag on the GPU.
+  const StepGraph fused = step_of(amp(DType::fp16), {.optimizer_impl = OptimizerImpl::fused});
+  CHECK(kinds(fused.graph, Phase::loss_scaling) == std::vector<std::string>{"unscale_and_check", "update_scale"});
+  CHECK(kinds(step_of(amp(DType::bf16)).graph, Phase::loss_scaling).empty());
+}
+
+TEST_CASE("AdamStatesAreTwicePerParameterInTheirOwnType") {
+  const std::int64_t parameters = 64 * 128 + 128 + 128 * 10 + 10;
+  CHECK(step_of(uniform(DType::fp32)).optimizer_state.value == 8 * parameters);
+  CHECK(step_of(uniform(DType::bf16)).optimizer_state.value == 4 * parameters);
+  CHECK(step_of(uniform(DType::fp32), {.optimizer = OptimizerKind::sgd}).optimizer_state.value == 0);
+}
+
+TEST_CASE("ForeachAdamWMovesTwentyPassesAndFusedSeven") {
+  auto bytes = [](OptimizerImpl impl) {
+    const StepGraph step = step_of(uniform(DType::fp32), {.optimizer_impl = impl});
+    int moved = 0;
+    for (const Op& op : step.graph.ops)
+      if (op.kind == OpKind::multi_tensor) moved += std::get<MultiTensorAttributes>(op.attributes).element_bytes_moved;
+    return moved;
+  };
+  CHECK(bytes(OptimizerImpl::foreach_) == 80);
+  CHECK(bytes(OptimizerImpl::fused) == 28);
+}
+
+TEST_CASE("MultiTensorLaunchesFillByTensorsOrByChunks") {
+  CHECK(multi_tensor_launches({}, 1) == 0);
+  CHECK(multi_tensor_launches({1}, 1) == 1);
+  CHECK(multi_tensor_launches(std::vector<std::int64_t>(110, 1), 1) == 1);
+  CHECK(multi_tensor_launches(std::vector<std::int64_t>(111, 1), 1) == 2);
+  CHECK(multi_tensor_launches(std::vector<std::int64_t>(48, 1), 3) == 1);
+  CHECK(multi_tensor_launches({320LL * 65536}, 1) == 1);
+  CHECK(multi_tensor_launches({320LL * 65536 + 1}, 1) == 2);
+}
+
+TEST_CASE("AccumulationAddsOneKernelPerParameter") {
+  const StepGraph step = step_of(uniform(DType::fp32), {.micro_batches = 4});
+  CHECK(kinds(step.graph, Phase::accumulate).size() == 4);
+  CHECK(kinds(step_of(uniform(DType::fp32)).graph, Phase::accumulate).empty());
+}

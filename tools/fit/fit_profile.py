@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Fits the coefficients of data/profiles/datasheet.json to measured operators, and prints how well they do.
+
+Reads the measurements under $PRECOG_REFERENCE_DATA, and h200_operators.csv beside this file (measure_families.py makes
+it). Only operator timings are used, never a training step. Needs numpy, scipy, pandas; takes a few minutes.
+usage: fit_profile.py [--write] [--leave-one-out]
+"""
+import copy
+import json
+import pathlib
+import sys
+
+import fit_matrix
+import fit_rest
+import fitting
+import specs
+
+OUT = pathlib.Path(__file__).resolve().parents[2] / "data" / "profiles" / "datasheet.json"
+AICONF = "NVIDIA aiconfigurator timings (Apache-2.0)"
+OWN = "own timings of PyTorch 2.11 operators on an H200 (tools/fit/h200_operators.csv)"
+sources = {}
+
+
+def leaf(value, source, unit=None):
+    digits = float("%.4g" % (value * 1e6 if unit == "us" else value))
+    return {"value": f"{digits:g} us" if unit == "us" else digits, "source": source}
+
+
+SECONDS = {"launch_floor", "tile_overhead", "split_overhead", "block_overhead", "layout_floor", "pipeline_fill"}
+
+
+def group(values, source):
+    return {n: leaf(v, source, "us" if n in SECONDS else None) for n, v in values.items()}
+
+
+def gemm_group(c, source, by_math):
+    """by_math: {math: source} for the two coefficients that differ by arithmetic."""
+    out = group({n: v for n, v in c.items() if n not in fit_matrix.PER_MATH and not n.startswith("quantise")}, source)
+    for name in fit_matrix.PER_MATH:
+        out[name] = {m: leaf(c[name][m], by_math[m]) for m in by_math}
+    return out
+
+
+def retag(node, source):
+    """The same coefficients for an architecture nobody measured."""
+    if isinstance(node, dict) and "value" in node:
+        return {"value": node["value"], "source": source}
+    return {k: retag(v, source) for k, v in node.items()}
+
+
+def main():
+    if not fitting.DATA.is_dir():
+        sys.exit("set PRECOG_REFERENCE_DATA to the folder of reference measurements")
+    if "--leave-one-out" in sys.argv:
+        fit_matrix.leave_one_out()
+    gemms, maths = {}, {}
+
+    def note(key, text):
+        sources[key] = text
+        return key
+
+    # GEMM, the architectures of the large data set
+    for arch, gpus in fit_matrix.ARCH.items():
+        c = fit_matrix.fit_gemm_arch(gpus)
+        said = "; ".join(f"{g}: " + fit_matrix.evaluate_gemm(c, g, "bf16", "bfloat16", "gemm") for g in gpus)
+        key = note(f"gemm_{arch}", f"fitted: bf16 GEMM, {AICONF}; shapes with m, n >= 512: {said}")
+        maths[arch] = {"bf16": key}
+        for math, dtype in (("fp8", "fp8"), ("nvfp4", "nvfp4")):
+            if arch == "ampere" or (math == "nvfp4" and arch != "blackwell"):
+                continue
+            v = fit_matrix.fit_low_precision(c, gpus, math, dtype)
+            c = fit_matrix.spread({n: w for n, w in v.items() if "/" in n}, math, c)
+            full = fit_matrix.spread(v, math, c)
+            said = "; ".join(f"{g}: " + fit_matrix.evaluate_gemm(full, g, math, dtype, "gemm") for g in gpus)
+            maths[arch][math] = note(f"gemm_{arch}_{math}", f"fitted: {math} GEMM, {AICONF}, the quantising of activations that those timings include fitted beside it and left out here; {said}")
+        gemms[arch] = c
+
+    # Hopper's other arithmetics, layouts, misalignment
+    hopper, tn, misaligned, notes = fit_matrix.fit_own_gemm(gemms["hopper"])
+    gemms["hopper"] = hopper
+    for math in ("fp16", "tf32", "fp32"):
+        maths["hopper"][math] = note(f"gemm_hopper_{math}", f"fitted: {OWN}: {notes[math]}")
+    factors = {"transposed_a_factor": tn, "misaligned_factor": misaligned}
+    factor_source = note("gemm_factors", f"fitted: {OWN}; layouts nt, nn, tn and row lengths that are no multiple of 16 bytes")
+
+    # Blackwell's tf32 from the openxla table; CDNA from the same table's MI350, an architecture further on
+    b200 = specs.load("b200-sxm")
+    v, said = fit_matrix.xla_table(gemms["blackwell"], "B200 sm_100", b200, "f32xf32->f32", "tf32", "b200-sxm")
+    gemms["blackwell"] = fit_matrix.spread(v, "tf32", gemms["blackwell"])
+    maths["blackwell"]["tf32"] = note("gemm_blackwell_tf32", f"fitted: GEMM table in openxla/xla (B200, f32): {said}")
+    mi350 = specs.Gpu("mi350", 256, 2.4e9, 8e12, 4e6, {"bf16": 2.3e15}, {"fp32": 157e12})
+    v, said = fit_matrix.xla_table(hopper, "AMD gfx950 (MI350)", mi350, "bf16xbf16->bf16", "bf16", "mi350")
+    cdna = fit_matrix.spread(v, "bf16", hopper)
+    for math in ("fp16", "fp8"):
+        cdna = fit_matrix.spread({n.replace("bf16", math): w for n, w in v.items()}, math, cdna)
+    cdna_source = note("gemm_cdna", f"estimate: efficiency fitted to MI350 (CDNA 4) in the GEMM table of openxla/xla ({said}), the rest taken from hopper; MI300X and MI250X unmeasured")
+
+    # Convolutions; then Volta, Turing, Pascal
+    convs = {}
+    convs["hopper"], notes = fit_matrix.fit_convolution(hopper, specs.load("h200-sxm"), fit_matrix.own_convolutions(), "PyTorch")
+    note("conv_hopper", f"fitted: {OWN}: " + "; ".join(f"{m} {d} {s}" for (m, d), s in notes.items()))
+    for arch, gpu, name in (("volta", "V100", "v100-sxm2-16gb"), ("turing", "T4", "t4"), ("pascal", "P100", "p100")):
+        c, bad, notes = fit_matrix.fit_deepbench_gemm(gpu, name, hopper)
+        gemms[arch], maths[arch] = c, {}
+        for math, said in notes.items():
+            maths[arch][math] = note(f"gemm_{arch}", f"fitted: DeepBench GEMM on {gpu} (fp16 and fp32 where it has both), 2016-2018 libraries: {math} {said}")
+        convs[arch], notes = fit_matrix.fit_convolution(c, specs.load(name), fit_matrix.deepbench_convolutions(gpu), "DeepBench")
+        note(f"conv_{arch}", f"fitted: DeepBench convolutions on {gpu}: " + "; ".join(f"{m} {d} {s}" for (m, d), s in notes.items()))
+    depthwise = fit_matrix.fit_depthwise()
+    memory = fit_rest.fit_memory()
+    layout = dict(launch_floor=convs["hopper"]["layout_floor"], efficiency=convs["hopper"]["layout_efficiency"], accesses_per_clock=10.0)
+    for conv in convs.values():  # kernels of their own in the profile, below
+        conv.pop("layout_floor", None), conv.pop("layout_efficiency", None)
+    travel = fit_rest.check_memory_elsewhere(memory)
+    attention = fit_rest.fit_attention(memory)
+    collectives = fit_rest.fit_collectives()
+
+    # One complete set per architecture: what was measured there, else what is closest, said so
+    def estimate(donor, why=""):
+        key = f"estimate_{donor}" + ("_lanes" if why else "")
+        return note(key, f"estimate: unmeasured here; taken from {donor}{why}")
+
+    DONOR = {"ampere": "hopper", "ada": "hopper", "blackwell": "hopper", "volta": "hopper", "turing": "volta", "pascal": "volta",
+             "ampere-ga10x": "ada", "blackwell-gb20x": "ada", "cdna3": "hopper", "cdna2": "cdna3", "hopper": None}
+    gemms["cdna3"], maths["cdna3"] = cdna, {m: cdna_source for m in ("bf16", "fp16", "fp8")}
+    built = {}
+    for arch in ("hopper", "volta", "ampere", "ada", "blackwell", "turing", "pascal", "cdna3", "ampere-ga10x", "blackwell-gb20x", "cdna2"):
+        donor = DONOR[arch]
+        if arch not in gemms:
+            gemms[arch], maths[arch] = copy.deepcopy(gemms[donor]), {m: estimate(donor) for m in gemms[donor]["efficiency"]}
+            main_source = estimate(donor)
+        else:
+            main_source = next(iter(maths[arch].values()))
+        c = copy.deepcopy(gemms[arch])
+        own16 = c["efficiency"].get("bf16") or c["efficiency"].get("fp16") or c["efficiency"]["fp32"]
+        ratio = hopper["efficiency"]["fp16"] / hopper["efficiency"]["bf16"]
+        for math in ("fp16", "bf16", "tf32", "fp32", "fp8", "nvfp4"):
+            if math in maths[arch]:
+                continue
+            source = estimate(donor or "hopper")
+            latency = hopper["k_latency_clocks"].get(math, c["k_latency_clocks"].get("bf16", hopper["k_latency_clocks"]["bf16"]))
+            value = own16
+            if math in c["efficiency"]:  # came with the donor's coefficients
+                value, latency = c["efficiency"][math], c["k_latency_clocks"][math]
+            elif math == "fp16" and "bf16" in c["efficiency"]:
+                value, latency = own16 * ratio, c["k_latency_clocks"]["bf16"]
+                source = note("estimate_16bit", "estimate: this architecture's other 16-bit type, times the ratio of the two measured on H200")
+            elif math == "bf16":
+                latency = c["k_latency_clocks"].get("fp16", latency)
+                source = note("estimate_16bit", sources.get("estimate_16bit", "estimate: this architecture's other 16-bit type"))
+            elif math == "fp32":
+                like = "volta" if arch == "ampere" else donor
+                value, latency = gemms[like]["efficiency"]["fp32"], gemms[like]["k_latency_clocks"]["fp32"]
+                source = estimate(like, ", which has as many fp32 lanes per SM" if arch == "ampere" else "")
+            elif math in ("tf32", "fp8", "nvfp4"):
+                source = note("estimate_own16", "estimate: as this architecture's 16-bit efficiency; latency from hopper's")
+            c["efficiency"][math], c["k_latency_clocks"][math] = value, latency
+            maths[arch][math] = source
+        gemms[arch] = c
+        c["l2_gain"] = max(c["l2_gain"], 1.0)  # below 1 it absorbs the start-up of short transfers; here it is only the speed of split-K's sums
+        entry = {"gemm": gemm_group(c, main_source, maths[arch])}
+        for name, values in factors.items():
+            here = factor_source if arch == "hopper" else estimate("hopper")
+            entry["gemm"][name] = {m: leaf(1.0 if name == "transposed_a_factor" and arch != "hopper" else values[m], here) for m in ("fp16", "bf16", "tf32", "fp32")}
+        if arch != "hopper":
+            key = note("estimate_any_layout", "estimate: its matrix instructions read either layout, so no loss")
+            entry["gemm"]["transposed_a_factor"] = retag(entry["gemm"]["transposed_a_factor"], key)
+
+        conv = convs.get(arch) or convs.get(donor) or convs["hopper"]
+        source = f"conv_{arch}" if arch in convs else estimate(donor if donor in convs else "hopper")
+        full = {d: dict(convs["hopper"][d], **conv[d]) for d in fit_matrix.DIRECTIONS.values()}
+        entry["convolution"] = {d: group(full[d], source) for d in full}
+        rest = {n: v for n, v in dict({n: v for n, v in convs["hopper"].items() if n not in full}, **{n: v for n, v in conv.items() if n not in full}).items()}
+        entry["convolution"].update(group(rest, source))
+        source = note("depthwise_hopper", f"fitted: {OWN}") if arch == "hopper" else estimate("hopper")
+        entry["depthwise"] = {layout: {d: group(v, source) for d, (v, _) in by.items()} for layout, by in depthwise.items()}
+
+        entry["memory"] = {}
+        for family, (v, said) in memory.items():
+            key = note(f"memory_{family}", f"fitted: {OWN}: {said}") if arch == "hopper" else estimate("hopper")
+            if arch == "ampere" and ("a100-sxm-80gb", family) in travel:
+                key = note(f"memory_{family}_ampere", "estimate: taken from hopper; on A100 (estimate-train-time, fp16) that has " + travel["a100-sxm-80gb", family])
+            entry["memory"][family] = group(v, key)
+        # cuDNN's own NCHW <-> NHWC passes, fitted with the convolutions that need them
+        entry["memory"]["layout"] = group(layout, "conv_hopper" if arch == "hopper" else note("estimate_layout", "estimate: taken from hopper, where PyTorch launches them; DeepBench's timings of Volta and Turing show none"))
+        for family in ("index", "loss"):
+            entry["memory"][family] = group(memory["embedding"][0], note("estimate_gather", "estimate: unmeasured; as an embedding lookup, which gathers likewise"))
+
+        entry["attention"] = {}
+        for backend, ours in (("flash", "flash"), ("memory_efficient", "efficient")):
+            entry["attention"][backend] = {}
+            for direction in ("forward", "backward"):
+                chain = [arch] + ([donor] if donor else []) + ["ampere" if backend == "flash" else "hopper", "hopper"]
+                if arch in ("ada", "ampere-ga10x", "turing", "volta", "pascal"):  # FlashAttention 2's mma path, as on A100
+                    chain.insert(2, "ampere")
+                used = next(a for a in chain if (a, ours, direction) in attention)
+                v, said = attention[used, ours, direction]
+                key = note(f"attention_{arch}_{backend}_{direction}", f"fitted: {said}") if used == arch else estimate(used)
+                entry["attention"][backend][direction] = group(v, key)
+
+        used = arch if arch in collectives else {"ampere-ga10x": "ada", "blackwell-gb20x": "ada", "turing": "ada"}.get(arch, "ampere" if arch in ("volta", "pascal") else "hopper")
+        entry["collective"] = {}
+        for kind, (v, said) in collectives[used].items():
+            key = note(f"collective_{used}_{kind}", f"fitted: NCCL in one node, {AICONF}: {said}") if used == arch else estimate(used)
+            entry["collective"][kind] = group(v, key)
+        built[arch] = entry
+
+    used = set()
+
+    def walk(node):
+        if "source" in node and "value" in node:
+            used.add(node["source"])
+        else:
+            for child in node.values():
+                walk(child)
+    walk(built)
+    profile = {"schema": 1, "name": "datasheet", "title": "Physics from the datasheet, efficiencies per architecture",
+               "architectures": built, "sources": {k: sources[k] for k in sources if k in used}}
+    if "--write" in sys.argv:
+        OUT.parent.mkdir(parents=True, exist_ok=True)
+        OUT.write_text(render(profile) + "\n")
+        print("wrote", OUT)
+
+
+def render(node, indent=0):
+    """JSON with one coefficient per line: a diff of it can be read."""
+    if not isinstance(node, dict) or "value" in node:
+        return json.dumps(node)
+    pad = " " * (indent + 1)
+    return "{\n" + ",\n".join(f"{pad}{json.dumps(k)}: {render(v, indent + 1)}" for k, v in node.items()) + "\n" + " " * indent + "}"
+
+
+if __name__ == "__main__":
+    main()

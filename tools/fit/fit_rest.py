@@ -1,0 +1,164 @@
+"""Fits of everything that is not a matrix product: streaming kernels, fused attention, collectives inside a node."""
+import re
+
+import numpy as np
+import pandas as pd
+
+import models
+import specs
+from fitting import DATA, FILE, H200, parse, record, solve
+
+# Operators of h200_operators.csv by the family whose coefficients they set. A cast to a wider type is its own family:
+# PyTorch does not vectorise it. Zeroing the table is a fill of its own in embedding_backward.
+FAMILY = {"add": "pointwise", "add_": "pointwise", "relu": "pointwise", "threshold_backward": "pointwise", "copy": "copy",
+          "gelu": "activation", "gelu_backward": "activation", "silu": "activation", "silu_backward": "activation",
+          "broadcast_add": "broadcast", "t_contiguous": "transpose", "native_dropout": "dropout", "sum_all": "reduction",
+          "sum_cols": "reduction", "sum_rows": "bias_gradient", "layer_norm": "norm_forward", "layer_norm_backward": "norm_backward",
+          "batch_norm": "batch_norm_forward", "batch_norm_backward": "batch_norm_backward",
+          "softmax": "softmax_forward", "softmax_backward": "softmax_backward", "log_softmax": "softmax_forward", "log_softmax_backward": "softmax_backward",
+          "embedding": "embedding", "embedding_dense_backward": "embedding_backward", "max_pool2d": "pooling_forward",
+          "max_pool2d_backward": "pooling_backward", "zero_foreach": "fill"}
+ACCESSES = {"adamw_foreach": 20 / 7, "sgd_foreach": 8 / 5}  # reads and writes of its kernels, over those of one fused pass
+MEMORY_PRIOR = dict(launch_floor=(2e-6, 1.0), efficiency=(.8, .5), accesses_per_clock=(10, 1.5))
+
+
+def memory_rows():
+    m = H200[~H200.family.isin(["gemm", "convolution", "attention"]) & ~H200.op.eq("rms_norm")].copy()  # fused RMS norm: no model calls it yet
+    m["t"] = m.us * 1e-6
+    m["fam"] = m.op.map(FAMILY).fillna(m.family)
+    m.loc[m.family == "cast", "fam"] = np.where(m[m.family == "cast"].dtype == "fp32", "cast", "cast_widen")
+    m.loc[m.family.eq("optimizer") & ~m.op.eq("zero_foreach"), "fam"] = "multi_tensor"
+    m["bytes"] = m.bytes * m.op.map(ACCESSES).fillna(1)
+    m["launches"] = m["shape"].str.extract(r"kernels=(\d+)")[0].astype(float).fillna(1)
+    lanes, size = [], np.where(m.dtype == "fp32", 4, 2)
+    for (_, row), es in zip(m.iterrows(), size):
+        k = {a: float(b) for a, b in re.findall(r"([a-z]+)=([0-9]+)", row["shape"])}
+        image = re.search(r"(\d+)x(\d+)x(\d+)x(\d+)", row["shape"])
+        lanes.append(float(image.group(2)) if image and row["shape"].startswith("nchw") and "batch_norm" in row.op else np.inf)
+        if row.op == "embedding_dense_backward":
+            table = k["vocab"] * k["cols"] * es
+            m.loc[row.name, "bytes"] -= table
+            m.loc[row.name, "t"] -= 3e-6 + table / (4.8e12 * .79)  # the fill, as the fill rows below measure it
+    m["lanes"], m["accesses"] = lanes, m.bytes / size
+    m.loc[m.family == "cast", "accesses"] = m.bytes[m.family == "cast"] / 3  # one side is 2 bytes, the other 4
+    return m
+
+
+def memory_time(v, g, x):
+    t = models.memory_bound(v, g, x.bytes.values, x.accesses.values, x.lanes.values)
+    return t + (x.launches.values - 1) * v["launch_floor"]
+
+
+def fit_memory():
+    g, out, rows = specs.load("h200-sxm"), {}, memory_rows()
+    for family in ["bias_gradient"] + sorted(set(rows.fam) - {"bias_gradient"}):
+        x, best, beside = rows[rows.fam == family], None, 0.0
+        if family == "norm_backward":  # the gradients of weight and bias are a reduction over both inputs, launched beside it
+            beside = models.memory_bound(out["bias_gradient"][0], g, x.bytes.values * 2 / 3, x.accesses.values * 2 / 3)
+        time = lambda v: memory_time(v, g, x) + beside
+        error = lambda v: np.log(time(v) / x.t.values)
+        for rate in (1.2, 4.0, 12.0):  # where the other bound holds everywhere the slope in this one is zero: several starts
+            for e in (.5, .85):
+                firm = dict(MEMORY_PRIOR, launch_floor=(2e-6, .01)) if len(x) < 7 else MEMORY_PRIOR  # one size cannot tell a floor
+                v = solve(error, dict(launch_floor=2e-6, efficiency=e, accesses_per_clock=rate), firm)
+                badness = np.median(abs(error(v))) + .3 * np.quantile(abs(error(v)), .9)
+                if best is None or badness < best[0]:
+                    best = (badness, v)
+        v = best[1]
+        v["efficiency"] = min(v["efficiency"], .95)
+        out[family] = v, record("memory " + family, "h200-sxm", "all", time(v), x.t)
+    return out
+
+
+def transformer_ops():
+    t = pd.read_csv(DATA / "measured_ops" / "transformer_ops_fp16.csv.gz")
+    t = t[t.operator.isin(["gelu", "layernorm", "res_add", "flash_atten"])]
+    f = pd.DataFrame([{k: float(v) for k, v in (a.split("=") for a in row.split(";"))} for row in t.fields])
+    return pd.concat([t.reset_index(drop=True)[["gpu", "operator"]], f], axis=1).fillna({"mp": 1})
+
+
+def check_memory_elsewhere(memory):
+    """Hopper's streaming coefficients on other GPUs, nothing fitted: how well they travel."""
+    notes, t = {}, transformer_ops()
+    for name, gpu in (("a100-sxm-80gb", "a100-sxm-80gb"), ("gh200", "gh200")):
+        g = specs.load(gpu)
+        for op, family, forward, backward in (("res_add", "pointwise", 6, None), ("gelu", "activation", 16, 24), ("layernorm", "norm_forward", 4, None),
+                                              ("layernorm", "norm_backward", None, 6)):
+            x = t[(t.gpu == name) & (t.operator == op)]
+            n = x.b * x.l * x["dim"] / x.mp
+            for per, column in ((forward, "F_dur(us)"), (backward, "B_dur(us)")):
+                if per:
+                    p = models.memory_bound(memory[family][0], g, n * per, n * per / 2)
+                    if family == "norm_backward":
+                        p += models.memory_bound(memory["bias_gradient"][0], g, n * 4, n * 2)
+                    notes[gpu, family] = record(f"transfer {op} {column[0]} as {family}", gpu, "fp16", p, x[column] * 1e-6)
+    return notes
+
+
+ATTENTION_PRIOR = dict(launch_floor=(3e-6, .4), efficiency=(.5, 1), head_dim_exponent=(.4, .5), block_overhead=(1.5e-6, .7), tail=(.5, .7))
+
+
+def fit_attention_rows(g, x, math, backward, label, memory=None):
+    start, beside = {n: v[0] for n, v in ATTENTION_PRIOR.items()}, 0.0
+    if backward:  # row sums of gradient times output go first; flash converts the query gradient from fp32 last
+        n, size = (x.b * x.h * x.s * x.d).values, 4 if math == "fp32" else 2
+        beside = models.memory_bound(memory["reduction"][0], g, 2 * n * size, 2 * n)
+        if math != "fp32":
+            beside = beside + models.memory_bound(memory["cast"][0], g, 6 * n, 2 * n)
+    f = lambda v: beside + models.attention(dict(v, bandwidth_efficiency=.85), g, math, x.b.values, x.h.values, x.s.values, x.s.values, x.d.values,
+                                   x.causal.values > 0, x.bytes.values, 10.0 if backward else 4.0)
+    v = solve(lambda v: np.log(f(v) / x.t.values), start, ATTENTION_PRIOR)
+    return dict(v, bandwidth_efficiency=.85), record(label, g.name, math, f(v), x.t)
+
+
+def fit_attention(memory):
+    """{(architecture, backend, direction): (coefficients, note)}"""
+    out, g = {}, specs.load("h200-sxm")
+    d = parse(H200[H200.family == "attention"])
+    d["t"] = d.us * 1e-6
+    for op, x in d.groupby("op"):
+        direction, backend = op.split("_")
+        v, note = fit_attention_rows(g, x, x.dtype.iloc[0], direction == "backward", f"attention {direction}, PyTorch {backend}", memory)
+        out["hopper", backend, direction] = v, note + ", H200, PyTorch 2.11"
+    for arch, name in (("ampere", "a100-sxm-80gb"), ("ada", "l40s"), ("blackwell", "b200-sxm")):
+        a = pd.read_csv(DATA / "measured_ops" / f"attention_forward_{FILE[name]}.csv.gz")
+        a = a[(a.window == 0) & (a.seq >= 64) & (a.head_dim <= 128) & (a.heads * a.batch >= 8)]
+        a = a.assign(b=a.batch, h=a.heads, s=a.seq, d=a.head_dim, causal=1, t=a.latency_ms * 1e-3,
+                     bytes=2 * a.batch * a.seq * a.head_dim * (2 * a.heads + 2 * a.kv_heads)).sample(3000, random_state=1)
+        v, note = fit_attention_rows(specs.load(name), a, "bf16", False, "attention forward")
+        out[arch, "flash", "forward"] = v, f"{note}, {name}, {a.kernel.iloc[0]} (aiconfigurator)"
+    t = transformer_ops()
+    t = t[(t.operator == "flash_atten") & (t.gpu == "a100-sxm-80gb")]
+    x = t.assign(s=t.l, h=t.h / t.mp, d=t["dim"] / t.h, causal=0, t=t["B_dur(us)"] * 1e-6)
+    x = x[(x.d <= 128) & (x.h >= 1)]
+    v, note = fit_attention_rows(specs.load("a100-sxm-80gb"), x.assign(bytes=16 * x.b * x.s * x.d * x.h), "fp16", True, "attention backward", memory)
+    out["ampere", "flash", "backward"] = v, note + ", A100 (estimate-train-time)"
+    return out
+
+
+LINK = {"a100_sxm": (300e9, .9e-6), "h100_sxm": (450e9, .8e-6), "h200_sxm": (450e9, .8e-6), "b200_sxm": (900e9, 1.35e-6), "gb200": (900e9, 1.3e-6), "l40s": (31.5e9, 1.4e-6)}
+STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "alltoall": 1}
+
+
+def fit_collectives():
+    """{architecture: {collective: (coefficients, note)}}; latency per ring step is the cluster file's."""
+    d = pd.read_csv(DATA / "measured_ops" / "nccl.csv.gz")
+    d = d[d.dtype == "half"]
+    d = d.assign(bytes=2 * d.message_elements).groupby(["gpu", "collective", "num_gpus", "bytes"]).latency_ms.median().reset_index()
+    out = {}
+    for arch, gpu in (("ampere", "a100_sxm"), ("hopper", "h100_sxm"), ("blackwell", "b200_sxm"), ("ada", "l40s")):
+        for kind, steps in STEPS.items():
+            x = d[(d.gpu == gpu) & (d.collective == kind)]
+            link, hop = LINK[gpu]
+            n, t = x.num_gpus.values, x.latency_ms.values * 1e-3
+            ideal = steps * (n - 1) / n * x.bytes.values / link
+            fixed = 0 if kind == "alltoall" else steps * hop * (n - 1)  # all-to-all sends to every peer at once
+
+            def f(v):
+                wire = ideal / v["efficiency"] * (n / 2) ** v["contention"]
+                return v["launch_floor"] + fixed + wire + np.sqrt(wire * v["pipeline_fill"])
+            start = dict(launch_floor=6e-6, efficiency=.8, pipeline_fill=5e-6, contention=.05)
+            prior = dict(launch_floor=(6e-6, .7), efficiency=(.85, .5), pipeline_fill=(5e-6, 1.5), contention=(.05, 3))
+            v = solve(lambda v: np.log(f(v) / t), start, prior)
+            out.setdefault(arch, {})["all_to_all" if kind == "alltoall" else kind] = v, record("collective " + kind, gpu, "", f(v), t)
+    return out

@@ -1,0 +1,88 @@
+"""The cost formulae, in numpy, as src/cost evaluates them in C++. Each takes a coefficient dict, a Gpu and arrays; returns seconds.
+
+What they leave out: the host, other kernels, clocks that drop under sustained power. docs/model_notes says what each coefficient means.
+"""
+import numpy as np
+
+TILES = [(256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (64, 32), (32, 64), (16, 64), (32, 32)]
+SPLITS = [1, 2, 3, 4, 6, 8, 16, 32, 64, 128]
+TM, TN, SPLIT = (np.array(v, float) for v in zip(*[(a, b, s) for a, b in TILES for s in SPLITS]))
+
+
+def dram_time(c, gpu, nbytes, warm):
+    """Bytes that miss the L2 move at DRAM speed; the rest (a benchmark that repeats one call) at l2_gain times that."""
+    hit = 1 / (1 + (nbytes / (0.8 * gpu.l2)) ** 4) if warm else 0.0
+    return nbytes / (gpu.bandwidth * c["bandwidth_efficiency"]) * (1 - hit + hit / c["l2_gain"])
+
+
+def gemm(c, gpu, math, batch, m, n, k, size, nbytes, factor=1.0, warm=False):
+    """size: bytes of one input element; factor: what misalignment, layout or convolution leaves of the efficiency."""
+    col = lambda v: np.asarray(v, float).reshape(-1, 1)
+    batch, m, n, k, size, nbytes, factor = map(col, (batch, m, n, k, size, nbytes, factor))
+    ctas = batch * np.ceil(m / TM) * np.ceil(n / TN) * SPLIT
+    w = ctas / gpu.sms
+    waves = np.where(w <= 1, 1.0, w + c["wave_quantisation"] * (np.ceil(w) - w))
+    share = np.clip(w, 1, 2)  # two blocks on one SM hide each other's latency
+    arithmetic = 2 * TM * TN * gpu.sms / (gpu.peak(math) * c["efficiency"][math] * factor)
+    feed = (TM + TN) * size / (c["l2_bytes_per_clock"] * gpu.clock)
+    latency = c["k_latency_clocks"][math] * size / 2 / gpu.clock / share
+    per_k = (arithmetic**4 + feed**4 + latency**4) ** 0.25
+    kk = np.ceil(k / SPLIT / 32) * 32
+    compute = waves * (c["tile_overhead"] / share + kk * per_k)
+    memory = dram_time(c, gpu, nbytes, warm)
+    p = c["overlap_norm"]
+    reduce = np.where(SPLIT > 1, c["split_overhead"] + SPLIT * batch * m * n * 8 / (gpu.bandwidth * c["l2_gain"]), 0)
+    t = c["launch_floor"] + (compute**p + memory**p) ** (1 / p) + reduce
+    t = np.where((SPLIT > 1) & (kk * (SPLIT - 1) >= k), np.inf, t)  # a split with nothing to do
+    return t.min(1)
+
+
+def memory_bound(c, gpu, nbytes, accesses, lanes=np.inf):
+    """A kernel that streams: bound by DRAM, or by how many elements an SM reads and writes per clock.
+    lanes: how many SMs have work at all, where that is fewer (one block per channel)."""
+    return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]),
+                                          accesses / (np.minimum(gpu.sms, lanes) * gpu.clock * c["accesses_per_clock"]))
+
+
+BLOCK = 128  # query rows that one thread block of a fused attention kernel owns
+
+
+def attention(c, gpu, math, batch, heads, q, kv, dim, causal, nbytes, flop_factor=4.0):
+    """Fused attention; flop_factor 4 forward, 10 backward (five GEMMs against two)."""
+    blocks = batch * heads * np.ceil(q / BLOCK) / gpu.sms
+    keys = np.where(causal, (kv + BLOCK) / 2, kv)
+    rate = gpu.peak(math) / gpu.sms * c["efficiency"] * np.minimum(1, dim / 128) ** c["head_dim_exponent"]
+    block = c["block_overhead"] + flop_factor * BLOCK * keys * dim / rate
+    tail = c["block_overhead"] + flop_factor * BLOCK * kv * dim / rate
+    compute = np.maximum(blocks, 1) * block + c["tail"] * tail
+    memory = nbytes / (gpu.bandwidth * c["bandwidth_efficiency"])
+    return c["launch_floor"] + (compute**3 + memory**3) ** (1 / 3)
+
+
+def convolution(c, conv, gpu, math, direction, batch, cin, h, w, cout, r, s, stride, p, q, size, channels_last):
+    """A dense convolution as the GEMM that it is, plus the layout changes that tensor cores ask of NCHW tensors."""
+    matrix = math != "fp32"
+    x, y, weight = batch * cin * h * w, batch * cout * p * q, cout * cin * r * s
+    if direction == "forward":
+        m, n, k = batch * p * q, cout, cin * r * s
+    elif direction == "backward_data":
+        m, n, k = batch * h * w, cin, cout * r * s / stride**2  # a strided gradient multiplies by zeros, or skips them
+    else:
+        m, n, k = cout, cin * r * s, batch * p * q
+    kind = "matrix" if matrix else "vector"
+    factor = np.full(len(m), conv[direction][kind])
+    if matrix:
+        factor = np.where(cin <= 4, factor * conv["few_channels_factor"], factor)
+    else:
+        factor = np.where((r == 3) & (s == 3) & (stride == 1), factor * conv["winograd_gain"], factor)
+    t = gemm(c, gpu, math, 1, m, n, np.maximum(k, 1), size, size * (x + y + weight), factor=factor)
+    if not matrix:
+        return t
+    plain = (r == 1) & (s == 1) & (stride == 1) & (h * w * size % 16 == 0)  # a batched GEMM as it lies in memory
+    change = 2 * conv["layout_floor"] + 2 * size * (x + y) / (gpu.bandwidth * conv["layout_efficiency"])
+    return t + np.where(np.logical_or(channels_last, plain), 0, change)
+
+
+def depthwise(c, gpu, nbytes, flops):
+    """One filter per channel: too little work per byte for any tensor core; bound by memory or by the vector units."""
+    return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]), flops / (gpu.vector["fp32"] * c["vector_efficiency"]))

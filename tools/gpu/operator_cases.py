@@ -1,0 +1,351 @@
+"""The operators and shapes of part D. Each maker returns a closure over random data on the device (random, because
+zeros draw less power and run faster), with the least bytes or the flops of one call where that is the measure.
+"""
+import torch
+import torch.nn.functional as F
+
+
+def _random(device, *shape, dtype):
+    return torch.randn(*shape, device=device, dtype=dtype)
+
+
+def _unary(function):
+    def make(device, n, dtype):
+        x = _random(device, n, dtype=dtype)
+        return lambda: function(x)
+    return make
+
+
+def _binary(function):
+    def make(device, n, dtype):
+        x, y = _random(device, n, dtype=dtype), _random(device, n, dtype=dtype)
+        return lambda: function(x, y)
+    return make
+
+
+def _into(device, n, dtype):
+    x, y = _random(device, n, dtype=dtype), torch.empty(n, device=device, dtype=dtype)
+    return lambda: y.copy_(x)
+
+
+def _other(dtype):
+    return torch.bfloat16 if dtype == torch.float32 else torch.float32
+
+
+def _cast(device, n, dtype):
+    x = _random(device, n, dtype=dtype)
+    return lambda: x.to(_other(dtype))
+
+
+def _mixed_add(device, n, dtype):
+    x, y = _random(device, n, dtype=dtype), _random(device, n, dtype=_other(dtype))
+    return lambda: x + y
+
+
+def _dropout_backward(device, n, dtype):
+    x, mask = _random(device, n, dtype=dtype), torch.ones(n, device=device, dtype=torch.bool)
+    return lambda: torch.ops.aten.native_dropout_backward(x, mask, 1.1)
+
+
+def _transpose(device, n, dtype):
+    side = max(1, n // 1024)
+    x = _random(device, side, 1024, dtype=dtype)
+    return lambda: x.t().contiguous()
+
+
+# op -> (make, bytes per element as a function of the element's size)
+ELEMENTWISE = {
+    "copy_": (_into, lambda e: 2 * e),
+    "add": (_binary(torch.add), lambda e: 3 * e),
+    "add_": (_binary(lambda x, y: x.add_(y, alpha=1e-3)), lambda e: 3 * e),
+    "add mixed": (_mixed_add, lambda e: 2 + 4 + 4),
+    "mul": (_binary(torch.mul), lambda e: 3 * e),
+    "mul scalar": (_unary(lambda x: x * 1.5), lambda e: 2 * e),
+    "relu": (_unary(torch.relu), lambda e: 2 * e),
+    "relu backward": (_binary(lambda x, y: torch.ops.aten.threshold_backward(x, y, 0)), lambda e: 3 * e),
+    "gelu": (_unary(F.gelu), lambda e: 2 * e),
+    "gelu backward": (_binary(lambda x, y: torch.ops.aten.gelu_backward(x, y)), lambda e: 3 * e),
+    "silu": (_unary(F.silu), lambda e: 2 * e),
+    "silu backward": (_binary(lambda x, y: torch.ops.aten.silu_backward(x, y)), lambda e: 3 * e),
+    "tanh": (_unary(torch.tanh), lambda e: 2 * e),
+    "pow 3": (_unary(lambda x: torch.pow(x, 3.0)), lambda e: 2 * e),
+    "cast to the other width": (_cast, lambda e: 6),
+    "native_dropout": (_unary(lambda x: torch.ops.aten.native_dropout(x, 0.1, True)), lambda e: 2 * e + 1),
+    "dropout backward": (_dropout_backward, lambda e: 2 * e + 1),
+    "sum all": (_unary(torch.sum), lambda e: e),
+    "zero_": (_unary(lambda x: x.zero_()), lambda e: e),
+    "transpose copy (n/1024 x 1024)": (_transpose, lambda e: 2 * e),
+}
+ROTATED = ("copy_", "add", "relu", "gelu", "cast to the other width")
+
+
+def _layer_norm(device, rows, columns, dtype):
+    x, w = _random(device, rows, columns, dtype=dtype), torch.ones(columns, device=device, dtype=dtype)
+    return lambda: torch.ops.aten.native_layer_norm(x, [columns], w, w, 1e-5), 2 * x.nbytes, 1
+
+
+def _layer_norm_backward(device, rows, columns, dtype):
+    x, w = _random(device, rows, columns, dtype=dtype), torch.ones(columns, device=device, dtype=dtype)
+    _, mean, rstd = torch.ops.aten.native_layer_norm(x, [columns], w, w, 1e-5)
+    grad = torch.randn_like(x)
+    call = lambda: torch.ops.aten.native_layer_norm_backward(grad, x, [columns], mean, rstd, w, w, [True, True, True])
+    return call, 3 * x.nbytes, 3
+
+
+def _rms_norm(device, rows, columns, dtype):
+    x, w = _random(device, rows, columns, dtype=dtype), torch.ones(columns, device=device, dtype=dtype)
+    return lambda: F.rms_norm(x, (columns,), w, 1e-6), 2 * x.nbytes, 6
+
+
+def _softmax(device, rows, columns, dtype):
+    x = _random(device, rows, columns, dtype=dtype)
+    return lambda: torch.ops.aten._softmax(x, -1, False), 2 * x.nbytes, 1
+
+
+def _softmax_backward(device, rows, columns, dtype):
+    y = torch.softmax(_random(device, rows, columns, dtype=dtype), -1)
+    grad = torch.randn_like(y)
+    return lambda: torch.ops.aten._softmax_backward_data(grad, y, -1, dtype), 3 * y.nbytes, 1
+
+
+def _sum_rows(dim):
+    def make(device, rows, columns, dtype):
+        x = _random(device, rows, columns, dtype=dtype)
+        return lambda: x.sum(dim), x.nbytes, 2
+    return make
+
+
+def _mean_last(device, rows, columns, dtype):
+    x = _random(device, rows, columns, dtype=dtype)
+    return lambda: x.mean(-1, keepdim=True), x.nbytes, 1
+
+
+def _bias_add(device, rows, columns, dtype):
+    x, b = _random(device, rows, columns, dtype=dtype), _random(device, columns, dtype=dtype)
+    return lambda: x + b, 2 * x.nbytes, 1
+
+
+def _strided_copy(device, rows, columns, dtype):
+    """(rows/128, 128, heads, 64-ish) with the middle axes swapped: what attention's head split and merge cost."""
+    heads = max(1, columns // 64)
+    length = min(rows, 128)
+    x = _random(device, rows // length, length, heads, columns // heads, dtype=dtype)
+    return lambda: x.transpose(1, 2).contiguous(), 2 * x.nbytes, 1
+
+
+def _cat_halves(device, rows, columns, dtype):
+    x = _random(device, rows, columns, dtype=dtype)
+    half = columns // 2
+    return lambda: torch.cat((-x[:, half:], x[:, :half]), -1), 3 * x.nbytes, 2
+
+
+# op -> make(device, rows, columns, dtype) -> (call, least bytes, launches)
+ROWS = {"layer_norm": _layer_norm, "layer_norm backward": _layer_norm_backward, "rms_norm": _rms_norm,
+        "softmax": _softmax, "softmax backward": _softmax_backward, "sum over rows": _sum_rows(0),
+        "sum over columns": _sum_rows(1), "mean over columns": _mean_last, "add bias": _bias_add,
+        "head transpose copy": _strided_copy, "rotate half (neg + cat)": _cat_halves}
+
+# (batch, channels, height, width)
+IMAGES = [(32, 64, 112, 112), (32, 64, 56, 56), (32, 256, 56, 56), (32, 512, 28, 28), (32, 1024, 14, 14),
+          (32, 2048, 7, 7), (8, 64, 56, 56), (8, 512, 28, 28), (8, 2048, 7, 7), (128, 256, 56, 56), (128, 1024, 14, 14)]
+
+
+def _image(device, shape, dtype, layout):
+    x = _random(device, *shape, dtype=dtype)
+    return x.to(memory_format=torch.channels_last) if layout == "nhwc" else x
+
+
+def _norm_arguments(device, channels):
+    # fp32 parameters and statistics whatever the input's type: what autocast and PyTorch's CUDA kernels use.
+    return [torch.ones(channels, device=device), torch.zeros(channels, device=device),
+            torch.zeros(channels, device=device), torch.ones(channels, device=device)]
+
+
+def _batch_norm(device, shape, dtype, layout):
+    x, (w, b, mean, var) = _image(device, shape, dtype, layout), _norm_arguments(device, shape[1])
+    return lambda: torch.batch_norm(x, w, b, mean, var, True, 0.1, 1e-5, torch.backends.cudnn.enabled), 3 * x.nbytes
+
+
+def _batch_norm_backward(device, shape, dtype, layout):
+    x, (w, b, mean, var) = _image(device, shape, dtype, layout), _norm_arguments(device, shape[1])
+    x.requires_grad_()
+    w.requires_grad_()
+    y = torch.batch_norm(x, w, b, mean, var, True, 0.1, 1e-5, torch.backends.cudnn.enabled)
+    grad = torch.randn_like(y)
+    return lambda: torch.autograd.grad(y, (x, w), grad, retain_graph=True), 5 * x.nbytes
+
+
+def _max_pool(device, shape, dtype, layout):
+    x = _image(device, shape, dtype, layout)
+    return lambda: F.max_pool2d(x, 3, 2, 1), x.nbytes * 5 // 4
+
+
+def _max_pool_backward(device, shape, dtype, layout):
+    x = _image(device, shape, dtype, layout).requires_grad_()
+    y = F.max_pool2d(x, 3, 2, 1)
+    grad = torch.randn_like(y)
+    return lambda: torch.autograd.grad(y, x, grad, retain_graph=True), x.nbytes * 5 // 4
+
+
+def _average_pool(device, shape, dtype, layout):
+    x = _image(device, shape, dtype, layout)
+    return lambda: F.adaptive_avg_pool2d(x, 1), x.nbytes
+
+
+def _other_layout(device, shape, dtype, layout):
+    x = _image(device, shape, dtype, layout)
+    wanted = torch.contiguous_format if layout == "nhwc" else torch.channels_last
+    return lambda: x.contiguous(memory_format=wanted), 2 * x.nbytes
+
+
+IMAGE_OPS = {"batch_norm": _batch_norm, "batch_norm backward": _batch_norm_backward, "max_pool2d 3x3": _max_pool,
+             "max_pool2d 3x3 backward": _max_pool_backward, "adaptive_avg_pool2d": _average_pool,
+             "copy to the other layout": _other_layout}
+
+# (tokens, vocabulary, hidden)
+VOCABULARIES = [(512, 30522, 768), (8192, 30522, 768), (1024, 50257, 768), (8192, 50257, 768), (4096, 151936, 896),
+                (2048, 128256, 4096), (128, 1000, 768)]
+
+
+def _log_softmax(device, tokens, vocabulary, hidden, dtype):
+    x = _random(device, tokens, vocabulary, dtype=dtype)
+    return lambda: torch.log_softmax(x, -1), 2 * x.nbytes
+
+
+def _log_softmax_backward(device, tokens, vocabulary, hidden, dtype):
+    y = torch.log_softmax(_random(device, tokens, vocabulary, dtype=dtype), -1)
+    grad = torch.randn_like(y)
+    return lambda: torch.ops.aten._log_softmax_backward_data(grad, y, -1, dtype), 3 * y.nbytes
+
+
+def _nll(device, tokens, vocabulary, hidden, dtype):
+    y = _random(device, tokens, vocabulary, dtype=dtype)
+    target = torch.randint(0, vocabulary, (tokens,), device=device)
+    return lambda: F.nll_loss(y, target), tokens * 12
+
+
+def _nll_backward(device, tokens, vocabulary, hidden, dtype):
+    y = _random(device, tokens, vocabulary, dtype=dtype).requires_grad_()
+    loss = F.nll_loss(y, torch.randint(0, vocabulary, (tokens,), device=device))
+    return lambda: torch.autograd.grad(loss, y, retain_graph=True), y.nbytes
+
+
+def _embedding(device, tokens, vocabulary, hidden, dtype):
+    weight, ids = _random(device, vocabulary, hidden, dtype=dtype), torch.randint(0, vocabulary, (tokens,), device=device)
+    return lambda: F.embedding(ids, weight), 2 * tokens * hidden * dtype.itemsize
+
+
+def _embedding_backward(device, tokens, vocabulary, hidden, dtype):
+    grad, ids = _random(device, tokens, hidden, dtype=dtype), torch.randint(0, vocabulary, (tokens,), device=device)
+    call = lambda: torch.ops.aten.embedding_dense_backward(grad, ids, vocabulary, -1, False)
+    return call, (vocabulary + 2 * tokens) * hidden * dtype.itemsize
+
+
+VOCABULARY_OPS = {"log_softmax": _log_softmax, "log_softmax backward": _log_softmax_backward, "nll_loss": _nll,
+                  "nll_loss backward": _nll_backward, "embedding": _embedding,
+                  "embedding backward": _embedding_backward}
+
+# (m, n, k): squares; the linear layers of the measured models at their batch sizes; skinny; ragged.
+GEMMS = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096),
+         (8192, 8192, 8192),
+         (512, 768, 768), (512, 3072, 768), (512, 768, 3072), (512, 30522, 768),
+         (8192, 768, 768), (8192, 2304, 768), (8192, 3072, 768), (8192, 768, 3072), (8192, 30522, 768),
+         (8192, 50257, 768), (1024, 2304, 768), (1024, 3072, 768), (1024, 50257, 768),
+         (4096, 1024, 1024), (4096, 4096, 1024), (4096, 1024, 4096), (1024, 1280, 1280), (4096, 5120, 1280),
+         (788, 768, 768), (12608, 3072, 768), (6304, 4096, 1024),
+         (1024, 896, 896), (4096, 128, 896), (4096, 4864, 896), (4096, 896, 4864), (4096, 151936, 896),
+         (2048, 4096, 4096), (2048, 1024, 4096), (2048, 14336, 4096), (2048, 4096, 14336), (2048, 128256, 4096),
+         (32, 1000, 2048), (64, 4096, 25088), (1, 4096, 4096), (16, 4096, 4096), (128, 4096, 4096),
+         (1000, 1000, 1000), (4095, 4095, 4095), (256, 256, 65536)]
+# (batch, m, n, k)
+BATCHED = [(48, 128, 128, 64), (192, 512, 512, 64), (192, 512, 64, 512), (96, 1024, 1024, 64), (12, 1024, 1024, 64),
+           (32, 2048, 2048, 128), (384, 197, 197, 64)]
+
+
+def gemm(device, m, n, k, dtype, layout, bias):
+    x = _random(device, *((k, m) if layout == "tn" else (m, k)), dtype=dtype)
+    w = _random(device, *((n, k) if layout == "nt" else (k, n)), dtype=dtype)
+    b = _random(device, n, dtype=dtype) if bias else None
+    if layout == "nt":
+        return lambda: F.linear(x, w, b)
+    return (lambda: torch.mm(x.t(), w)) if layout == "tn" else (lambda: torch.mm(x, w))
+
+
+def _adamw(form):
+    def make(device, total, tensors, dtype):
+        parameters = [torch.nn.Parameter(_random(device, total // tensors, dtype=dtype)) for _ in range(tensors)]
+        for parameter in parameters:
+            parameter.grad = torch.randn_like(parameter)
+        optimizer = torch.optim.AdamW(parameters, lr=1e-4, eps=1e-8, **{form: True})
+        return optimizer.step, 7 * dtype.itemsize  # reads p, g, m, v; writes p, m, v
+    return make
+
+
+def _unscale(device, total, tensors, dtype):
+    grads = [_random(device, total // tensors, dtype=dtype) for _ in range(tensors)]
+    found, inverse = torch.zeros(1, device=device), torch.ones(1, device=device)
+    return lambda: torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse), 2 * dtype.itemsize
+
+
+OPTIMIZERS = {"adamw foreach": _adamw("foreach"), "adamw fused": _adamw("fused"), "unscale": _unscale}
+
+# (batch, heads, sequence, head size, causal, dropout)
+ATTENTIONS = [(64, 12, 128, 64, False, 0.0), (16, 12, 512, 64, False, 0.0), (4, 12, 128, 64, False, 0.0),
+              (8, 12, 1024, 64, True, 0.0), (1, 12, 1024, 64, True, 0.0), (16, 12, 512, 64, False, 0.1),
+              (8, 12, 1024, 64, True, 0.1), (64, 12, 197, 64, False, 0.0), (4, 12, 197, 64, False, 0.0),
+              (32, 16, 128, 64, False, 0.1), (8, 16, 512, 64, False, 0.0), (4, 16, 1024, 64, True, 0.0),
+              (4, 20, 1024, 64, True, 0.0), (32, 16, 197, 64, False, 0.0), (2, 14, 2048, 64, True, 0.0),
+              (2, 12, 2048, 128, True, 0.0), (1, 32, 1024, 128, True, 0.0), (2, 32, 2048, 128, True, 0.0),
+              (1, 32, 4096, 128, True, 0.0), (1, 32, 8192, 128, True, 0.0), (1, 8, 256, 64, True, 0.0)]
+
+
+def sdpa(device, b, heads, seq, dim, causal, dropout, dtype):
+    q, k, v = [_random(device, b, heads, seq, dim, dtype=dtype).requires_grad_() for _ in range(3)]
+    forward = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
+    kept = forward()
+    grad = torch.randn_like(kept)
+    return forward, lambda: torch.autograd.grad(kept, (q, k, v), grad, retain_graph=True)
+
+
+def _resnet50():
+    yield ("resnet50", 3, 64, 7, 2, 224, 1)
+    inputs, size = 64, 56
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        yield ("resnet50", inputs, width, 1, 1, size, 1)
+        yield ("resnet50", width, width, 3, stride, size, 1)
+        yield ("resnet50", inputs, 4 * width, 1, stride, size, 1)  # the shortcut
+        size //= stride
+        yield ("resnet50", width, 4 * width, 1, 1, size, 1)
+        yield ("resnet50", 4 * width, width, 1, 1, size, 1)
+        yield ("resnet50", width, width, 3, 1, size, 1)
+        inputs = 4 * width
+
+
+# (model, in channels, out channels, kernel, stride, input size, groups)
+CONVOLUTIONS = list(dict.fromkeys(_resnet50())) + [
+    ("mobilenet_v2", 32, 32, 3, 1, 112, 32), ("mobilenet_v2", 144, 144, 3, 1, 56, 144),
+    ("mobilenet_v2", 192, 192, 3, 1, 28, 192), ("mobilenet_v2", 384, 384, 3, 1, 14, 384),
+    ("mobilenet_v2", 576, 576, 3, 2, 14, 576), ("mobilenet_v2", 960, 960, 3, 1, 7, 960),
+    ("mobilenet_v2", 96, 96, 3, 2, 112, 96), ("mobilenet_v2", 3, 32, 3, 2, 224, 1),
+    ("mobilenet_v2", 16, 96, 1, 1, 112, 1), ("mobilenet_v2", 144, 24, 1, 1, 56, 1),
+    ("mobilenet_v2", 32, 192, 1, 1, 28, 1), ("mobilenet_v2", 160, 960, 1, 1, 7, 1),
+    ("mobilenet_v2", 320, 1280, 1, 1, 7, 1),
+    ("vgg16", 64, 64, 3, 1, 224, 1), ("vgg16", 64, 128, 3, 1, 112, 1), ("vgg16", 128, 256, 3, 1, 56, 1),
+    ("vgg16", 512, 512, 3, 1, 28, 1), ("vgg16", 3, 64, 3, 1, 224, 1), ("vit-b", 3, 768, 16, 16, 224, 1)]
+
+
+def convolution(device, batch, cin, cout, kernel, stride, size, groups, dtype, layout):
+    padding = 0 if kernel == 16 else kernel // 2
+    x = _image(device, (batch, cin, size, size), dtype, layout)
+    w = _image(device, (cout, cin // groups, kernel, kernel), dtype, layout)
+    run = lambda: F.conv2d(x, w, None, stride, padding, 1, groups)
+    y = run()
+    grad = torch.randn_like(y)
+
+    def backward(mask):
+        return lambda: torch.ops.aten.convolution_backward(
+            grad, x, w, None, [stride, stride], [padding, padding], [1, 1], False, [0, 0], groups, mask)
+    calls = {"forward": run, "wgrad": backward([False, True, False])}
+    if cin > 3:  # the first layer's input needs no gradient
+        calls["dgrad"] = backward([True, False, False])
+    return calls, 2 * y.numel() * (cin // groups) * kernel * kernel

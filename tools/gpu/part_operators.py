@@ -1,0 +1,232 @@
+"""Part D: single operators on the GPU, for fitting kernel costs. Output: operators.jsonl, one line per measurement.
+
+  {"family", "op", "dtype", ...shape..., "s", "s_min", "calls"[, "bytes", "flops", "rotated"]}
+`s` is GPU time per call (the median of repeats; see common.gpu_seconds). `bytes` is what the operator must at least
+read and write; `rotated` buffers are too many to stay in the L2 cache, else the operands may be L2-resident ("hot").
+Shapes and the operators themselves live in operator_cases.py.
+"""
+import torch
+
+import operator_cases as cases
+from common import BudgetSpent, clocks_now, gpu_seconds
+
+PRECISIONS = (("fp32", torch.float32), ("tf32", torch.float32), ("fp16", torch.float16), ("bf16", torch.bfloat16))
+
+
+class Bench:
+    def __init__(self, campaign):
+        self.campaign, self.device = campaign, campaign.device
+        self.lines = campaign.lines("operators.jsonl")
+        self.count, self.best = 0, {}
+
+    def over(self):
+        return self.campaign.clock.left() < 6
+
+    def time(self, call, family, op, dtype, kernels=1, target_s=2e-3, most=50, **shape):
+        """Measures call(i) and writes a line."""
+        if self.over():
+            raise BudgetSpent
+        record = {"family": family, "op": op, "dtype": dtype, **shape}
+        with self.campaign.survive("%s %s %s %s" % (family, op, dtype, shape), self.lines, record):
+            record["s"], record["s_min"], record["calls"] = gpu_seconds(self.device, call, target_s, most,
+                                                                              kernels=kernels)
+            self.lines.write(record)
+            self.count += 1
+            for unit in ("bytes", "flops"):
+                if record.get(unit):
+                    key = (family, op, dtype, unit)
+                    self.best[key] = max(self.best.get(key, 0), record[unit] / record["s"])
+
+
+def run(campaign):
+    bench = Bench(campaign)
+    families = {"elementwise": _elementwise, "gemm": _gemm, "rows": _rows, "sdpa": _sdpa, "optimizer": _optimizer,
+                "conv": _conv, "conv batches": _conv_batches}
+    for name, family in families.items():
+        if campaign.only and name not in campaign.only:
+            continue
+        before = bench.count
+        try:
+            with campaign.survive("operators " + name):
+                family(bench)
+        except BudgetSpent:
+            campaign.note("budget: operators stopped in " + name)
+        campaign.device.free()
+        campaign.say("operators: %s, %d measurements" % (name, bench.count - before))
+        if bench.over():
+            break
+    bench.lines.write({"clocks": {} if campaign.dry_run else clocks_now()})
+    bench.lines.close()
+    print("\nbest rate per operator (TB/s or TFLOP/s)")
+    table = {}
+    for (family, op, dtype, unit), rate in bench.best.items():
+        table.setdefault((family, op, "TB/s" if unit == "bytes" else "TFLOP/s"), []).append("%s %.3g" % (dtype, rate / 1e12))
+    for (family, op, unit), rates in table.items():
+        print("%-12s %-26s %-7s %s" % (family, op, unit, "  ".join(rates)))
+
+
+def _sizes(bench):
+    return (12, 14) if bench.campaign.dry_run else range(12, 29, 2)
+
+
+def _elementwise(bench):
+    device = bench.device
+    for exponent in _sizes(bench):
+        n = 1 << exponent
+        for label, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+            for op, (make, per_element) in cases.ELEMENTWISE.items():
+                moved = n * per_element(dtype.itemsize)
+                with bench.campaign.survive("elementwise %s %d" % (op, n)):
+                    call = make(device.type, n, dtype)
+                    bench.time(lambda i: call(), "elementwise", op, label, n=n, bytes=moved)
+                    # Below the L2's size the same operands again and again are read from the cache; many copies are not.
+                    if 18 <= exponent <= 24 and op in cases.ROTATED:
+                        copies = min(256, int(256e6 / moved) + 2)
+                        several = [make(device.type, n, dtype) for _ in range(copies)]
+                        bench.time(lambda i: several[i % copies](), "elementwise", op, label, n=n, bytes=moved,
+                                   rotated=copies)
+                    call = several = None
+        device.free()
+
+
+def _rows(bench):
+    device = bench.device
+    for exponent in _sizes(bench):
+        for columns in ((32,) if bench.campaign.dry_run else (768, 4096)):
+            rows = max(1, (1 << exponent) // columns)
+            for label, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+                for op, make in cases.ROWS.items():
+                    with bench.campaign.survive("rows %s" % op):
+                        call, moved, launches = make(device.type, rows, columns, dtype)
+                        bench.time(lambda i: call(), "rows", op, label, rows=rows, columns=columns, bytes=moved,
+                                   kernels=launches)
+                    call = None
+        device.free()
+    for shape in cases.IMAGES[:1] if bench.campaign.dry_run else cases.IMAGES:
+        for label, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)):
+            for layout in ("nchw", "nhwc"):
+                for op, make in cases.IMAGE_OPS.items():
+                    with bench.campaign.survive("image %s" % op):
+                        call, moved = make(device.type, shape, dtype, layout)
+                        bench.time(lambda i: call(), "image", op, label, shape=shape, layout=layout, bytes=moved)
+                    call = None
+        device.free()
+    for tokens, vocabulary, hidden in cases.VOCABULARIES[:1] if bench.campaign.dry_run else cases.VOCABULARIES:
+        for label, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+            for op, make in cases.VOCABULARY_OPS.items():
+                with bench.campaign.survive("vocabulary %s" % op):
+                    call, moved = make(device.type, tokens, vocabulary, hidden, dtype)
+                    bench.time(lambda i: call(), "vocabulary", op, label, tokens=tokens, vocabulary=vocabulary,
+                               hidden=hidden, bytes=moved, kernels=6)
+                call = None
+        device.free()
+
+
+def _gemm(bench):
+    device = bench.device
+    shapes = cases.GEMMS[:3] if bench.campaign.dry_run else cases.GEMMS
+    for index, (m, n, k) in enumerate(shapes):
+        for label, dtype in PRECISIONS:
+            device.tf32(label == "tf32", label == "tf32")
+            # Forward of a linear layer is "nt"; its two gradients are "nn" (input) and "tn" (weight).
+            for layout in ("nt", "nn", "tn") if index % 3 == 0 else ("nt",):
+                with bench.campaign.survive("gemm"):
+                    call = cases.gemm(device.type, m, n, k, dtype, layout, bias=False)
+                    bench.time(lambda i: call(), "gemm", layout, label, m=m, n=n, k=k, flops=2 * m * n * k)
+                    if layout == "nt" and index % 4 == 0:
+                        call = cases.gemm(device.type, m, n, k, dtype, layout, bias=True)
+                        bench.time(lambda i: call(), "gemm", "nt+bias", label, m=m, n=n, k=k, flops=2 * m * n * k)
+                call = None
+    for size in () if bench.campaign.dry_run else (4096, 8192):  # long enough to meet the power limit
+        for label, dtype in PRECISIONS:
+            device.tf32(label == "tf32", label == "tf32")
+            with bench.campaign.survive("gemm sustained"):
+                call = cases.gemm(device.type, size, size, size, dtype, "nt", bias=False)
+                bench.time(lambda i: call(), "gemm", "nt sustained", label, target_s=0.15, most=600, m=size, n=size, k=size,
+                           flops=2 * size ** 3)
+    for b, m, n, k in cases.BATCHED[:1] if bench.campaign.dry_run else cases.BATCHED:
+        for label, dtype in PRECISIONS:
+            device.tf32(label == "tf32", label == "tf32")
+            with bench.campaign.survive("bmm"):
+                x = torch.randn(b, m, k, device=device.type, dtype=dtype)
+                y = torch.randn(b, n, k, device=device.type, dtype=dtype)
+                bench.time(lambda i: torch.bmm(x, y.transpose(1, 2)), "gemm", "bmm nt", label, b=b, m=m, n=n, k=k,
+                           flops=2 * b * m * n * k)
+    device.free()
+
+
+def _optimizer(bench):
+    device = bench.device
+    totals = (1 << 14,) if bench.campaign.dry_run else (1 << 20, 1 << 23, 1 << 26, 1 << 28, 1 << 29)
+    for total in totals:
+        for tensors in (20, 160):
+            for label, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+                for op, make in cases.OPTIMIZERS.items():
+                    with bench.campaign.survive("optimizer %s" % op):
+                        call, per_element = make(device.type, total, tensors, dtype)
+                        # A step of many tensors is hundreds of launches: few calls, so that the queue does not fill.
+                        bench.time(lambda i: call(), "optimizer", op, label, elements=total, tensors=tensors,
+                                   bytes=total * per_element, kernels=40 if tensors < 100 else 150)
+                    call = None
+                    device.free()
+
+
+def _sdpa(bench):
+    device = bench.device
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    backends = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
+                "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}
+    if bench.campaign.dry_run:
+        backends = {"math": SDPBackend.MATH}
+    for b, heads, seq, dim, causal, dropout in cases.ATTENTIONS[:2] if bench.campaign.dry_run else cases.ATTENTIONS:
+        for label, dtype in PRECISIONS:
+            device.tf32(label == "tf32", label == "tf32")
+            for name, backend in backends.items():
+                if dtype == torch.float32 and name in ("flash", "cudnn"):
+                    continue
+                if name == "math" and b * heads * seq * seq > (1 << 29):
+                    continue
+                shape = dict(b=b, heads=heads, seq=seq, dim=dim, causal=causal, dropout=dropout)
+                work = 4 * b * heads * seq * seq * dim // (2 if causal else 1)
+                failed = {"family": "sdpa", "op": name, "dtype": label, **shape}
+                with bench.campaign.survive("sdpa %s %s" % (name, shape), bench.lines, failed), sdpa_kernel(backend):
+                    forward, backward = cases.sdpa(device.type, b, heads, seq, dim, causal, dropout, dtype)
+                    bench.time(lambda i: forward(), "sdpa", name + " forward", label, flops=work, kernels=8, **shape)
+                    bench.time(lambda i: backward(), "sdpa", name + " backward", label, flops=work * 5 // 2, kernels=14,
+                               **shape)
+                forward = backward = None
+        device.free()
+
+
+def _conv(bench):
+    _convolutions(bench, 2 if bench.campaign.dry_run else 32, cases.CONVOLUTIONS)
+
+
+def _conv_batches(bench):
+    """The batch sizes of part A's steps, where the library may choose otherwise than at 32."""
+    common = [case for case in cases.CONVOLUTIONS if case[0] in ("resnet50", "mobilenet_v2")]
+    for batch in (3,) if bench.campaign.dry_run else (8, 128):
+        _convolutions(bench, batch, common)
+
+
+def _convolutions(bench, batch, chosen):
+    device = bench.device
+    for case in chosen[2:4] if bench.campaign.dry_run else chosen:
+        model, cin, cout, kernel, stride, size, groups = case
+        size = min(size, 14) if bench.campaign.dry_run else size
+        for label, dtype in PRECISIONS:
+            if bench.campaign.dry_run and label == "fp16":
+                continue
+            device.tf32(label == "tf32", label == "tf32")
+            for layout in ("nchw", "nhwc"):
+                shape = dict(batch=batch, cin=cin, cout=cout, kernel=kernel, stride=stride, size=size, groups=groups,
+                             layout=layout, model=model)
+                failed = {"family": "conv", "op": "build", "dtype": label, **shape}
+                with bench.campaign.survive("conv %s" % (shape,), bench.lines, failed):
+                    calls, work = cases.convolution(device.type, batch, cin, cout, kernel, stride, size, groups, dtype,
+                                                    layout)
+                    for direction, call in calls.items():
+                        bench.time(lambda i: call(), "conv", direction, label, flops=work, kernels=4, target_s=1.5e-3,
+                                   **shape)
+                calls = call = None
+        device.free()
