@@ -2,7 +2,7 @@
 # packages, as root or with sudo), say so, and are safe to repeat.
 
 BUILD_PACKAGES = g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libexpected-dev libcli11-dev
-TEST_PACKAGES = $(BUILD_PACKAGES) doctest-dev librapidcheck-dev python3
+TEST_PACKAGES = $(BUILD_PACKAGES) doctest-dev python3
 BENCH_PACKAGES = $(BUILD_PACKAGES) libbenchmark-dev
 JOBS ?= $(shell nproc)
 PRECOG = build/release/precog

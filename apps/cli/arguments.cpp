@@ -124,8 +124,8 @@ void describe(CLI::App& app, Arguments& arguments) {
                                            "only these, separated by commas")->type_name("A,B,..")->group("The job")->take_last();
 
   CLI::App& validate = command(app, arguments, "validate", "predicted against measured runs",
-      "\nOne measured run per line (JSON), or a CSV with columns such as id, model, batch,\n"
-      "seq, precision, gpu, gpus, step_s, peak_bytes, gpu_busy_s.\n"
+      "\nOne measured run per line (JSON), or a CSV with columns such as id, model,\n"
+      "batch, seq, precision, gpu, gpus, step_s, peak_bytes, gpu_busy_s.\n"
       "\nExamples:\n"
       "  precog validate runs.jsonl --by precision,gpu\n"
       "  precog validate runs.csv --by regime,precision+gpu --json");
@@ -187,6 +187,10 @@ Parsed parse_arguments(int argc, const char* const* argv) {
     app.exit(answer, out, ignored);
     parsed.finished = true;
     parsed.out = out.str();
+    return parsed;
+  } catch (const CLI::ArgumentMismatch& error) {  // "--batch: 1 required N missing"
+    std::string what = error.what();
+    wrong(what.substr(0, std::min(what.find(':'), std::size_t{60})) + ": wants another value after it");
     return parsed;
   } catch (const CLI::ParseError& error) {
     std::string extra = unexpected(app, chosen());

@@ -17,7 +17,12 @@ Result<Graph> graph_in(const std::string& precision, const Arguments& arguments,
   if (!json.contains("batch")) json["batch"] = 1;
   if (!json.contains("cluster")) json["cluster"] = {{"gpu", context.catalog.gpus.front().name}};
   auto request = parse_request(json, context.catalog, request_name(arguments));
-  if (!request) return tl::unexpected(with_flag_names(request.error(), arguments));
+  if (!request) {
+    Error error = with_flag_names(request.error(), arguments);
+    for (Problem& problem : error.problems)
+      if (problem.where == "--model") problem.where = "GRAPH";
+    return tl::unexpected(std::move(error));
+  }
   return forward_after_precision(*request);
 }
 

@@ -36,10 +36,10 @@ Table model_table(const Catalog& catalog) {
 }
 
 Table cluster_table(const Catalog& catalog) {
-  Table table({{"cluster"}, {"gpu"}, {"per node", Align::right}, {"inside"}, {"nics", Align::right}, {"network"}, {"source"}});
+  Table table({{"cluster"}, {"gpu"}, {"one node"}, {"network"}, {"source"}});
   for (const SystemSpec& system : catalog.systems)
-    table.add({{system.name, Ink::bold}, {system.gpu.empty() ? "any" : system.gpu}, {fmt::format("{}", system.gpus_per_node)}, {system.intra_kind},
-               {fmt::format("{}", system.nics_per_node)}, {system.network}, {first_of(system.sources), Ink::dim}});
+    table.add({{system.name, Ink::bold}, {system.gpu.empty() ? "any" : system.gpu}, {fmt::format("{} x {}", system.gpus_per_node, system.intra_kind)},
+               {fmt::format("{} x {}", system.nics_per_node, system.network)}, {first_of(system.sources), Ink::dim}});
   return table;
 }
 

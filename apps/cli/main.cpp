@@ -16,8 +16,6 @@
 
 namespace precog::cli {
 
-std::string json_document(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
 namespace {
 
 int complain(const Error& error) {

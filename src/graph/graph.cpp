@@ -1,5 +1,6 @@
 #include "graph/graph.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
@@ -31,10 +32,10 @@ OpId Graph::add_op(Op op, std::span<const TensorId> inputs, std::span<const Tens
   op.first_edge = static_cast<std::uint32_t>(edges_.size());
   op.input_count = static_cast<std::uint8_t>(inputs.size());
   op.output_count = static_cast<std::uint8_t>(outputs.size());
-  // The spans may point into edges_ itself (a pass copying one of its own operators): append element-wise.
-  edges_.reserve(edges_.size() + inputs.size() + outputs.size());
-  edges_.insert(edges_.end(), inputs.begin(), inputs.end());
-  edges_.insert(edges_.end(), outputs.begin(), outputs.end());
+  // The spans may point into edges_ itself (a pass copying one of its own operators), which moves as it grows.
+  std::array<TensorId, 512> operands;
+  auto end = std::copy(outputs.begin(), outputs.end(), std::copy(inputs.begin(), inputs.end(), operands.begin()));
+  edges_.insert(edges_.end(), operands.begin(), end);
   return ops.add(op);
 }
 

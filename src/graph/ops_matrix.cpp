@@ -114,14 +114,15 @@ void attention_gradient(GradientContext& c) {
   const AttentionAttributes a = std::get<AttentionAttributes>(c.op().attributes);
   c.emit_for_inputs(OpKind::attention_backward,
                     {c.gradient(), c.saved_input(0), c.saved_input(1), c.saved_input(2), c.saved_output(0), c.saved_output(1)},
-                    {0, 1, 2}, a);
+                    {0, 1, 2, 3}, a);  // the mask's too where it is learned (T5's position bias)
 }
 
 }  // namespace
 
 OperatorDefinition define_linear() { return {Family::gemm, Autocast::lower, gemm_work, linear_gradient}; }
 OperatorDefinition define_matmul() { return {Family::gemm, Autocast::lower, gemm_work, matmul_gradient}; }
-OperatorDefinition define_grouped_linear() { return {Family::gemm, Autocast::lower, gemm_work, grouped_linear_gradient}; }
+// torch._grouped_mm is on no autocast list: it runs in the type it is given.
+OperatorDefinition define_grouped_linear() { return {Family::gemm, Autocast::none, gemm_work, grouped_linear_gradient}; }
 OperatorDefinition define_mm() { return {Family::gemm, Autocast::none, gemm_work}; }
 OperatorDefinition define_bmm() { return {Family::gemm, Autocast::none, gemm_work}; }
 OperatorDefinition define_grouped_mm() { return {Family::gemm, Autocast::none, gemm_work}; }

@@ -245,8 +245,10 @@ class Lowering {
         memory("layer_norm_parameter_gradients", op, MemoryPattern::bias_gradient, both, parameters, length, rows);
       return;
     }
-    if (op.kind == OpKind::layer_norm) row_wise(op, MemoryPattern::norm_forward);
-    else row_wise(op, backward ? MemoryPattern::batch_norm_backward : MemoryPattern::batch_norm_forward);
+    if (op.kind == OpKind::layer_norm) return row_wise(op, MemoryPattern::norm_forward);
+    const Shape& image = in(op, 0).shape;  // one row per channel
+    memory(name_of(op), op, backward ? MemoryPattern::batch_norm_backward : MemoryPattern::batch_norm_forward, image[1],
+           image.elements() / std::max<std::int64_t>(1, image[1]));
   }
 
   void lower_embedding(const Op& op) {

@@ -66,7 +66,7 @@ std::vector<std::string> provenance_lines(const Report& report) {
       what.resize(kNamed);
       what.push_back(fmt::format("{} more", group.what.size() - kNamed));
     }
-    std::string share = group.share > 0 ? fmt::format(" ({} of GPU time)", percent_text(group.share)) : std::string();
+    std::string share = group.share > 0 ? fmt::format(" ({} of {})", percent_text(group.share), group.what.front() == "host" ? "the step" : "GPU time") : std::string();
     bool says_kind = group.source.rfind(group.kind, 0) == 0;  // "estimate: eager PyTorch on ..."
     std::string source = group.source.empty() ? group.kind : says_kind ? group.source : group.kind + ": " + group.source;
     lines.push_back(fmt::format("{}{}: {}", join(what, ", "), share, source));
@@ -76,16 +76,18 @@ std::vector<std::string> provenance_lines(const Report& report) {
 
 std::string provenance_summary(const Report& report) {
   std::map<std::string, double> shares;
-  std::map<std::string, std::vector<std::string>> others;
-  for (const ProvenanceEntry& entry : report.provenance) {
-    if (entry.share > 0) shares[entry.kind] += entry.share;
-    else if (auto& what = others[entry.kind]; std::find(what.begin(), what.end(), entry.what) == what.end()) what.push_back(entry.what);
-  }
   std::vector<std::string> parts;
-  for (const auto& [kind, share] : shares) parts.push_back(fmt::format("{} {}", kind, percent_text(share)));
-  std::string out = parts.empty() ? std::string() : "Sources of GPU time: " + join(parts, ", ") + ". ";
-  for (const auto& [kind, what] : others) out += fmt::format("{}: {}. ", kind, join(what, ", "));
-  return out;
+  for (const ProvenanceEntry& entry : report.provenance) {
+    if (entry.share > 0 && entry.what != "host") shares[entry.kind] += entry.share;
+    else parts.push_back(entry.what + " " + entry.kind);
+  }
+  std::vector<std::pair<double, std::string>> sorted;
+  for (const auto& [kind, share] : shares) sorted.emplace_back(-share, kind);
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<std::string> times;
+  for (const auto& [share, kind] : sorted) times.push_back(fmt::format("{} {}", percent_text(-share), kind));
+  if (!times.empty()) parts.insert(parts.begin(), "GPU time " + join(times, ", "));
+  return "What this rests on: " + join(parts, "; ") + ".";
 }
 
 std::string job_line(const Report& report) {

@@ -12,7 +12,7 @@ namespace precog {
 namespace {
 
 constexpr double kWidth = 920;
-constexpr double kLeft = 118, kRight = 96;
+constexpr double kLeft = 118, kRight = 124;
 constexpr double kPlot = kWidth - kLeft - kRight;
 
 // Scoped to the picture's class, so that it stands alone as well as inside a page.
@@ -49,7 +49,7 @@ std::string legend(double& y, const std::vector<LegendItem>& items) {
   std::string out;
   double x = kLeft;
   for (const LegendItem& item : items) {
-    double width = 26 + 7.2 * static_cast<double>(display_width(item.text));
+    double width = 28 + 8.0 * static_cast<double>(display_width(item.text));
     if (x + width > kWidth - 10) {
       x = kLeft;
       y += 20;
@@ -220,7 +220,7 @@ std::string timeline_svg(const TimelineView& view) {
   double legend_y = bottom + 42;
   std::string key = legend(legend_y, items);
   std::string note = "Height: how busy the track is." + std::string(earlier ? " Pale: work of the step before." : "");
-  std::string title = "Timeline of one step";
+  std::string title = "Timeline of one step, from its first call to its last kernel";
   return open_svg(legend_y + 34, "timeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
          label(kLeft, legend_y + 22, "m", "start", note) + "</svg>\n";
 }

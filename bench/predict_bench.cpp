@@ -1,0 +1,64 @@
+// How long a prediction takes, warm: the catalog is loaded, the request parsed, the whole pipeline runs each time.
+// Peak memory of the process is printed beside the largest.
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include <benchmark/benchmark.h>
+
+#include "predict/predict.h"
+
+namespace {
+
+using namespace precog;
+
+const Catalog& catalog() {
+  static const Catalog kCatalog = [] {
+    auto loaded = load_catalog(PRECOG_DATA_DIR);
+    if (!loaded) {
+      std::fputs(loaded.error().text().c_str(), stderr);
+      std::exit(2);
+    }
+    return std::move(*loaded);
+  }();
+  return kCatalog;
+}
+
+void run(benchmark::State& state, const char* text) {
+  auto request = parse_request(Json::parse(text), catalog(), "bench");
+  if (!request) return state.SkipWithError(request.error().text().c_str());
+  for (auto _ : state) {
+    auto prediction = predict(*request, catalog());
+    benchmark::DoNotOptimize(prediction);
+  }
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  state.counters["peak_MB"] = static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+void resnet50(benchmark::State& state) {
+  run(state, R"({"model": "resnet50", "batch": 256, "precision": "amp-fp16", "cluster": {"gpu": "v100-sxm2-32gb", "gpus": 1}})");
+}
+void llama3_8b(benchmark::State& state) {
+  run(state, R"({"model": "llama3-8b", "batch": 1, "seq": 2048, "precision": "bf16", "cluster": {"gpu": "h100-sxm", "gpus": 8}})");
+}
+void llama3_405b_on_16384_gpus(benchmark::State& state) {
+  run(state, R"({"model": "llama3-405b", "batch": 1, "seq": 8192, "precision": "bf16", "cluster": {"gpu": "h100-sxm", "gpus": 16384}})");
+}
+void llama3_405b_on_16384_gpus_amp(benchmark::State& state) {
+  run(state, R"({"model": "llama3-405b", "batch": 1, "seq": 8192, "precision": "amp-bf16", "cluster": {"gpu": "h100-sxm", "gpus": 16384}})");
+}
+void load_the_catalog(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(load_catalog(PRECOG_DATA_DIR));
+}
+
+BENCHMARK(resnet50)->Unit(benchmark::kMillisecond);
+BENCHMARK(llama3_8b)->Unit(benchmark::kMillisecond);
+BENCHMARK(llama3_405b_on_16384_gpus)->Unit(benchmark::kMillisecond);
+BENCHMARK(llama3_405b_on_16384_gpus_amp)->Unit(benchmark::kMillisecond);
+BENCHMARK(load_the_catalog)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+
+BENCHMARK_MAIN();

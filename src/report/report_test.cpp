@@ -1,0 +1,270 @@
+#include <limits>
+#include <set>
+#include <sstream>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "base/ensure.h"
+#include "report/example_report.h"
+#include "report/html_report.h"
+#include "report/parts.h"
+#include "report/svg.h"
+#include "report/text_report.h"
+#include "report/trace.h"
+
+using namespace precog;
+
+namespace {
+
+std::size_t longest_line(const std::string& text) {
+  std::size_t longest = 0;
+  std::stringstream stream(text);
+  for (std::string line; std::getline(stream, line);) longest = std::max(longest, display_width(line));
+  return longest;
+}
+
+// Every tag that opens closes, in order; returns what is wrong, or nothing.
+std::string tag_trouble(const std::string& html) {
+  std::vector<std::string> open;
+  for (std::size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
+    std::size_t end = html.find('>', at);
+    if (end == std::string::npos) return "a tag never ends";
+    std::string tag = html.substr(at + 1, end - at - 1);
+    if (tag.empty() || tag[0] == '!') continue;
+    if (tag.back() == '/') continue;
+    std::string name = tag.substr(tag[0] == '/' ? 1 : 0, tag.find_first_of(" /", 1) - (tag[0] == '/' ? 1 : 0));
+    if (tag[0] != '/') {
+      name = tag.substr(0, tag.find(' '));
+      open.push_back(name);
+    } else {
+      name = tag.substr(1);
+      if (open.empty() || open.back() != name) return "</" + name + "> closes nothing";
+      open.pop_back();
+    }
+  }
+  return open.empty() ? "" : "<" + open.back() + "> is never closed";
+}
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+// Two operators on the host and on the compute stream, in two steps.
+struct ToyTimeline {
+  Graph graph;
+  KernelProgram program;
+  std::vector<KernelCost> costs;
+  Schedule schedule;
+  Timeline timeline;
+
+  ToyTimeline() {
+    TensorId in = graph.add_tensor({.shape = Shape({4, 4}), .dtype = DType::fp32, .role = Role::input, .requires_grad = false, .storage = {}, .name = graph.intern("x")});
+    TensorId out = graph.add_tensor({.shape = Shape({4, 4}), .dtype = DType::bf16, .role = Role::activation, .requires_grad = false, .storage = {}, .name = {}});
+    Op op;
+    op.kind = OpKind::cast;
+    op.math = DType::bf16;
+    op.module = graph.intern("block.\"0\"");  // needs escaping
+    TensorId ins[] = {in}, outs[] = {out};
+    OpId id = graph.add_op(op, ins, outs);
+    Kernel kernel;
+    program.kernels = {kernel};
+    Call call;
+    call.op = id;
+    call.family = Family::cast;
+    call.kernel_count = 1;
+    program.calls = {call};
+    costs.resize(1);
+    for (std::int16_t step = 0; step < 2; ++step) {
+      std::int32_t host = schedule.graph.add(kHost, 1'000'000, {});
+      schedule.labels.push_back({0, step, 0});
+      schedule.graph.add(kCompute, 3'000'000, {host});
+      schedule.labels.push_back({0, step, 0});
+    }
+    timeline = simulate(schedule.graph);
+  }
+  TimelineParts parts() const { return {graph, program, costs, schedule, timeline}; }
+};
+
+}  // namespace
+
+TEST_CASE("JsonReportHasEveryFieldOfTheContract") {
+  Json json = to_json(example_report("amp-bf16", 0.1));
+  for (const char* key : {"step_s", "step_s_low", "step_s_high", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "mfu_bf16",
+                          "tflops_per_gpu", "peak_bytes", "reserved_bytes", "device_bytes", "fits", "memory", "total_s", "cost_usd", "breakdown",
+                          "by_dtype", "by_op_class", "kernels", "gpu_busy_s", "host_s", "bound", "provenance", "warnings", "request", "schema"})
+    CHECK_MESSAGE(json.contains(key), key);
+  for (const char* key : {"parameters", "gradients", "optimizer", "activations", "workspace", "fragmentation"}) CHECK(json["memory"].contains(key));
+  for (const char* key : {"forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "host"})
+    CHECK(json["breakdown"].contains(key));
+  CHECK(json["schema"] == 1);
+  CHECK(json["total_s"].is_null());
+  CHECK(json["cost_usd"].is_null());
+  CHECK(json["tokens_per_s"].get<double>() == doctest::Approx(40960));
+  CHECK(json["breakdown"]["exposed_communication"]["all_reduce"].get<double>() == doctest::Approx(0.004));
+  CHECK(json["peak_bytes"] == 100'000'000);
+}
+
+TEST_CASE("ImagesHaveNoTokensInJson") {
+  Report r = example_report("fp32", 1);
+  r.tokens_per_s.reset();
+  r.tokens_per_s_per_gpu.reset();
+  r.seq = 0;
+  Json json = to_json(r);
+  CHECK(json["tokens_per_s"].is_null());
+  CHECK(json["seq"].is_null());
+}
+
+TEST_CASE("ANumberThatIsNotFiniteIsOurBug") {
+  Report r = example_report("fp32", 1);
+  r.mfu = std::numeric_limits<double>::quiet_NaN();
+  CHECK_THROWS_AS(to_json(r), BrokenPromise);
+}
+
+TEST_CASE("TimePartsAddUpToTheStep") {
+  Report r = example_report("fp32", 2);
+  Seconds total;
+  for (const TimePart& part : time_parts(r.breakdown)) total += part.time;
+  CHECK(total.value == doctest::Approx(2));
+}
+
+TEST_CASE("TextReportSaysTheHeadlineIn80Columns") {
+  Report r = example_report("amp-bf16", 0.1);
+  r.warnings = {"a warning long enough to need more than one line of a terminal that has eighty columns and no more"};
+  r.total = Seconds{7200};
+  r.steps = 72000;
+  r.cost_usd = 40;
+  r.price_usd_per_gpu_hour = 2.5;
+  std::string text = text_report(r, {});
+  CHECK(longest_line(text) <= kTextWidth);
+  CHECK(text.find("toy (1 M parameters) in amp-bf16 on 8 x NVIDIA H100") != std::string::npos);
+  CHECK(text.find("100 ms (80% interval: 90 ms to 120 ms)") != std::string::npos);
+  CHECK(text.find("fits") != std::string::npos);
+  CHECK(text.find("  backward                50 ms   50%  ################\n") != std::string::npos);
+  CHECK(text.find("$40.00 at $2.50 per GPU-hour") != std::string::npos);
+  CHECK(text.find('\x1b') == std::string::npos);
+  CHECK(text_report(r, {true}).find('\x1b') != std::string::npos);
+}
+
+TEST_CASE("ComparisonIsFastestFirstAndWhatDoesNotFitLast") {
+  Comparison c = make_comparison({example_report("fp32", 1), example_report("bf16", 0.1, false), example_report("tf32", 0.5)}, {});
+  CHECK(c.reports[0].precision == "tf32");
+  CHECK(c.reports[1].precision == "fp32");
+  CHECK(c.reports[2].precision == "bf16");
+  CHECK(c.any_fits());
+  CHECK(baseline(c).precision == "fp32");
+  CHECK_FALSE(make_comparison({example_report("fp32", 1, false)}, {}).any_fits());
+}
+
+TEST_CASE("ComparisonTable") {
+  Comparison c = make_comparison({example_report("fp32", 1), example_report("amp-bf16", 0.25), example_report("bf16", 0.2, false)},
+                                 {{"fp8", "no such unit"}});
+  std::string text = compare_text(c, {});
+  CHECK(longest_line(text) <= kTextWidth);
+  CHECK(text.find("toy (1 M parameters) on 8 x NVIDIA H100\n"
+                  "batch 4 x 8 GPUs, sequence 128, adamw, eager\n"
+                  "\n"
+                  "precision    step  vs fp32  tokens/s  peak mem.  bound by\n"
+                  "amp-bf16   250 ms    4.00x   16.38 k     100 MB  compute\n"
+                  "fp32          1 s    1.00x      4096     100 MB  compute\n"
+                  "bf16       200 ms    5.00x   20.48 k   100 MB !  compute\n") == 0);
+  CHECK(text.find("left out fp8: no such unit") != std::string::npos);
+  CHECK(text.find("does not fit") != std::string::npos);
+  CHECK(text.find("Casting costs amp-bf16 5% of its step (200 of 1000 kernels).") != std::string::npos);
+}
+
+TEST_CASE("InsightNamesAmpSlowerThanTf32") {
+  Comparison c = make_comparison({example_report("tf32", 1), example_report("amp-bf16", 1.5)}, {});
+  CHECK(insight(c).rfind("amp-bf16 is slower than tf32", 0) == 0);
+}
+
+TEST_CASE("ComparisonJsonKeepsEveryReport") {
+  Json json = to_json(make_comparison({example_report("fp32", 1), example_report("tf32", 0.5)}, {{"fp8", "why"}}));
+  CHECK(json["reports"].size() == 2);
+  CHECK(json["reports"][0]["speedup"].get<double>() == doctest::Approx(2));
+  CHECK(json["left_out"][0]["precision"] == "fp8");
+}
+
+TEST_CASE("HtmlIsWellFormedEscapedAndFetchesNothing") {
+  Report hostile = example_report("amp-bf16", 0.1);
+  hostile.model = "<script>alert('x')</script> & \"co\"";
+  hostile.warnings = {"a < b"};
+  Comparison c = make_comparison({hostile, example_report("fp32", 1, false)}, {{"fp8", "<b>"}});
+  ToyTimeline toy;
+  for (const std::string& html : {comparison_html(c), report_html(hostile, timeline_view(toy.parts())), comparison_svg(c)}) {
+    CHECK(tag_trouble(html) == "");
+    CHECK(html.find("<script") == std::string::npos);
+    CHECK(html.find("<desc") != std::string::npos);
+    CHECK(html.find("prefers-color-scheme:dark") != std::string::npos);
+    std::string rest = html;  // the only address is the name space of SVG
+    for (const std::string name_space = "http://www.w3.org/2000/svg"; rest.find(name_space) != std::string::npos;)
+      rest.erase(rest.find(name_space), name_space.size());
+    CHECK(rest.find("http") == std::string::npos);
+  }
+}
+
+TEST_CASE("BadTextIsEscaped") {
+  CHECK(escaped("a<b>&\"'") == "a&lt;b&gt;&amp;&quot;&#39;");
+  CHECK(escaped(std::string("\x01z")) == " z");
+  CHECK(escaped("\xff") == "\xEF\xBF\xBD");
+}
+
+TEST_CASE("TimelineViewShowsTheLastStepInFewBlocks") {
+  ToyTimeline toy;
+  TimelineView view = timeline_view(toy.parts(), 100);
+  // The host's second step starts at 1 us while the GPU runs the first until 4 us and the second until 7 us.
+  CHECK(view.window.value == doctest::Approx(6e-6));
+  REQUIRE(view.tracks[kCompute].size() == 2);
+  CHECK(view.tracks[kCompute][0].earlier_step);
+  CHECK(view.tracks[kCompute][0].end == doctest::Approx(0.5));
+  CHECK_FALSE(view.tracks[kCompute][1].earlier_step);
+  CHECK(view.tracks[kCompute][1].activity == Activity::casts);
+  CHECK(view.tracks[kHost].size() <= 2);
+  CHECK(view.tracks[kCommunication].empty());
+}
+
+TEST_CASE("TraceIsJsonOfTheLastStep") {
+  ToyTimeline toy;
+  Json trace = Json::parse(chrome_trace(toy.parts(), "a \"title\""));
+  std::vector<Json> events;
+  for (const Json& event : trace["traceEvents"])
+    if (event["ph"] == "X") events.push_back(event);
+  REQUIRE(events.size() == 2);
+  CHECK(events[0]["tid"] == 0);
+  CHECK(events[0]["ts"].get<double>() == doctest::Approx(0));
+  CHECK(events[1]["tid"] == 1);
+  CHECK(events[1]["ts"].get<double>() == doctest::Approx(3));   // waits for the first step's kernel
+  CHECK(events[1]["dur"].get<double>() == doctest::Approx(3));
+  CHECK(events[1]["name"] == "cast");
+  CHECK(events[1]["args"]["dtype"] == "bf16");
+  CHECK(events[1]["args"]["module"] == "block.\"0\"");
+}
+
+TEST_CASE("NumbersForPeople") {
+  CHECK(number_text(12.345) == "12.35");
+  CHECK(number_text(895900) == "895.9 k");
+  CHECK(number_text(1.096e6) == "1.096 M");
+  CHECK(money_text(5120.4) == "$5,120");
+  CHECK(money_text(1234567) == "$1,234,567");
+  CHECK(money_text(0.0042) == "$0.0042");
+  CHECK(percent_text(0.432) == "43%");
+  CHECK(percent_text(0.004) == "0.4%");
+  CHECK(percent_text(0.0001) == "<0.1%");
+  CHECK(percent_text(0) == "0%");
+}
+
+TEST_CASE("WrappingLosesNothingAndStaysIn80Columns") {
+  std::string word(200, 'x');
+  std::string text = wrapped("label: ", "some words and then " + word + " and the end");
+  CHECK(longest_line(text) <= kTextWidth);
+  CHECK(count(text, "x") == 200);
+  CHECK(text.find("and the end") != std::string::npos);
+}
+
+TEST_CASE("ShorteningKeepsWholeCharacters") {
+  CHECK(shortened("abcdef", 6) == "abcdef");
+  CHECK(shortened("abcdefg", 6) == "abcd..");
+  CHECK(shortened("\u00e9\u00e9\u00e9\u00e9\u00e9", 4) == "\u00e9\u00e9..");
+}
