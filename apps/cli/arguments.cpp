@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "base/text.h"
 #include "job_flags.h"
@@ -26,7 +26,8 @@ std::vector<std::string> split(const std::string& text) {
   return out;
 }
 
-void add_text(CLI::App& app, const char* flag, std::string& target, const char* value, const char* help, const char* group = kOutputGroup) {
+void add_text(CLI::App& app, const char* flag, std::string& target, const char* value, const char* help,
+              const char* group = kOutputGroup) {
   app.add_option(flag, target, help)->type_name(value)->group(group)->take_last();
 }
 
@@ -43,10 +44,15 @@ void add_json(CLI::App& app, Arguments& arguments) {
 void add_job_flag(CLI::App& app, Arguments& arguments, const JobFlag& flag) {
   std::string name = flag.flag;
   if (flag.kind == ValueKind::truth)
-    app.add_flag_callback(name, [&arguments, name] { arguments.flags[name] = "true"; }, flag.help)->group(flag.group);
+    app.add_flag_callback(
+           name, [&arguments, name] { arguments.flags[name] = "true"; }, flag.help)
+        ->group(flag.group);
   else
-    app.add_option_function<std::string>(name, [&arguments, name](const std::string& value) { arguments.flags[name] = value; }, flag.help)
-        ->type_name(flag.value)->group(flag.group)->take_last();
+    app.add_option_function<std::string>(
+           name, [&arguments, name](const std::string& value) { arguments.flags[name] = value; }, flag.help)
+        ->type_name(flag.value)
+        ->group(flag.group)
+        ->take_last();
 }
 
 CLI::App& command(CLI::App& app, Arguments& arguments, const std::string& name, const char* help, const char* footer) {
@@ -92,7 +98,9 @@ std::string unexpected(const CLI::App& app, const CLI::App* sub) {
 }  // namespace
 
 void describe(CLI::App& app, Arguments& arguments) {
-  app.description("Predicts how long a deep-learning training step takes, what it needs and costs,\nat every numeric precision. No GPU needed.");
+  app.description(
+      "Predicts how long a deep-learning training step takes, what it needs and costs,\nat every numeric precision. No GPU "
+      "needed.");
   app.name("precog");
   app.set_version_flag("--version", "precog " PRECOG_VERSION);
   app.get_formatter()->column_width(30);
@@ -105,53 +113,65 @@ void describe(CLI::App& app, Arguments& arguments) {
       "Exit codes: 0 done, 2 wrong input, 3 does not fit in memory, 1 a bug in precog.");
 
   CLI::App& predict = command(app, arguments, "predict", "one prediction",
-      "\nExamples:\n"
-      "  precog predict --model resnet50 --gpu a100-sxm-80gb --batch 256 \\\n    --precision amp-fp16\n"
-      "  precog predict job.json --precision fp16 --json\n"
-      "  precog predict job.json --trace step.json --html step.html\n"
-      "  precog predict job.json --dump-after precision");
+                              "\nExamples:\n"
+                              "  precog predict --model resnet50 --gpu a100-sxm-80gb --batch 256 \\\n    --precision amp-fp16\n"
+                              "  precog predict job.json --precision fp16 --json\n"
+                              "  precog predict job.json --trace step.json --html step.html\n"
+                              "  precog predict job.json --dump-after precision");
   add_job(predict, arguments);
   add_text(predict, "--trace", arguments.trace, "FILE", "write the timeline for Perfetto");
   add_text(predict, "--dump-after", arguments.dump_after, "STAGE", "print what a stage made instead");
 
   CLI::App& compare = command(app, arguments, "compare", "one job at every precision, fastest first",
-      "\nExamples:\n"
-      "  precog compare --model bert-large --gpu h100-sxm --gpus 8 --batch 32\n"
-      "  precog compare job.json --precisions fp32,tf32,amp-bf16 --html out.html\n"
-      "  precog compare --model resnet50 --gpu t4 --batch 64 --allow-emulated");
+                              "\nExamples:\n"
+                              "  precog compare --model bert-large --gpu h100-sxm --gpus 8 --batch 32\n"
+                              "  precog compare job.json --precisions fp32,tf32,amp-bf16 --html out.html\n"
+                              "  precog compare --model resnet50 --gpu t4 --batch 64 --allow-emulated");
   add_job(compare, arguments);
-  compare.add_option_function<std::string>("--precisions", [&](const std::string& text) { arguments.precisions = split(text); },
-                                           "only these, separated by commas")->type_name("A,B,..")->group("The job")->take_last();
+  compare
+      .add_option_function<std::string>(
+          "--precisions", [&](const std::string& text) { arguments.precisions = split(text); }, "only these, separated by commas")
+      ->type_name("A,B,..")
+      ->group("The job")
+      ->take_last();
 
   CLI::App& validate = command(app, arguments, "validate", "predicted against measured runs",
-      "\nOne measured run per line (JSON), or a CSV with columns such as id, model,\n"
-      "batch, seq, precision, gpu, gpus, step_s, peak_bytes, gpu_busy_s.\n"
-      "\nExamples:\n"
-      "  precog validate runs.jsonl --by precision,gpu\n"
-      "  precog validate runs.csv --by regime,precision+gpu --json");
+                               "\nOne measured run per line (JSON), or a CSV with columns such as id, model,\n"
+                               "batch, seq, precision, gpu, gpus, step_s, peak_bytes, gpu_busy_s.\n"
+                               "\nExamples:\n"
+                               "  precog validate runs.jsonl --by precision,gpu\n"
+                               "  precog validate runs.csv --by regime,precision+gpu --json");
   validate.add_option("RUNS", arguments.runs_file, "RUNS.jsonl or RUNS.csv")->required()->type_name("");
-  validate.add_option_function<std::string>("--by", [&](const std::string& text) { arguments.by = split(text); },
-                                            "groups: request fields, regime, a+b")->type_name("A,B,..")->group(kOutputGroup)->take_last();
+  validate
+      .add_option_function<std::string>(
+          "--by", [&](const std::string& text) { arguments.by = split(text); }, "groups: request fields, regime, a+b")
+      ->type_name("A,B,..")
+      ->group(kOutputGroup)
+      ->take_last();
   add_json(validate, arguments);
 
   CLI::App& inspect = command(app, arguments, "inspect", "operators after the precision pass, and why",
-      "\nExamples:\n"
-      "  precog inspect bert-large --precision amp-bf16\n"
-      "  precog inspect gpt2 --diff fp32 amp-fp16");
+                              "\nExamples:\n"
+                              "  precog inspect bert-large --precision amp-bf16\n"
+                              "  precog inspect gpt2 --diff fp32 amp-fp16");
   inspect.add_option("GRAPH", arguments.name, "a model (precog models)")->required()->type_name("");
   for (const JobFlag& flag : job_flags())
     for (const char* used : {"--precision", "--batch", "--seq", "--src-seq", "--layers"})
       if (flag.flag == std::string(used)) add_job_flag(inspect, arguments, flag);
-  inspect.add_option("--diff", arguments.diff, "what differs between two precisions")->expected(2)->type_name("A B")->group("The job");
+  inspect.add_option("--diff", arguments.diff, "what differs between two precisions")
+      ->expected(2)
+      ->type_name("A B")
+      ->group("The job");
   inspect.add_flag("--all", arguments.everything, "every layer, views too")->group(kOutputGroup);
   add_json(inspect, arguments);
 
   struct List {
     const char *name, *help, *example;
   };
-  constexpr List kLists[] = {{"models", "models that are known", "bert-large"},     {"gpus", "GPUs that are known", "h100-sxm"},
-                             {"clusters", "systems that are known", "dgx-h100"},     {"networks", "networks between nodes", "ib-ndr"},
-                             {"precisions", "precisions that are known", "amp-bf16"}, {"hosts", "hosts that are known", "default"}};
+  constexpr List kLists[] = {
+      {"models", "models that are known", "bert-large"},       {"gpus", "GPUs that are known", "h100-sxm"},
+      {"clusters", "systems that are known", "dgx-h100"},      {"networks", "networks between nodes", "ib-ndr"},
+      {"precisions", "precisions that are known", "amp-bf16"}, {"hosts", "hosts that are known", "default"}};
   for (const List& list : kLists) {
     std::string footer = fmt::format("\nExamples:\n  precog {0}\n  precog {0} {1}\n  precog {0} --json", list.name, list.example);
     CLI::App& sub = command(app, arguments, list.name, list.help, footer.c_str());
@@ -160,10 +180,10 @@ void describe(CLI::App& app, Arguments& arguments) {
   }
 
   CLI::App& completion = command(app, arguments, "completion", "a completion script for your shell",
-      "\nExamples:\n"
-      "  source <(precog completion bash)\n"
-      "  precog completion zsh > ~/.zfunc/_precog\n"
-      "  precog completion fish > ~/.config/fish/completions/precog.fish");
+                                 "\nExamples:\n"
+                                 "  source <(precog completion bash)\n"
+                                 "  precog completion zsh > ~/.zfunc/_precog\n"
+                                 "  precog completion fish > ~/.config/fish/completions/precog.fish");
   completion.add_option("SHELL", arguments.shell, "bash, zsh or fish")->required()->type_name("");
 }
 
@@ -207,10 +227,12 @@ Parsed parse_arguments(int argc, const char* const* argv) {
     wrong("a command is missing");
     return parsed;
   }
-  if (app.get_subcommands().size() > 1) wrong(fmt::format("'{}' and '{}' are two commands; give one", app.get_subcommands()[0]->get_name(),
-                                                          app.get_subcommands()[1]->get_name()));
+  if (app.get_subcommands().size() > 1)
+    wrong(fmt::format("'{}' and '{}' are two commands; give one", app.get_subcommands()[0]->get_name(),
+                      app.get_subcommands()[1]->get_name()));
   const auto& colour = parsed.arguments.colour;
-  if (colour != "auto" && colour != "always" && colour != "never") wrong(fmt::format("--color: '{}' is not auto, always or never", colour.substr(0, 40)));
+  if (colour != "auto" && colour != "always" && colour != "never")
+    wrong(fmt::format("--color: '{}' is not auto, always or never", colour.substr(0, 40)));
   return parsed;
 }
 

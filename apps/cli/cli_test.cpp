@@ -18,8 +18,8 @@ Parsed parse(std::vector<const char*> words) {
 }  // namespace
 
 TEST_CASE("FlagsBecomeARequest") {
-  Parsed parsed = parse({"predict", "--model", "bert-large", "--batch", "32", "--gpu", "h100-sxm", "--gpus", "8", "--dp", "8", "--tokens", "1e12", "--price",
-                         "2.5", "--allow-emulated", "--layers", "3"});
+  Parsed parsed = parse({"predict", "--model", "bert-large", "--batch", "32", "--gpu", "h100-sxm", "--gpus", "8", "--dp", "8",
+                         "--tokens", "1e12", "--price", "2.5", "--allow-emulated", "--layers", "3"});
   REQUIRE_FALSE(parsed.finished);
   auto request = request_json(parsed.arguments);
   REQUIRE(request);
@@ -44,7 +44,8 @@ TEST_CASE("NumbersAreReadStrictly") {
   CHECK(*whole_number("8", "--x") == 8);
   CHECK(*whole_number("1e3", "--x") == 1000);
   CHECK(*whole_number("-3", "--x") == -3);
-  for (const char* bad : {"", "1e3x", "8 ", "0x10", "1.5", "nan", "inf", "99999999999999999999", "1e300"}) CHECK_FALSE(whole_number(bad, "--x"));
+  for (const char* bad : {"", "1e3x", "8 ", "0x10", "1.5", "nan", "inf", "99999999999999999999", "1e300"})
+    CHECK_FALSE(whole_number(bad, "--x"));
   CHECK(*any_number("1e12", "--x") == 1e12);
   for (const char* bad : {"", "1e3x", "nan", "inf", "1e999"}) CHECK_FALSE(any_number(bad, "--x"));
   auto huge = whole_number(std::string(309, '9'), "--batch");
@@ -74,7 +75,8 @@ TEST_CASE("UnknownFlagsAndCommandsNameTheNearest") {
 }
 
 TEST_CASE("HelpHasExamplesAndFits80Columns") {
-  std::vector<const char*> commands = {"predict", "compare", "validate", "inspect", "models", "gpus", "clusters", "networks", "precisions", "hosts", "completion"};
+  std::vector<const char*> commands = {"predict",  "compare",  "validate",   "inspect", "models",    "gpus",
+                                       "clusters", "networks", "precisions", "hosts",   "completion"};
   for (const char* command : commands) {
     Parsed parsed = parse({command, "--help"});
     CHECK(parsed.code == kDone);
@@ -97,9 +99,12 @@ TEST_CASE("CompletionKnowsEveryCommandAndFlag") {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     auto script = completion_script(shell);
     REQUIRE(script);
-    for (const char* command : {"predict", "compare", "validate", "inspect", "models", "precisions"}) CHECK(script->find(command) != std::string::npos);
+    for (const char* command : {"predict", "compare", "validate", "inspect", "models", "precisions"})
+      CHECK(script->find(command) != std::string::npos);
     for (const JobFlag& flag : job_flags())
-      CHECK_MESSAGE(script->find(std::string(shell) == "fish" ? "-l " + std::string(flag.flag).substr(2) : std::string(flag.flag)) != std::string::npos, flag.flag);
+      CHECK_MESSAGE(script->find(std::string(shell) == "fish" ? "-l " + std::string(flag.flag).substr(2)
+                                                              : std::string(flag.flag)) != std::string::npos,
+                    flag.flag);
     CHECK(script->find("__names gpus") != std::string::npos);
   }
   CHECK_FALSE(completion_script("csh"));

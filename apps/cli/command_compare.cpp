@@ -57,7 +57,8 @@ Result<Output> run_compare(const Arguments& arguments, const Context& context) {
   Output out;
   out.code = comparison.any_fits() ? kDone : kDoesNotFit;
   if (!arguments.html.empty())
-    out.files.push_back({arguments.html, arguments.html.ends_with(".svg") ? comparison_svg(comparison) : comparison_html(comparison)});
+    out.files.push_back(
+        {arguments.html, arguments.html.ends_with(".svg") ? comparison_svg(comparison) : comparison_html(comparison)});
   out.text = arguments.json ? json_document(to_json(comparison)) : compare_text(comparison, context.style);
   return out;
 }

@@ -17,20 +17,35 @@ std::string rate(const RateTable& matrix, const RateTable& vector, DType dtype) 
 }
 
 Table gpu_table(const Catalog& catalog) {
-  Table table({{"gpu"}, {"memory", Align::right}, {"GB/s", Align::right}, {"fp32", Align::right}, {"tf32", Align::right}, {"bf16", Align::right},
-               {"fp16", Align::right}, {"fp8", Align::right}, {"source"}});
+  Table table({{"gpu"},
+               {"memory", Align::right},
+               {"GB/s", Align::right},
+               {"fp32", Align::right},
+               {"tf32", Align::right},
+               {"bf16", Align::right},
+               {"fp16", Align::right},
+               {"fp8", Align::right},
+               {"source"}});
   for (const GpuSpec& gpu : catalog.gpus)
-    table.add({{gpu.name, Ink::bold}, {to_text(gpu.memory_capacity)}, {fmt::format("{:.4g}", gpu.memory_bandwidth.value / 1e9)},
-               {rate(gpu.matrix, gpu.vector, DType::fp32)}, {rate(gpu.matrix, {}, DType::tf32)}, {rate(gpu.matrix, gpu.vector, DType::bf16)},
-               {rate(gpu.matrix, gpu.vector, DType::fp16)}, {rate(gpu.matrix, {}, DType::fp8)}, {first_of(gpu.sources), Ink::dim}});
+    table.add({{gpu.name, Ink::bold},
+               {to_text(gpu.memory_capacity)},
+               {fmt::format("{:.4g}", gpu.memory_bandwidth.value / 1e9)},
+               {rate(gpu.matrix, gpu.vector, DType::fp32)},
+               {rate(gpu.matrix, {}, DType::tf32)},
+               {rate(gpu.matrix, gpu.vector, DType::bf16)},
+               {rate(gpu.matrix, gpu.vector, DType::fp16)},
+               {rate(gpu.matrix, {}, DType::fp8)},
+               {first_of(gpu.sources), Ink::dim}});
   return table;
 }
 
 Table model_table(const Catalog& catalog) {
   Table table({{"model"}, {"parameters", Align::right}, {"layers", Align::right}, {"seq", Align::right}, {"source"}});
   for (const ModelSpec& model : catalog.models)
-    table.add({{model.name, Ink::bold}, {number_text(static_cast<double>(model.published_parameters))},
-               {model.layers > 0 ? fmt::format("{}", model.layers) : "-"}, {model.language ? fmt::format("{}", model.default_seq) : "-"},
+    table.add({{model.name, Ink::bold},
+               {number_text(static_cast<double>(model.published_parameters))},
+               {model.layers > 0 ? fmt::format("{}", model.layers) : "-"},
+               {model.language ? fmt::format("{}", model.default_seq) : "-"},
                {model.source, Ink::dim}});
   return table;
 }
@@ -38,15 +53,21 @@ Table model_table(const Catalog& catalog) {
 Table cluster_table(const Catalog& catalog) {
   Table table({{"cluster"}, {"gpu"}, {"one node"}, {"network"}, {"source"}});
   for (const SystemSpec& system : catalog.systems)
-    table.add({{system.name, Ink::bold}, {system.gpu.empty() ? "any" : system.gpu}, {fmt::format("{} x {}", system.gpus_per_node, system.intra_kind)},
-               {fmt::format("{} x {}", system.nics_per_node, system.network)}, {first_of(system.sources), Ink::dim}});
+    table.add({{system.name, Ink::bold},
+               {system.gpu.empty() ? "any" : system.gpu},
+               {fmt::format("{} x {}", system.gpus_per_node, system.intra_kind)},
+               {fmt::format("{} x {}", system.nics_per_node, system.network)},
+               {first_of(system.sources), Ink::dim}});
   return table;
 }
 
 Table network_table(const Catalog& catalog) {
   Table table({{"network"}, {"port", Align::right}, {"latency", Align::right}, {"source"}});
   for (const NetworkSpec& network : catalog.networks)
-    table.add({{network.name, Ink::bold}, {to_text(network.port_bandwidth)}, {to_text(network.latency)}, {first_of(network.sources), Ink::dim}});
+    table.add({{network.name, Ink::bold},
+               {to_text(network.port_bandwidth)},
+               {to_text(network.latency)},
+               {first_of(network.sources), Ink::dim}});
   return table;
 }
 
@@ -54,8 +75,12 @@ Table precision_table(const Catalog& catalog) {
   Table table({{"precision"}, {"weights"}, {"autocast"}, {"tf32"}, {"loss scaling"}, {"what it is"}});
   for (const PrecisionRecipe& recipe : catalog.precisions) {
     const char* tf32 = recipe.tf32_matmul ? "all" : recipe.tf32_convolution ? "conv" : "-";
-    table.add({{recipe.name, Ink::bold}, {std::string(to_text(recipe.parameters))}, {recipe.autocast ? std::string(to_text(*recipe.autocast)) : "-"},
-               {tf32}, {recipe.loss_scaling ? "yes" : "-"}, {recipe.title, Ink::dim}});
+    table.add({{recipe.name, Ink::bold},
+               {std::string(to_text(recipe.parameters))},
+               {recipe.autocast ? std::string(to_text(*recipe.autocast)) : "-"},
+               {tf32},
+               {recipe.loss_scaling ? "yes" : "-"},
+               {recipe.title, Ink::dim}});
   }
   return table;
 }
@@ -63,7 +88,10 @@ Table precision_table(const Catalog& catalog) {
 Table host_table(const Catalog& catalog) {
   Table table({{"host"}, {"forward op", Align::right}, {"backward op", Align::right}, {"launch", Align::right}, {"source"}});
   for (const HostSpec& host : catalog.hosts)
-    table.add({{host.name, Ink::bold}, {to_text(host.forward_op)}, {to_text(host.backward_op)}, {to_text(host.kernel_launch)},
+    table.add({{host.name, Ink::bold},
+               {to_text(host.forward.at("default"))},
+               {to_text(host.backward.at("default"))},
+               {to_text(host.kernel_launch)},
                {first_of(host.sources), Ink::dim}});
   return table;
 }
@@ -88,7 +116,8 @@ constexpr Kind kKinds[] = {
     {"gpus", "gpus", "Peaks in TFLOP/s, dense.", gpu_table, [](const Catalog& c) { return names_in(c.gpus); }},
     {"clusters", "clusters", "As --cluster NAME:NODES.", cluster_table, [](const Catalog& c) { return names_in(c.systems); }},
     {"networks", "networks", "One port, one direction.", network_table, [](const Catalog& c) { return names_in(c.networks); }},
-    {"precisions", "precisions", "fp32 has no TF32 anywhere.", precision_table, [](const Catalog& c) { return names_in(c.precisions); }},
+    {"precisions", "precisions", "fp32 has no TF32 anywhere.", precision_table,
+     [](const Catalog& c) { return names_in(c.precisions); }},
     {"hosts", "hosts", "Time of one framework operator.", host_table, [](const Catalog& c) { return names_in(c.hosts); }},
 };
 

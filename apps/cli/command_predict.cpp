@@ -18,7 +18,8 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   if (!arguments.dump_after.empty()) {
     const auto& stages = stage_names();
     if (std::find(stages.begin(), stages.end(), arguments.dump_after) == stages.end())
-      return fail("--dump-after", fmt::format("'{}' is no stage; the stages are {}", arguments.dump_after.substr(0, 40), join(stages, ", ")));
+      return fail("--dump-after",
+                  fmt::format("'{}' is no stage; the stages are {}", arguments.dump_after.substr(0, 40), join(stages, ", ")));
     if (arguments.json) return fail("--dump-after", "prints a stage as text; leave out --json");
   }
   PRECOG_TRY(json, request_json(arguments));
@@ -33,7 +34,8 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   out.code = report.memory.fits ? kDone : kDoesNotFit;
   TimelineParts parts{prediction.graph, prediction.program, prediction.costs, prediction.schedule, prediction.timeline};
   if (!arguments.trace.empty())
-    out.files.push_back({arguments.trace, chrome_trace(parts, fmt::format("{} {} on {}", report.model, report.precision, report.gpu))});
+    out.files.push_back(
+        {arguments.trace, chrome_trace(parts, fmt::format("{} {} on {}", report.model, report.precision, report.gpu))});
   if (!arguments.html.empty()) {
     bool picture = arguments.html.ends_with(".svg");
     out.files.push_back({arguments.html, picture ? breakdown_svg(report) : report_html(report, timeline_view(parts))});

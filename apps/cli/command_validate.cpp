@@ -17,7 +17,8 @@ Result<std::vector<std::string>> checked_groups(const std::vector<std::string>& 
   for (const std::string& name : by)
     for (char c : name)
       if (!((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '+'))
-        return fail("--by", fmt::format("'{}' is not a field; like: precision, gpu, model, regime, cluster.gpus, precision+gpu", name.substr(0, 40)));
+        return fail("--by", fmt::format("'{}' is not a field; like: precision, gpu, model, regime, cluster.gpus, precision+gpu",
+                                        name.substr(0, 40)));
   return by;
 }
 

@@ -1,7 +1,7 @@
 // Completion scripts, read off the very description that parses the command line, so that they cannot fall behind.
 // Names of models, GPUs and the rest are asked for when needed: `precog __names gpus`.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "arguments.h"
 #include "base/text.h"
@@ -94,23 +94,33 @@ std::string flag_names(const Command& command) {
 std::string bash_script(const std::vector<Command>& all) {
   auto reply = [](const Values& values) -> std::string {
     switch (values.kind) {
-      case Values::names: return fmt::format("COMPREPLY=($(compgen -W \"$(\"${{COMP_WORDS[0]}}\" __names {} 2>/dev/null)\" -- \"$cur\"))", values.text);
-      case Values::words: return fmt::format("COMPREPLY=($(compgen -W \"{}\" -- \"$cur\"))", values.text);
-      case Values::files: return "compopt -o filenames; COMPREPLY=($(compgen -f -- \"$cur\"))";
-      case Values::folders: return "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\"))";
-      case Values::none: break;
+      case Values::names:
+        return fmt::format("COMPREPLY=($(compgen -W \"$(\"${{COMP_WORDS[0]}}\" __names {} 2>/dev/null)\" -- \"$cur\"))",
+                           values.text);
+      case Values::words:
+        return fmt::format("COMPREPLY=($(compgen -W \"{}\" -- \"$cur\"))", values.text);
+      case Values::files:
+        return "compopt -o filenames; COMPREPLY=($(compgen -f -- \"$cur\"))";
+      case Values::folders:
+        return "compopt -o filenames; COMPREPLY=($(compgen -d -- \"$cur\"))";
+      case Values::none:
+        break;
     }
     return "COMPREPLY=()";
   };
-  std::string out = "# bash completion for precog. Use: source <(precog completion bash)\n_precog() {\n"
-                    "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" cmd=\"\" i\n  COMPREPLY=()\n"
-                    "  for ((i = 1; i < COMP_CWORD; i++)); do\n    case \"${COMP_WORDS[i]}\" in\n";
-  out += fmt::format("      {}) cmd=\"${{COMP_WORDS[i]}}\"; break ;;\n    esac\n  done\n  case \"$prev\" in\n", command_names(all, "|"));
+  std::string out =
+      "# bash completion for precog. Use: source <(precog completion bash)\n_precog() {\n"
+      "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" cmd=\"\" i\n  COMPREPLY=()\n"
+      "  for ((i = 1; i < COMP_CWORD; i++)); do\n    case \"${COMP_WORDS[i]}\" in\n";
+  out += fmt::format("      {}) cmd=\"${{COMP_WORDS[i]}}\"; break ;;\n    esac\n  done\n  case \"$prev\" in\n",
+                     command_names(all, "|"));
   for (const auto& [flag, values] : valued_flags(all)) out += fmt::format("    {}) {}; return ;;\n", flag, reply(values));
-  out += fmt::format("  esac\n  if [[ -z $cmd ]]; then\n    COMPREPLY=($(compgen -W \"{} --help --version\" -- \"$cur\")); return\n  fi\n",
-                     command_names(all, " "));
+  out += fmt::format(
+      "  esac\n  if [[ -z $cmd ]]; then\n    COMPREPLY=($(compgen -W \"{} --help --version\" -- \"$cur\")); return\n  fi\n",
+      command_names(all, " "));
   out += "  if [[ $cur == -* ]]; then\n    case \"$cmd\" in\n";
-  for (const Command& command : all) out += fmt::format("      {}) COMPREPLY=($(compgen -W \"{}\" -- \"$cur\")) ;;\n", command.name, flag_names(command));
+  for (const Command& command : all)
+    out += fmt::format("      {}) COMPREPLY=($(compgen -W \"{}\" -- \"$cur\")) ;;\n", command.name, flag_names(command));
   out += "    esac\n    return\n  fi\n  case \"$cmd\" in\n";
   for (const Command& command : all) out += fmt::format("    {}) {} ;;\n", command.name, reply(argument_of(command.name)));
   return out + "  esac\n}\ncomplete -F _precog precog\n";
@@ -125,11 +135,16 @@ std::string single_quoted(const std::string& text) {
 std::string zsh_script(const std::vector<Command>& all) {
   auto reply = [](const Values& values) -> std::string {
     switch (values.kind) {
-      case Values::names: return fmt::format("compadd -- ${{(f)\"$(${{words[1]}} __names {} 2>/dev/null)\"}}", values.text);
-      case Values::words: return "compadd -- " + values.text;
-      case Values::files: return "_files";
-      case Values::folders: return "_files -/";
-      case Values::none: break;
+      case Values::names:
+        return fmt::format("compadd -- ${{(f)\"$(${{words[1]}} __names {} 2>/dev/null)\"}}", values.text);
+      case Values::words:
+        return "compadd -- " + values.text;
+      case Values::files:
+        return "_files";
+      case Values::folders:
+        return "_files -/";
+      case Values::none:
+        break;
     }
     return "_message value";
   };
@@ -138,9 +153,10 @@ std::string zsh_script(const std::vector<Command>& all) {
     for (char c : help) text += c == ':' ? std::string("\\:") : std::string(1, c);
     return single_quoted(text);
   };
-  std::string out = "#compdef precog\n# zsh completion for precog: a file named _precog in a folder of $fpath\n_precog() {\n"
-                    "  local cur=\"${words[CURRENT]}\" prev=\"${words[CURRENT-1]}\" cmd=\"\" i\n  local -a items\n"
-                    "  for ((i = 2; i < CURRENT; i++)); do\n    case \"${words[i]}\" in\n";
+  std::string out =
+      "#compdef precog\n# zsh completion for precog: a file named _precog in a folder of $fpath\n_precog() {\n"
+      "  local cur=\"${words[CURRENT]}\" prev=\"${words[CURRENT-1]}\" cmd=\"\" i\n  local -a items\n"
+      "  for ((i = 2; i < CURRENT; i++)); do\n    case \"${words[i]}\" in\n";
   out += fmt::format("      {}) cmd=\"${{words[i]}}\"; break ;;\n    esac\n  done\n  case \"$prev\" in\n", command_names(all, "|"));
   for (const auto& [flag, values] : valued_flags(all)) out += fmt::format("    {}) {}; return ;;\n", flag, reply(values));
   out += "  esac\n  if [[ -z $cmd ]]; then\n    items=(";
@@ -159,11 +175,16 @@ std::string zsh_script(const std::vector<Command>& all) {
 std::string fish_script(const std::vector<Command>& all) {
   auto values_text = [](const Values& values) -> std::string {
     switch (values.kind) {
-      case Values::names: return fmt::format(" -x -a '(precog __names {} 2>/dev/null)'", values.text);
-      case Values::words: return fmt::format(" -x -a '{}'", values.text);
-      case Values::files: return " -r -F";
-      case Values::folders: return " -x -a '(__fish_complete_directories)'";
-      case Values::none: break;
+      case Values::names:
+        return fmt::format(" -x -a '(precog __names {} 2>/dev/null)'", values.text);
+      case Values::words:
+        return fmt::format(" -x -a '{}'", values.text);
+      case Values::files:
+        return " -r -F";
+      case Values::folders:
+        return " -x -a '(__fish_complete_directories)'";
+      case Values::none:
+        break;
     }
     return " -x";
   };
@@ -172,7 +193,8 @@ std::string fish_script(const std::vector<Command>& all) {
     out += fmt::format("complete -c precog -n __fish_use_subcommand -a {} -d {}\n", command.name, single_quoted(command.help));
     std::string when = fmt::format("complete -c precog -n '__fish_seen_subcommand_from {}'", command.name);
     for (const Flag& flag : command.flags)
-      out += fmt::format("{} -l {} -d {}{}\n", when, flag.name.substr(2), single_quoted(flag.help), flag.takes_value ? values_text(values_of(flag.name)) : "");
+      out += fmt::format("{} -l {} -d {}{}\n", when, flag.name.substr(2), single_quoted(flag.help),
+                         flag.takes_value ? values_text(values_of(flag.name)) : "");
     Values argument = argument_of(command.name);
     if (argument.kind == Values::files) out += when + " -F\n";
     else if (argument.kind == Values::names) out += fmt::format("{} -a '(precog __names {} 2>/dev/null)'\n", when, argument.text);

@@ -38,7 +38,8 @@ constexpr JobFlag kJobFlags[] = {
     {"--host", "/host", ValueKind::text, "NAME", kHardware, "CPU side (precog hosts)", "hosts"},
     {"--allow-emulated", "/allow_emulated", ValueKind::truth, "", kHardware, "precisions without hardware too", ""},
     {"--dp", "/plan/dp", ValueKind::whole, "N", kPlan, "data-parallel replicas", ""},
-    {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "sharding: none, zero1 ... hybrid", "none|zero1|zero2|zero3|full|hybrid"},
+    {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "sharding: none, zero1 ... hybrid",
+     "none|zero1|zero2|zero3|full|hybrid"},
     {"--tp", "/plan/tp", ValueKind::whole, "N", kPlan, "tensor-parallel degree", ""},
     {"--sp", "/plan/sp", ValueKind::truth, "", kPlan, "sequence parallelism", ""},
     {"--pp", "/plan/pp", ValueKind::whole, "N", kPlan, "pipeline stages", ""},
@@ -66,8 +67,10 @@ Result<Json> flag_value(const JobFlag& flag, const std::string& text) {
     case ValueKind::text:
       if (text.empty()) return fail(flag.flag, fmt::format("is empty; it wants {}", flag.value));
       return Json(text);
-    case ValueKind::whole: return whole_number(text, flag.flag).map([](std::int64_t value) { return Json(value); });
-    case ValueKind::number: return any_number(text, flag.flag).map([](double value) { return Json(value); });
+    case ValueKind::whole:
+      return whole_number(text, flag.flag).map([](std::int64_t value) { return Json(value); });
+    case ValueKind::number:
+      return any_number(text, flag.flag).map([](double value) { return Json(value); });
     case ValueKind::truth:
       if (text == "true" || text == "false") return Json(text == "true");
       return fail(flag.flag, fmt::format("is '{}'; it takes no value, or true or false", shown(text)));
@@ -92,8 +95,10 @@ Result<double> any_number(const std::string& text, const std::string& where) {
   double value = 0;
   const char* end = text.data() + text.size();
   auto [rest, status] = std::from_chars(text.data(), end, value);
-  if (status == std::errc::result_out_of_range) return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
-  if (status != std::errc{} || rest != end || !std::isfinite(value)) return fail(where, fmt::format("'{}' is not a number", shown(text)));
+  if (status == std::errc::result_out_of_range)
+    return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
+  if (status != std::errc{} || rest != end || !std::isfinite(value))
+    return fail(where, fmt::format("'{}' is not a number", shown(text)));
   return value;
 }
 
@@ -102,7 +107,8 @@ Result<std::int64_t> whole_number(const std::string& text, const std::string& wh
   const char* end = text.data() + text.size();
   auto [rest, status] = std::from_chars(text.data(), end, whole);
   if (status == std::errc{} && rest == end) return whole;
-  if (status == std::errc::result_out_of_range) return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
+  if (status == std::errc::result_out_of_range)
+    return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
   auto number = any_number(text, where);
   if (!number || *number != std::floor(*number)) return fail(where, fmt::format("'{}' is not a whole number", shown(text)));
   if (std::abs(*number) > 9e15) return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));

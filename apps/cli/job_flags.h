@@ -12,11 +12,11 @@ namespace precog::cli {
 enum class ValueKind { text, whole, number, truth };
 
 struct JobFlag {
-  const char* flag;      // "--gpus"
-  const char* pointer;   // "/cluster/gpus" in the request
+  const char* flag;     // "--gpus"
+  const char* pointer;  // "/cluster/gpus" in the request
   ValueKind kind;
-  const char* value;     // what help calls the value
-  const char* group;     // heading in help
+  const char* value;  // what help calls the value
+  const char* group;  // heading in help
   const char* help;
   const char* complete;  // a kind for `precog __names`, "a|b|c" for fixed words, or nothing
 };

@@ -1,12 +1,12 @@
 // The program's edge: reads the command line, runs one command, writes what it answers. Nothing is written before
 // everything is computed. Exit codes are the contract's: 0 done, 2 wrong input, 3 does not fit, 1 our bug.
+#include <unistd.h>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -83,7 +83,8 @@ int command_line(int argc, const char* const* argv) {
   for (const Output::File& file : output->files) {
     auto written = write_text_file(file.path, file.text);
     if (!written) return complain(written.error());
-    if (!arguments.json) output->text += fmt::format("{}wrote {}\n", &file == &output->files.front() ? "\n" : "", file.path.string());
+    if (!arguments.json)
+      output->text += fmt::format("{}wrote {}\n", &file == &output->files.front() ? "\n" : "", file.path.string());
   }
   return write_out(output->text, output->code);
 }

@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <system_error>
@@ -13,6 +14,7 @@ namespace precog {
 namespace {
 
 constexpr int kMaxDepth = 64;  // deeper than any honest request; keeps hostile nesting cheap
+constexpr std::size_t kUnknownShown = 10;  // of the unknown fields; the rest are counted
 
 const Json& empty_object() {
   static const Json empty = Json::object();
@@ -260,11 +262,12 @@ std::vector<std::string> JsonReader::keys() const {
 }
 
 void JsonReader::reject_unknown_keys() {
+  std::size_t unknown = 0;
   for (const std::string& key : keys()) {
-    bool known = false;
-    for (const std::string& name : known_) known = known || name == key;
-    if (!known) problem(key.substr(0, 80), unknown_name("field", key, known_, ""));
+    if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
+    if (++unknown <= kUnknownShown) problem(key.substr(0, 80), unknown_name("field", key, known_, ""));
   }
+  if (unknown > kUnknownShown) problems_->push_back({where_, fmt::format("has {} more unknown fields", unknown - kUnknownShown)});
 }
 
 }  // namespace precog

@@ -69,7 +69,7 @@ std::string_view to_text(Phase phase) {
 }
 
 std::string_view to_text(AttentionBackend backend) {
-  static constexpr std::array<std::string_view, 4> kNames = {"undecided", "flash", "memory_efficient", "math"};
+  static constexpr std::array<std::string_view, 5> kNames = {"undecided", "flash", "cudnn", "memory_efficient", "math"};
   return kNames[static_cast<std::size_t>(backend)];
 }
 

@@ -57,7 +57,7 @@ struct ConvAttributes {
   std::int64_t kernel_h = 1, kernel_w = 1, stride = 1, padding = 0, dilation = 1, groups = 1;
   friend bool operator==(const ConvAttributes&, const ConvAttributes&) = default;
 };
-enum class AttentionBackend : std::uint8_t { undecided, flash, memory_efficient, math };
+enum class AttentionBackend : std::uint8_t { undecided, flash, cudnn, memory_efficient, math };
 struct AttentionAttributes {
   std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, value_dim = 1;
   bool causal = false, mask = false, dropout = false;

@@ -42,14 +42,16 @@ struct AttentionShape {
 // Kernels that only move memory, by how well they do it.
 enum class MemoryPattern : std::uint8_t {
   pointwise, broadcast, activation, dropout, cast, copy, transpose, layout, reduction, bias_gradient, norm_forward,
-  norm_backward, batch_norm_forward, batch_norm_backward, softmax_forward, softmax_backward, loss, embedding,
+  norm_backward, batch_norm_forward, batch_norm_backward, native_batch_norm_forward, native_batch_norm_backward,
+  softmax_forward, softmax_backward, loss, embedding,
   embedding_backward, pooling_forward, pooling_backward, index, multi_tensor, fill, kCount
-};  // layout: cuDNN's NCHW <-> NHWC copies around a convolution
+};  // layout: cuDNN's NCHW <-> NHWC copies around a convolution; native: PyTorch's own batch norm where cuDNN's is not used
 
 struct MemoryShape {
   MemoryPattern pattern = MemoryPattern::pointwise;
   std::int64_t rows = 1, row_length = 1;  // of a row-wise kernel: how many rows, how long; their product is the large
                                           // operand's elements for every pattern
+  bool channels_last = false;             // batch norm: how the image is laid out
   friend bool operator==(const MemoryShape&, const MemoryShape&) = default;
 };
 

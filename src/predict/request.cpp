@@ -86,6 +86,10 @@ class RequestReader {
       root_.problem("src_seq", fmt::format("does not apply: {} has no encoder of its own", request_.model->name));
     if (request_.model->language && request_.inputs.seq == 0) request_.inputs.seq = request_.model->default_seq;
     if (request_.model->encoder_decoder && request_.inputs.src_seq == 0) request_.inputs.src_seq = request_.inputs.seq;
+    // The frontend checks this too, but knows no file to name.
+    for (auto [key, tokens] : {std::pair{"seq", request_.inputs.seq}, std::pair{"src_seq", request_.inputs.src_seq}})
+      if (request_.model->language && tokens > request_.model->max_seq)
+        root_.problem(key, fmt::format("is {}; {} takes 1 to {} tokens", tokens, request_.model->name, request_.model->max_seq));
   }
 
   // "dgx-h100:8" is eight such nodes.
@@ -127,13 +131,17 @@ class RequestReader {
       if (problems_.empty()) root_.problem("cluster", "names no GPU: add \"gpu\" (see `precog gpus`)");
       return;
     }
+    if (system && !system->gpu.empty() && catalog_.gpu(system->gpu) != request_.gpu)
+      root_.problem("cluster", fmt::format("{} has {} GPUs, not {}; leave one of the two out", system->name, system->gpu, request_.gpu->name));
     if (!system) system = *catalog_.system(request_.gpu->usual_system);
     ClusterSpec& out = request_.cluster;
     out.system = system->name;
     out.gpus_per_node = static_cast<int>(gpus_per_node.value_or(system->gpus_per_node));
     if (nodes && gpus && *gpus != *nodes * out.gpus_per_node)
       root_.problem("cluster", fmt::format("says {} GPUs and {} nodes of {}", *gpus, *nodes, out.gpus_per_node));
-    out.gpus = static_cast<int>(gpus.value_or(nodes ? *nodes * out.gpus_per_node : 1));
+    const std::int64_t total = gpus.value_or(nodes ? *nodes * out.gpus_per_node : 1);
+    if (total > kMaxGpus) root_.problem("cluster", fmt::format("has {} GPUs; at most {} can be modelled", total, kMaxGpus));
+    out.gpus = static_cast<int>(std::min(total, kMaxGpus));
     out.intra_kind = system->intra_kind;
     out.intra_bandwidth = system->intra_bandwidth.value > 0 ? system->intra_bandwidth : request_.gpu->link_bandwidth;
     out.intra_latency = system->intra_latency;

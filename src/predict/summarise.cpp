@@ -108,10 +108,11 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
   std::array<double, kDTypeCount> matrix_flops{};
   Seconds compute_bound{}, memory_bound{}, micro_busy{}, micro_host{}, estimated{};
   double kernels = 0;
+  const HostTimes host_time(*request.host);
   for (const Call& call : program.calls) {
     const double times = repeats(call.phase, report.micro_batches);
     const bool per_micro = call.phase <= Phase::backward;
-    if (per_micro) micro_host += host_time(call, program, step.graph, *request.host, request.precision->autocast.has_value());
+    if (per_micro) micro_host += host_time(call, program, step.graph);
     for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
       const Kernel& kernel = program.kernels[call.first_kernel + i];
       const KernelCost& cost = costs[call.first_kernel + i];
@@ -191,7 +192,7 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
       report.provenance.push_back({family, std::string(to_text(source)), fmt::format("{} on {}", "data/profiles/datasheet.json", request.gpu->architecture),
                                    report.gpu_busy.value > 0 && family != "collective" ? spent / report.gpu_busy : 0});
   report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), 0});
-  report.provenance.push_back({"host", request.host->name == "default" ? "estimate" : "measured", join(request.host->sources, "; "), host_share});
+  report.provenance.push_back({"host", request.host->estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name), host_share});
   report.provenance.push_back({"memory", "estimate", "tensor lifetimes of the step; allocator fragmentation, CUDA context and NCCL buffers are estimates", 0});
 
   if (!memory.fits)
@@ -201,7 +202,7 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
       report.warnings.push_back(fmt::format("{} has no {} arithmetic: predicted as emulated through fp32", request.gpu->name, to_text(dtype)));
   if (request.precision->parameters == DType::fp16 && !request.precision->loss_scaling)
     report.warnings.push_back("pure fp16 without loss scaling: fast, but training often diverges");
-  if (report.bound == "host" && request.host->name == "default")
+  if (report.bound == "host" && request.host->estimated)
     report.warnings.push_back("bound by the host, whose speed is a guess: describe it with --host");
   return report;
 }

@@ -63,12 +63,14 @@ std::string insight(const Comparison& comparison) {
   for (const char* amp_name : {"amp-bf16", "amp-fp16"}) {
     const Report* amp = find(comparison, amp_name);
     if (amp && tf32 && amp->step.value > 1.02 * tf32->step.value)
-      return fmt::format("{} is slower than tf32 here: its {:.0f} cast kernels take {} of the step, and the GPU waits for the host {} of it.",
-                         amp_name, amp->cast_kernels, percent_text(casts_share(*amp)), percent_text(host_share(*amp)));
+      return fmt::format(
+          "{} is slower than tf32 here: its {:.0f} cast kernels take {} of the step, and the GPU waits for the host {} of it.",
+          amp_name, amp->cast_kernels, percent_text(casts_share(*amp)), percent_text(host_share(*amp)));
   }
   if (host_share(best) > 0.15)
-    return fmt::format("The GPU waits for the host {} of the fastest step ({}): a larger batch or fewer operators would gain more than precision.",
-                       percent_text(host_share(best)), best.precision);
+    return fmt::format(
+        "The GPU waits for the host {} of the fastest step ({}): a larger batch or fewer operators would gain more than precision.",
+        percent_text(host_share(best)), best.precision);
   for (const char* amp_name : {"amp-bf16", "amp-fp16"}) {
     const Report* amp = find(comparison, amp_name);
     if (amp && casts_share(*amp) >= 0.01)
@@ -85,7 +87,7 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   const Report& base = baseline(comparison);
   std::string gpus = first.gpus > 1 ? fmt::format("{} x {}", first.gpus, first.gpu_title) : first.gpu_title;
   std::string out = style(Ink::bold, wrapped("", fmt::format("{} ({} parameters) on {}", first.model,
-                                                            number_text(static_cast<double>(first.parameters)), gpus)));
+                                                             number_text(static_cast<double>(first.parameters)), gpus)));
   out += wrapped("", job_line(first)) + '\n';
 
   bool tokens = first.tokens_per_s.has_value();
@@ -115,20 +117,23 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   out += '\n';
   for (const Report& r : reports) {
     if (r.memory.fits) continue;
-    out += wrapped("!  ", fmt::format("does not fit: {} needs {} on the device, which has {}. Times of such rows are what they would take if they did.",
-                                      r.precision, to_text(r.memory.device), to_text(r.memory.capacity)));
+    out += wrapped(
+        "!  ",
+        fmt::format(
+            "does not fit: {} needs {} on the device, which has {}. Times of such rows are what they would take if they did.",
+            r.precision, to_text(r.memory.device), to_text(r.memory.capacity)));
     break;  // the first stands for all
   }
   out += wrapped("", insight(comparison));
-  out += wrapped("", fmt::format("80% interval of {}: {} to {}.", first.precision, to_text(first.step_low), to_text(first.step_high)));
+  out +=
+      wrapped("", fmt::format("80% interval of {}: {} to {}.", first.precision, to_text(first.step_low), to_text(first.step_high)));
   // What is estimated: the fastest one's sources stand for all, since they share GPU, cluster and host.
   if (!first.provenance.empty()) out += style(Ink::dim, wrapped("", provenance_summary(first)));
   std::set<std::string> said;
   for (const Report& r : reports)
     for (const std::string& warning : r.warnings)
       if (said.insert(warning).second) out += style(Ink::yellow, wrapped("warning: ", warning));
-  for (const LeftOut& left : comparison.left_out)
-    out += wrapped(fmt::format("left out {}: ", left.precision), left.reason);
+  for (const LeftOut& left : comparison.left_out) out += wrapped(fmt::format("left out {}: ", left.precision), left.reason);
   return out;
 }
 

@@ -13,17 +13,21 @@ namespace {
 constexpr const char* kPageStyle =
     ":root{color-scheme:light dark;--fg:#1b1f24;--bg:#fff;--muted:#57606a;--line:#d0d7de}"
     "@media (prefers-color-scheme:dark){:root{--fg:#e6edf3;--bg:#0d1117;--muted:#9da7b3;--line:#30363d}}"
-    "body{font:16px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif;color:var(--fg);background:var(--bg);max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "body{font:16px/1.5 system-ui,-apple-system,'Segoe "
+    "UI',sans-serif;color:var(--fg);background:var(--bg);max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.3rem 0}.muted{color:var(--muted)}"
     "svg{max-width:100%;height:auto;border:1px solid var(--line);border-radius:6px;margin-top:1rem}"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}th,td{text-align:right;padding:.35rem .6rem;border-bottom:1px solid var(--line);white-space:nowrap}"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}th,td{text-align:right;padding:.35rem "
+    ".6rem;border-bottom:1px solid var(--line);white-space:nowrap}"
     "th{color:var(--muted);font-weight:600}th:first-child,td:first-child,td:last-child,th:last-child{text-align:left}"
     ".no{color:#d55e00;font-weight:600}";
 
 std::string page(std::string_view title, std::string_view body) {
-  return fmt::format("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
-                     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{}</title>\n<style>{}</style>\n"
-                     "</head>\n<body>\n<main>\n{}</main>\n</body>\n</html>\n", escaped(title), kPageStyle, body);
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{}</title>\n<style>{}</style>\n"
+      "</head>\n<body>\n<main>\n{}</main>\n</body>\n</html>\n",
+      escaped(title), kPageStyle, body);
 }
 
 std::string row(const char* tag, const std::vector<std::string>& cells) {
@@ -44,14 +48,15 @@ std::string fits_cell(const Report& r) { return r.memory.fits ? "yes" : "<span c
 std::string reports_table(const std::vector<const Report*>& reports, const Report& base) {
   bool tokens = reports.front()->tokens_per_s.has_value();
   std::string out = "<div class=\"scroll\">\n<table>\n<thead>\n";
-  out += row("th", {"precision", "step", "80% interval", "vs " + escaped(base.precision), tokens ? "tokens/s" : "samples/s", "peak memory", "fits",
-                    "MFU", "kernels", "cost of the run", "bound by"});
+  out += row("th", {"precision", "step", "80% interval", "vs " + escaped(base.precision), tokens ? "tokens/s" : "samples/s",
+                    "peak memory", "fits", "MFU", "kernels", "cost of the run", "bound by"});
   out += "</thead>\n<tbody>\n";
   for (const Report* r : reports)
     out += row("td", {escaped(r->precision), to_text(r->step), fmt::format("{} to {}", to_text(r->step_low), to_text(r->step_high)),
                       fmt::format("{:.2f}x", r->step.value > 0 ? base.step / r->step : 0),
-                      number_text(tokens && r->tokens_per_s ? *r->tokens_per_s : r->samples_per_s), to_text(r->memory.peak), fits_cell(*r),
-                      fmt::format("{:.1f}%", 100 * r->mfu), fmt::format("{}", r->kernels), r->cost_usd ? money_text(*r->cost_usd) : "-", escaped(r->bound)});
+                      number_text(tokens && r->tokens_per_s ? *r->tokens_per_s : r->samples_per_s), to_text(r->memory.peak),
+                      fits_cell(*r), fmt::format("{:.1f}%", 100 * r->mfu), fmt::format("{}", r->kernels),
+                      r->cost_usd ? money_text(*r->cost_usd) : "-", escaped(r->bound)});
   return out + "</tbody>\n</table>\n</div>\n";
 }
 

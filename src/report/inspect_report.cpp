@@ -17,9 +17,7 @@ bool inserted_cast(const Op& op) {
 }
 bool is_view(const Op& op) { return definition(op.kind).family == Family::view; }
 
-DType result_type(const Graph& graph, const Op& op) {
-  return op.output_count ? graph.tensors[graph.output(op)].dtype : op.math;
-}
+DType result_type(const Graph& graph, const Op& op) { return op.output_count ? graph.tensors[graph.output(op)].dtype : op.math; }
 DType operand_type(const Graph& graph, const Op& op) { return op.input_count ? graph.tensors[graph.input(op, 0)].dtype : op.math; }
 
 bool casts_parameter(const Graph& graph, const Op& op) {
@@ -84,7 +82,8 @@ std::string signature(const Graph& graph, const Range& range) {
   std::string out;
   for (std::size_t i = range.first; i < range.last; ++i) {
     const Op& op = graph.ops[graph.ops.id_at(i)];
-    out += fmt::format("{} {} {} {};", static_cast<int>(op.kind), dtype_cell(graph, op), without_numbers(graph.name(op.module)), op.reason.value);
+    out += fmt::format("{} {} {} {};", static_cast<int>(op.kind), dtype_cell(graph, op), without_numbers(graph.name(op.module)),
+                       op.reason.value);
   }
   return out;
 }
@@ -122,8 +121,8 @@ std::string range_title(const Range& range) {
 }
 
 struct Summary {
-  std::map<std::string, std::size_t> by_dtype;        // operators, casts and views aside
-  std::map<std::string, std::size_t> casts_for;       // by the kind of operator that reads the result
+  std::map<std::string, std::size_t> by_dtype;   // operators, casts and views aside
+  std::map<std::string, std::size_t> casts_for;  // by the kind of operator that reads the result
   std::size_t casts = 0, parameter_casts = 0, operators = 0;
 };
 
@@ -162,7 +161,8 @@ std::string summary_text(const Graph& graph, const Style& style) {
   if (s.casts == 0) return out + "  no casts inserted\n";
   out += wrapped("  ", fmt::format("{} casts inserted, by what reads them: {}", s.casts, counts_text(s.casts_for)));
   if (s.parameter_casts)
-    out += wrapped("  ", fmt::format("{} of them cast a parameter (autocast keeps each copy until the region ends)", s.parameter_casts));
+    out += wrapped("  ",
+                   fmt::format("{} of them cast a parameter (autocast keeps each copy until the region ends)", s.parameter_casts));
   return out;
 }
 
@@ -172,8 +172,14 @@ Json op_json(const Graph& graph, std::size_t index, const Op& op) {
     const Tensor& tensor = graph.tensors[id];
     outputs.push_back({{"dtype", to_text(tensor.dtype)}, {"shape", to_text(tensor.shape)}});
   }
-  Json out = {{"index", index}, {"operator", to_text(op.kind)}, {"module", graph.name(op.module)}, {"block", op.block},
-              {"dtype", to_text(op.math)}, {"outputs", std::move(outputs)}, {"inserted_cast", inserted_cast(op)}, {"why", graph.name(op.reason)}};
+  Json out = {{"index", index},
+              {"operator", to_text(op.kind)},
+              {"module", graph.name(op.module)},
+              {"block", op.block},
+              {"dtype", to_text(op.math)},
+              {"outputs", std::move(outputs)},
+              {"inserted_cast", inserted_cast(op)},
+              {"why", graph.name(op.reason)}};
   if (op.kind == OpKind::cast) {
     out["from"] = to_text(operand_type(graph, op));
     out["to"] = to_text(result_type(graph, op));
@@ -231,8 +237,8 @@ std::string common_path(const Graph& graph, const Range& range) {
   return common;
 }
 
-std::string range_table(const Graph& graph, const Range& range, const InspectOptions& options, const std::string& prefix, Notes& notes,
-                        std::size_t& views, const Style& style) {
+std::string range_table(const Graph& graph, const Range& range, const InspectOptions& options, const std::string& prefix,
+                        Notes& notes, std::size_t& views, const Style& style) {
   struct Row {
     std::string kind, dtype, module, why;
     Ink ink;
@@ -249,15 +255,19 @@ std::string range_table(const Graph& graph, const Range& range, const InspectOpt
     path.remove_prefix(std::min(prefix.size(), path.size()));
     Ink ink = op.kind == OpKind::cast ? Ink::magenta : is_16bit(op.math) ? Ink::green : Ink::plain;
     Row row{kind_text(graph, op), dtype_cell(graph, op), path_end(path, 28), notes.letter(graph.name(op.reason)), ink, 1};
-    bool again = !rows.empty() && rows.back().kind == row.kind && rows.back().dtype == row.dtype && rows.back().module == row.module &&
-                 rows.back().why == row.why;
+    bool again = !rows.empty() && rows.back().kind == row.kind && rows.back().dtype == row.dtype &&
+                 rows.back().module == row.module && rows.back().why == row.why;
     if (again) ++rows.back().count;
     else rows.push_back(row);
   }
   if (rows.empty()) return "";
   Table table({{"operator"}, {"", Table::Align::right}, {"dtype"}, {"why"}, {"module"}}, 2);
   for (const Row& row : rows)
-    table.add({{row.kind, row.ink}, {row.count > 1 ? fmt::format("x{}", row.count) : ""}, {row.dtype, row.ink}, {row.why, Ink::dim}, {row.module}});
+    table.add({{row.kind, row.ink},
+               {row.count > 1 ? fmt::format("x{}", row.count) : ""},
+               {row.dtype, row.ink},
+               {row.why, Ink::dim},
+               {row.module}});
   return table.text(style);
 }
 
@@ -265,7 +275,8 @@ std::string range_table(const Graph& graph, const Range& range, const InspectOpt
 
 std::string inspect_text(const Graph& graph, const InspectOptions& options, const Style& style) {
   std::string out = style(Ink::bold, options.title) + '\n';
-  out += wrapped("", "The arithmetic of each operator (a=b where the result is stored as b), and casts: + marks one that was put in.");
+  out +=
+      wrapped("", "The arithmetic of each operator (a=b where the result is stored as b), and casts: + marks one that was put in.");
   std::size_t views = 0;
   Notes notes;
   for (const Range& range : ranges(graph, options.everything)) {
@@ -286,12 +297,17 @@ Json inspect_json(const Graph& graph) {
   for (std::size_t i = 0; i < graph.ops.size(); ++i) operators.push_back(op_json(graph, i, graph.ops[graph.ops.id_at(i)]));
   Summary s = summarise(graph);
   return {{"schema", 1},
-          {"summary", {{"operators", s.operators}, {"by_dtype", s.by_dtype}, {"casts", s.casts}, {"casts_for", s.casts_for}, {"parameter_casts", s.parameter_casts}}},
+          {"summary",
+           {{"operators", s.operators},
+            {"by_dtype", s.by_dtype},
+            {"casts", s.casts},
+            {"casts_for", s.casts_for},
+            {"parameter_casts", s.parameter_casts}}},
           {"operators", std::move(operators)}};
 }
 
-std::string diff_text(const Graph& a, const Graph& b, const std::string& name_a, const std::string& name_b, const InspectOptions& options,
-                      const Style& style) {
+std::string diff_text(const Graph& a, const Graph& b, const std::string& name_a, const std::string& name_b,
+                      const InspectOptions& options, const Style& style) {
   std::string out = style(Ink::bold, options.title) + "\n\n";
   Table table({{"operator"}, {name_a}, {name_b}, {"module"}}, 2);
   std::size_t hidden = 0, shown = 0;

@@ -10,7 +10,7 @@
 namespace precog {
 
 struct InspectOptions {
-  std::string title;      // "bert-large in amp-bf16"
+  std::string title;        // "bert-large in amp-bf16"
   bool everything = false;  // every repeated layer, and views too
 };
 
@@ -18,8 +18,8 @@ std::string inspect_text(const Graph& graph, const InspectOptions& options, cons
 Json inspect_json(const Graph& graph);
 
 // Operators whose arithmetic or result type differs between two precisions of one model, casts aside.
-std::string diff_text(const Graph& a, const Graph& b, const std::string& name_a, const std::string& name_b, const InspectOptions& options,
-                      const Style& style);
+std::string diff_text(const Graph& a, const Graph& b, const std::string& name_a, const std::string& name_b,
+                      const InspectOptions& options, const Style& style);
 Json diff_json(const Graph& a, const Graph& b);
 
 }  // namespace precog

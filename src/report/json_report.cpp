@@ -23,9 +23,9 @@ Json seconds_by_name(const std::map<std::string, Seconds>& parts) {
 }
 
 Json to_json(const MemoryUse& memory) {
-  return {{"parameters", memory.parameters.value},   {"gradients", memory.gradients.value},
-          {"optimizer", memory.optimizer.value},     {"activations", memory.activations.value},
-          {"workspace", memory.workspace.value},     {"fragmentation", memory.fragmentation.value}};
+  return {{"parameters", memory.parameters.value}, {"gradients", memory.gradients.value},
+          {"optimizer", memory.optimizer.value},   {"activations", memory.activations.value},
+          {"workspace", memory.workspace.value},   {"fragmentation", memory.fragmentation.value}};
 }
 
 Json to_json(const Breakdown& breakdown) {

@@ -16,10 +16,8 @@ Seconds exposed_total(const Breakdown& breakdown) {
 
 std::vector<TimePart> time_parts(const Breakdown& b) {
   std::string communication = "communication";
-  if (b.exposed_communication.size() == 1)
-    communication = "exposed " + b.exposed_communication.begin()->first;
-  else if (b.exposed_communication.size() > 1)
-    communication = "exposed comm.";
+  if (b.exposed_communication.size() == 1) communication = "exposed " + b.exposed_communication.begin()->first;
+  else if (b.exposed_communication.size() > 1) communication = "exposed comm.";
   return {{"forward", "forward", b.forward, kColourForward, Ink::blue},
           {"backward", "backward", b.backward, kColourBackward, Ink::cyan},
           {"optimizer", "optimizer", b.optimizer, kColourOptimizer, Ink::yellow},
@@ -32,9 +30,12 @@ std::vector<TimePart> time_parts(const Breakdown& b) {
 
 std::vector<MemoryPart> memory_parts(const MemoryUse& m) {
   Bytes outside = m.device - m.reserved;  // the CUDA context, NCCL's buffers
-  return {{"parameters", m.parameters, kColourForward},       {"gradients", m.gradients, kColourBackward},
-          {"optimizer", m.optimizer, kColourOptimizer},       {"activations", m.activations, kColourCommunication},
-          {"workspace", m.workspace, kColourCasts},           {"fragmentation", m.fragmentation, kColourBubble},
+  return {{"parameters", m.parameters, kColourForward},
+          {"gradients", m.gradients, kColourBackward},
+          {"optimizer", m.optimizer, kColourOptimizer},
+          {"activations", m.activations, kColourCommunication},
+          {"workspace", m.workspace, kColourCasts},
+          {"fragmentation", m.fragmentation, kColourBubble},
           {"context", Bytes{std::max<std::int64_t>(outside.value, 0)}, kColourLossScaling}};
 }
 
@@ -66,7 +67,9 @@ std::vector<std::string> provenance_lines(const Report& report) {
       what.resize(kNamed);
       what.push_back(fmt::format("{} more", group.what.size() - kNamed));
     }
-    std::string share = group.share > 0 ? fmt::format(" ({} of {})", percent_text(group.share), group.what.front() == "host" ? "the step" : "GPU time") : std::string();
+    std::string share = group.share > 0 ? fmt::format(" ({} of {})", percent_text(group.share),
+                                                      group.what.front() == "host" ? "the step" : "GPU time")
+                                        : std::string();
     bool says_kind = group.source.rfind(group.kind, 0) == 0;  // "estimate: eager PyTorch on ..."
     std::string source = group.source.empty() ? group.kind : says_kind ? group.source : group.kind + ": " + group.source;
     lines.push_back(fmt::format("{}{}: {}", join(what, ", "), share, source));

@@ -13,8 +13,8 @@ struct TimePart {
   const char* key;    // as in the JSON report
   std::string label;  // for people
   Seconds time;
-  const char* colour; // of a picture
-  Ink ink;            // of a terminal
+  const char* colour;  // of a picture
+  Ink ink;             // of a terminal
 };
 
 // All of them, zeros included, in the order of the step; together they are the step.

@@ -61,8 +61,18 @@ struct ToyTimeline {
   Timeline timeline;
 
   ToyTimeline() {
-    TensorId in = graph.add_tensor({.shape = Shape({4, 4}), .dtype = DType::fp32, .role = Role::input, .requires_grad = false, .storage = {}, .name = graph.intern("x")});
-    TensorId out = graph.add_tensor({.shape = Shape({4, 4}), .dtype = DType::bf16, .role = Role::activation, .requires_grad = false, .storage = {}, .name = {}});
+    TensorId in = graph.add_tensor({.shape = Shape({4, 4}),
+                                    .dtype = DType::fp32,
+                                    .role = Role::input,
+                                    .requires_grad = false,
+                                    .storage = {},
+                                    .name = graph.intern("x")});
+    TensorId out = graph.add_tensor({.shape = Shape({4, 4}),
+                                     .dtype = DType::bf16,
+                                     .role = Role::activation,
+                                     .requires_grad = false,
+                                     .storage = {},
+                                     .name = {}});
     Op op;
     op.kind = OpKind::cast;
     op.math = DType::bf16;
@@ -92,12 +102,16 @@ struct ToyTimeline {
 
 TEST_CASE("JsonReportHasEveryFieldOfTheContract") {
   Json json = to_json(example_report("amp-bf16", 0.1));
-  for (const char* key : {"step_s", "step_s_low", "step_s_high", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "mfu_bf16",
-                          "tflops_per_gpu", "peak_bytes", "reserved_bytes", "device_bytes", "fits", "memory", "total_s", "cost_usd", "breakdown",
-                          "by_dtype", "by_op_class", "kernels", "gpu_busy_s", "host_s", "bound", "provenance", "warnings", "request", "schema"})
+  for (const char* key : {"step_s",      "step_s_low", "step_s_high",    "samples_per_s", "tokens_per_s",   "tokens_per_s_per_gpu",
+                          "mfu",         "mfu_bf16",   "tflops_per_gpu", "peak_bytes",    "reserved_bytes", "device_bytes",
+                          "fits",        "memory",     "total_s",        "cost_usd",      "breakdown",      "by_dtype",
+                          "by_op_class", "kernels",    "gpu_busy_s",     "host_s",        "bound",          "provenance",
+                          "warnings",    "request",    "schema"})
     CHECK_MESSAGE(json.contains(key), key);
-  for (const char* key : {"parameters", "gradients", "optimizer", "activations", "workspace", "fragmentation"}) CHECK(json["memory"].contains(key));
-  for (const char* key : {"forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "host"})
+  for (const char* key : {"parameters", "gradients", "optimizer", "activations", "workspace", "fragmentation"})
+    CHECK(json["memory"].contains(key));
+  for (const char* key :
+       {"forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "host"})
     CHECK(json["breakdown"].contains(key));
   CHECK(json["schema"] == 1);
   CHECK(json["total_s"].is_null());
@@ -235,7 +249,7 @@ TEST_CASE("TraceIsJsonOfTheLastStep") {
   CHECK(events[0]["tid"] == 0);
   CHECK(events[0]["ts"].get<double>() == doctest::Approx(0));
   CHECK(events[1]["tid"] == 1);
-  CHECK(events[1]["ts"].get<double>() == doctest::Approx(3));   // waits for the first step's kernel
+  CHECK(events[1]["ts"].get<double>() == doctest::Approx(3));  // waits for the first step's kernel
   CHECK(events[1]["dur"].get<double>() == doctest::Approx(3));
   CHECK(events[1]["name"] == "cast");
   CHECK(events[1]["args"]["dtype"] == "bf16");

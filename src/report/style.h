@@ -25,7 +25,7 @@ std::string number_text(double value);   // "1.096 M", "137 k", "12.3"
 std::string money_text(double dollars);  // "$5,120", "$0.0042"
 std::string percent_text(double share);  // 0.432 -> "43%", 0.004 -> "0.4%"
 
-std::size_t display_width(std::string_view text);  // code points, colour codes not counted
+std::size_t display_width(std::string_view text);                 // code points, colour codes not counted
 std::string shortened(std::string_view text, std::size_t width);  // ends in ".." when cut
 
 // Lines of at most kTextWidth columns: the first starts with `first`, the others with as many blanks.

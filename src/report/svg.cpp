@@ -24,20 +24,24 @@ constexpr const char* kSvgStyle =
 
 std::string open_svg(double height, std::string_view id, std::string_view title, std::string_view description) {
   return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pc\" viewBox=\"0 0 {0} {1:.0f}\" width=\"{0}\" height=\"{1:.0f}\" role=\"img\" "
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"pc\" viewBox=\"0 0 {0} {1:.0f}\" width=\"{0}\" height=\"{1:.0f}\" "
+      "role=\"img\" "
       "aria-labelledby=\"{2}-t {2}-d\">\n<title id=\"{2}-t\">{3}</title>\n<desc id=\"{2}-d\">{4}</desc>\n{5}"
       "<rect class=\"bg\" width=\"100%\" height=\"100%\"/>\n",
       kWidth, height, id, escaped(title), escaped(description), kSvgStyle);
 }
 
 std::string label(double x, double y, std::string_view css, std::string_view anchor, std::string_view text) {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\" text-anchor=\"{}\">{}</text>\n", x, y, css, anchor, escaped(text));
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\" text-anchor=\"{}\">{}</text>\n", x, y, css, anchor,
+                     escaped(text));
 }
 
 std::string box(double x, double y, double width, double height, std::string_view fill, std::string_view tip, double opacity = 1) {
   std::string faded = opacity < 1 ? fmt::format(" fill-opacity=\"{:.2f}\"", opacity) : std::string();
-  return fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{} class=\"c\" stroke-width=\"0.5\">"
-                     "<title>{}</title></rect>\n", x, y, width, height, fill, faded, escaped(tip));
+  return fmt::format(
+      "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{} class=\"c\" stroke-width=\"0.5\">"
+      "<title>{}</title></rect>\n",
+      x, y, width, height, fill, faded, escaped(tip));
 }
 
 struct LegendItem {
@@ -88,15 +92,18 @@ std::string step_bar(const Report& r, double y, double height, double most) {
     double width = most > 0 ? kPlot * part.time.value / most : 0;
     if (width <= 0) continue;
     double share = r.step.value > 0 ? part.time / r.step : 0;
-    out += box(x, y, width, height, part.colour, fmt::format("{}, {}: {} ({})", r.precision, part.label, to_text(part.time), percent_text(share)));
+    out += box(x, y, width, height, part.colour,
+               fmt::format("{}, {}: {} ({})", r.precision, part.label, to_text(part.time), percent_text(share)));
     x += width;
   }
   // The 80% interval as a whisker on the bar's end.
   auto at = [&](Seconds s) { return kLeft + (most > 0 ? kPlot * std::min(s.value / most, 1.0) : 0); };
   double middle = y + height / 2;
-  out += fmt::format("<path class=\"w\" fill=\"none\" d=\"M{0:.1f} {2:.1f}H{1:.1f}M{0:.1f} {3:.1f}v8M{1:.1f} {3:.1f}v8\"><title>{4}</title></path>\n",
-                     at(r.step_low), at(r.step_high), middle, middle - 4,
-                     escaped(fmt::format("80% interval: {} to {}", to_text(r.step_low), to_text(r.step_high))));
+  out += fmt::format(
+      "<path class=\"w\" fill=\"none\" d=\"M{0:.1f} {2:.1f}H{1:.1f}M{0:.1f} {3:.1f}v8M{1:.1f} "
+      "{3:.1f}v8\"><title>{4}</title></path>\n",
+      at(r.step_low), at(r.step_high), middle, middle - 4,
+      escaped(fmt::format("80% interval: {} to {}", to_text(r.step_low), to_text(r.step_high))));
   return out;
 }
 
@@ -147,12 +154,23 @@ std::string escaped(std::string_view text) {
   std::string out;
   for (char c : clean) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' ? ' ' : c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t' ? ' ' : c;
     }
   }
   return out;
@@ -186,7 +204,8 @@ std::string memory_svg(const Report& report) {
     x += width;
   }
   double capacity = kLeft + (most > 0 ? kPlot * static_cast<double>(m.capacity.value) / most : 0);
-  body += fmt::format("<line class=\"w\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\"/>\n", capacity, kTop - 8, kTop + kBar + 8);
+  body += fmt::format("<line class=\"w\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\"/>\n", capacity, kTop - 8,
+                      kTop + kBar + 8);
   body += label(capacity, kTop + kBar + 22, "m", "end", "capacity " + to_text(m.capacity));
   body += label(kLeft - 8, kTop + 18, "t", "end", m.fits ? "fits" : "does not fit");
   double legend_y = kTop + kBar + 48;
@@ -208,8 +227,8 @@ std::string timeline_svg(const TimelineView& view) {
     body += label(kLeft - 8, base - 12, "t", "end", kNames[track]);
     for (const TimelineBlock& block : view.tracks[track]) {
       double x = kLeft + kPlot * block.start, width = kPlot * (block.end - block.start), height = kHeight * block.busy;
-      body += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{}/>\n", x, base - height, width, height,
-                          colour(block.activity), block.earlier_step ? " fill-opacity=\"0.35\"" : "");
+      body += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"{}/>\n", x, base - height,
+                          width, height, colour(block.activity), block.earlier_step ? " fill-opacity=\"0.35\"" : "");
       seen[static_cast<std::size_t>(block.activity)] = true;
       earlier = earlier || block.earlier_step;
     }

@@ -35,7 +35,8 @@ std::string breakdown_table(const Report& r, const Style& style) {
     if (part.time.value <= 0) continue;
     double share = r.step.value > 0 ? part.time / r.step : 0;
     std::string bar = style(part.ink, style.bar(share, kBarWidth));
-    std::string line = fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), to_text(part.time), percent_text(share), bar);
+    std::string line =
+        fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), to_text(part.time), percent_text(share), bar);
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out += line + '\n';
   }
@@ -64,18 +65,22 @@ std::string run_line(const Report& r) {
 
 std::string text_report(const Report& r, const Style& style) {
   std::string gpus = r.gpus > 1 ? fmt::format("{} x {}", r.gpus, r.gpu_title) : r.gpu_title;
-  std::string title = fmt::format("{} ({} parameters) in {} on {}", r.model, number_text(static_cast<double>(r.parameters)), r.precision, gpus);
+  std::string title =
+      fmt::format("{} ({} parameters) in {} on {}", r.model, number_text(static_cast<double>(r.parameters)), r.precision, gpus);
   std::string out = style(Ink::bold, wrapped("", title));
   out += wrapped("", job_line(r) + (r.precision_title.empty() ? "" : "; " + r.precision_title));
   out += '\n';
-  out += field(style, "step", fmt::format("{}   (80% interval: {} to {})", style(Ink::bold, to_text(r.step)), to_text(r.step_low),
-                                          to_text(r.step_high)));
+  out += field(
+      style, "step",
+      fmt::format("{}   (80% interval: {} to {})", style(Ink::bold, to_text(r.step)), to_text(r.step_low), to_text(r.step_high)));
   out += field(style, "throughput", throughput(r));
   out += field(style, "memory", memory_line(r, style));
-  out += field(style, "efficiency", fmt::format("MFU {:.1f}% ({:.1f}% of the bf16 peak), {:.4g} TFLOP/s per GPU", 100 * r.mfu,
-                                                100 * r.mfu_bf16, r.tflops_per_gpu));
-  out += field(style, "bound by", fmt::format("{}; GPU busy {} ({}), host busy {}", style(Ink::bold, r.bound), to_text(r.gpu_busy),
-                                              percent_text(r.step.value > 0 ? r.gpu_busy / r.step : 0), to_text(r.host)));
+  out += field(style, "efficiency",
+               fmt::format("MFU {:.1f}% ({:.1f}% of the bf16 peak), {:.4g} TFLOP/s per GPU", 100 * r.mfu, 100 * r.mfu_bf16,
+                           r.tflops_per_gpu));
+  out += field(style, "bound by",
+               fmt::format("{}; GPU busy {} ({}), host busy {}", style(Ink::bold, r.bound), to_text(r.gpu_busy),
+                           percent_text(r.step.value > 0 ? r.gpu_busy / r.step : 0), to_text(r.host)));
   std::string kernels = fmt::format("{} launched per step", r.kernels);
   if (r.cast_kernels > 0) kernels += fmt::format(", {:.0f} of them casts", r.cast_kernels);
   out += field(style, "kernels", kernels);

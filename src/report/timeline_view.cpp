@@ -10,26 +10,42 @@ namespace precog {
 
 const char* to_text(Activity activity) {
   switch (activity) {
-    case Activity::forward: return "forward";
-    case Activity::backward: return "backward";
-    case Activity::optimizer: return "optimizer";
-    case Activity::casts: return "casts";
-    case Activity::loss_scaling: return "loss scaling";
-    case Activity::communication: return "communication";
-    case Activity::other: case Activity::kCount: break;
+    case Activity::forward:
+      return "forward";
+    case Activity::backward:
+      return "backward";
+    case Activity::optimizer:
+      return "optimizer";
+    case Activity::casts:
+      return "casts";
+    case Activity::loss_scaling:
+      return "loss scaling";
+    case Activity::communication:
+      return "communication";
+    case Activity::other:
+    case Activity::kCount:
+      break;
   }
   return "other";
 }
 
 const char* colour(Activity activity) {
   switch (activity) {
-    case Activity::forward: return kColourForward;
-    case Activity::backward: return kColourBackward;
-    case Activity::optimizer: return kColourOptimizer;
-    case Activity::casts: return kColourCasts;
-    case Activity::loss_scaling: return kColourLossScaling;
-    case Activity::communication: return kColourCommunication;
-    case Activity::other: case Activity::kCount: break;
+    case Activity::forward:
+      return kColourForward;
+    case Activity::backward:
+      return kColourBackward;
+    case Activity::optimizer:
+      return kColourOptimizer;
+    case Activity::casts:
+      return kColourCasts;
+    case Activity::loss_scaling:
+      return kColourLossScaling;
+    case Activity::communication:
+      return kColourCommunication;
+    case Activity::other:
+    case Activity::kCount:
+      break;
   }
   return kColourBubble;
 }
@@ -41,11 +57,18 @@ Activity activity_of(const TimelineParts& parts, std::size_t task) {
   if (call.collective) return Activity::communication;
   if (call.family == Family::cast) return Activity::casts;
   switch (call.phase) {
-    case Phase::forward: return Activity::forward;
-    case Phase::recompute: case Phase::backward: case Phase::accumulate: return Activity::backward;
-    case Phase::gradient_sync: return Activity::communication;
-    case Phase::loss_scaling: return Activity::loss_scaling;
-    case Phase::optimizer: return Activity::optimizer;
+    case Phase::forward:
+      return Activity::forward;
+    case Phase::recompute:
+    case Phase::backward:
+    case Phase::accumulate:
+      return Activity::backward;
+    case Phase::gradient_sync:
+      return Activity::communication;
+    case Phase::loss_scaling:
+      return Activity::loss_scaling;
+    case Phase::optimizer:
+      return Activity::optimizer;
   }
   return Activity::other;
 }

@@ -59,8 +59,14 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   out += fmt::format(R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})", json_text(title));
   for (std::size_t track = 0; track < kTrackNames.size(); ++track) {
-    out += fmt::format(",\n" R"({{"ph":"M","pid":1,"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})", track, kTrackNames[track]);
-    out += fmt::format(",\n" R"({{"ph":"M","pid":1,"tid":{0},"name":"thread_sort_index","args":{{"sort_index":{0}}}}})", track);
+    out += fmt::format(
+        ",\n"
+        R"({{"ph":"M","pid":1,"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})",
+        track, kTrackNames[track]);
+    out += fmt::format(
+        ",\n"
+        R"({{"ph":"M","pid":1,"tid":{0},"name":"thread_sort_index","args":{{"sort_index":{0}}}}})",
+        track);
   }
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (labels[i].step == last && parts.timeline.spans[i].end > parts.timeline.spans[i].start)

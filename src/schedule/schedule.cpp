@@ -17,40 +17,52 @@ bool once_per_step(Phase phase) { return phase == Phase::gradient_sync || phase 
 
 }  // namespace
 
-Seconds host_time(const Call& call, const KernelProgram& program, const Graph& graph, const HostSpec& host, bool autocast) {
-  std::int64_t launches = 0;
-  for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
-  const Seconds more = host.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
+HostTimes::HostTimes(const HostSpec& host) : host_(host) {
+  for (std::size_t i = 0; i < kFamilies; ++i) {
+    const std::string family(to_text(static_cast<Family>(i)));
+    auto look_up = [&](const std::map<std::string, Seconds>& table) {
+      auto known = table.find(family);
+      return known == table.end() ? table.at("default") : known->second;
+    };
+    forward_[i] = look_up(host.forward);
+    backward_[i] = look_up(host.backward);
+  }
+}
+
+Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
+  const auto family = static_cast<std::size_t>(call.family);
   switch (call.phase) {
     case Phase::forward:
     case Phase::recompute: {
-      if (call.family == Family::view) return host.view_op;
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
-      if (cast && cast->by_autocast) return host.backward_op;  // made by the dispatcher: no Python around it
-      return host.forward_op + (autocast ? host.autocast_op : Seconds{}) + more;
+      return cast && cast->by_autocast ? host_.autocast_cast : forward_[family];
     }
     case Phase::backward:
     case Phase::accumulate:
-    case Phase::gradient_sync:
-      return (call.family == Family::view ? host.view_op * 0.5 : host.backward_op) + more;
+    case Phase::gradient_sync: return backward_[family];
     case Phase::loss_scaling:
-    case Phase::optimizer:
-      return host.optimizer_op + more;
+    case Phase::optimizer: {
+      std::int64_t launches = 0;
+      for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
+      return host_.optimizer_op + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
+    }
   }
   return {};
 }
 
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, const Graph& graph,
-                       const HostSpec& host, const ScheduleOptions& options) {
+                       const HostSpec& host, std::int64_t micro_batches) {
   ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
   const std::size_t calls = program.calls.size();
   std::vector<Picoseconds> host_ps(calls), gpu_ps(calls);
   std::vector<std::int32_t> launches(calls);
-  std::size_t last_collective = calls, first_optimizer = calls;
+  std::size_t last_collective = calls, first_optimizer = calls, last_backward = calls;
+  std::int64_t tensors = 0;
+  const HostTimes host_time(host);
   for (std::size_t i = 0; i < calls; ++i) {
     const Call& call = program.calls[i];
-    host_ps[i] = picoseconds(host_time(call, program, graph, host, options.autocast));
+    host_ps[i] = picoseconds(host_time(call, program, graph));
     Seconds busy{};
     for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
       busy += costs[call.first_kernel + k].total;
@@ -58,15 +70,20 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
     }
     gpu_ps[i] = picoseconds(busy);
     if (call.collective) last_collective = i;
+    if (call.phase == Phase::backward) last_backward = i;
+    const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes);
+    if (many) tensors = many->tensors;
     if (call.phase == Phase::optimizer && first_optimizer == calls) {
       first_optimizer = i;
-      if (const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes))
-        host_ps[i] += picoseconds(host.optimizer_tensor * static_cast<double>(many->tensors));
+      host_ps[i] += picoseconds(host.optimizer_tensor * static_cast<double>(tensors));
     }
+    if (graph.ops[call.op].kind == OpKind::unscale_and_check) host_ps[i] += picoseconds(host.loss_scaler);
   }
+  // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
+  if (last_backward < calls) host_ps[last_backward] += picoseconds(host.parameter_gradient * static_cast<double>(tensors));
 
   Schedule schedule;
-  schedule.micro_batches_laid_out = std::min(options.micro_batches, kMicroBatches);
+  schedule.micro_batches_laid_out = std::min(micro_batches, kMicroBatches);
   schedule.graph.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
   schedule.labels.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
 

@@ -3,6 +3,7 @@
 // the host may run ahead of the GPU into the next step unless something makes it wait.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "cost/cost.h"
@@ -27,16 +28,20 @@ struct Schedule {
   std::int64_t micro_batches_laid_out = 1;  // the rest repeat the last one
 };
 
-struct ScheduleOptions {
-  bool autocast = false;  // the dispatcher consults autocast for each forward operator
-  std::int64_t micro_batches = 1;
-};
-
-// `costs` is one per kernel of the program.
+// `costs` is one per kernel of the program; `micro_batches` make one optimizer step.
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, const Graph& graph,
-                       const HostSpec& host, const ScheduleOptions& options);
+                       const HostSpec& host, std::int64_t micro_batches);
 
-// How long the host needs to issue one call.
-Seconds host_time(const Call& call, const KernelProgram& program, const Graph& graph, const HostSpec& host, bool autocast);
+// How long the host needs to issue each call, by family and phase.
+class HostTimes {
+ public:
+  explicit HostTimes(const HostSpec& host);
+  Seconds operator()(const Call& call, const KernelProgram& program, const Graph& graph) const;
+
+ private:
+  static constexpr std::size_t kFamilies = static_cast<std::size_t>(Family::host) + 1;
+  const HostSpec& host_;
+  std::array<Seconds, kFamilies> forward_, backward_;
+};
 
 }  // namespace precog

@@ -12,8 +12,8 @@ namespace {
 
 HostSpec host(double op_us) {
   HostSpec host;
-  host.forward_op = host.backward_op = host.optimizer_op = microseconds(op_us);
-  host.view_op = host.autocast_op = host.kernel_launch = host.optimizer_tensor = host.step = {};
+  host.forward = host.backward = {{"default", microseconds(op_us)}, {"view", {}}};
+  host.autocast_cast = host.optimizer_op = microseconds(op_us);
   host.synchronise = microseconds(1);
   return host;
 }
@@ -28,11 +28,13 @@ Run run(const PrecisionRecipe& recipe, double op_us, double kernel_us) {
   const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
   std::vector<KernelCost> costs(program.kernels.size());
   for (KernelCost& cost : costs) cost.total = microseconds(kernel_us);
-  const Schedule schedule = make_schedule(program, costs, step.graph, host(op_us), {});
+  const Schedule schedule = make_schedule(program, costs, step.graph, host(op_us), 1);
   const Timeline timeline = simulate(schedule.graph);
   auto end = [&](std::size_t i) { return timeline.spans[static_cast<std::size_t>(schedule.last_task[i])].end; };
   Run out{static_cast<double>(end(2) - end(1)) * 1e-6, 0, kernel_us * static_cast<double>(program.kernels.size())};
-  for (const Call& call : program.calls) out.host_us += host_time(call, program, step.graph, host(op_us), false).value * 1e6;
+  const HostSpec spec = host(op_us);
+  const HostTimes host_time(spec);
+  for (const Call& call : program.calls) out.host_us += host_time(call, program, step.graph).value * 1e6;
   return out;
 }
 

@@ -22,15 +22,23 @@ Result<HostSpec> parse_host(const Json& json, const std::string& where) {
     if (auto value = file.quantity<Seconds>(key)) target = *value;
     else if (!file.has(key)) file.problem(key, "is missing");
   };
-  required("forward_op", host.forward_op);
-  required("view_op", host.view_op);
-  required("autocast_op", host.autocast_op);
-  required("backward_op", host.backward_op);
+  auto by_family = [&](std::string_view key, std::map<std::string, Seconds>& target) {
+    JsonReader table = file.required_object(key);
+    for (const std::string& family : table.keys())
+      if (auto value = table.quantity<Seconds>(family)) target[family] = *value;
+    if (!target.contains("default")) table.problem("default", "is missing: what families not listed cost");
+  };
+  by_family("forward", host.forward);
+  by_family("backward", host.backward);
+  required("autocast_cast", host.autocast_cast);
+  required("parameter_gradient", host.parameter_gradient);
   required("optimizer_op", host.optimizer_op);
   required("optimizer_tensor", host.optimizer_tensor);
+  required("loss_scaler", host.loss_scaler);
   required("kernel_launch", host.kernel_launch);
   required("synchronise", host.synchronise);
   required("step", host.step);
+  for (const std::string& source : host.sources) host.estimated = host.estimated || source.starts_with("estimate");
   file.reject_unknown_keys();
   if (!problems.empty()) return fail(std::move(problems));
   return host;

@@ -2,6 +2,7 @@
 // Read from data/hosts/<name>.json. A property of the machine, not of the GPU.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,16 +14,19 @@ namespace precog {
 struct HostSpec {
   std::string name, title;
   std::vector<std::string> aliases;
-  Seconds forward_op;      // one framework operator called from Python, output allocated, autograd node made
-  Seconds view_op;         // one that launches nothing: view, transpose, slice
-  Seconds autocast_op;     // added to each operator that autocast looks at
-  Seconds backward_op;     // one operator run by autograd's thread
-  Seconds optimizer_op;    // one multi-tensor call of the optimizer
-  Seconds optimizer_tensor;  // per parameter: the optimizer's Python loop around those calls
-  Seconds kernel_launch;   // each launch after the first within one call
-  Seconds synchronise;     // a read-back after the GPU has finished
-  Seconds step;            // per step: the user's loop, zero_grad, the module calls outside operators
+  // By operator family ("gemm", "pointwise", "view" ...), with "default" for the rest; every launch of the call included.
+  std::map<std::string, Seconds> forward;   // called from Python: output allocated, autograd node made
+  std::map<std::string, Seconds> backward;  // run by autograd's thread
+  Seconds autocast_cast;                    // a cast that autocast makes inside another call
+  Seconds parameter_gradient;               // handing one finished gradient to its parameter
+  Seconds optimizer_op;                     // one multi-tensor call of the optimizer
+  Seconds optimizer_tensor;                 // per parameter: the optimizer's Python loop around those calls
+  Seconds loss_scaler;                      // per step: GradScaler's own bookkeeping
+  Seconds kernel_launch;                    // each launch after the first within one multi-tensor call
+  Seconds synchronise;                      // a read-back after the GPU has finished
+  Seconds step;                             // per step: the user's loop, zero_grad
   std::vector<std::string> sources;
+  bool estimated = false;                   // the sources say that the figures are estimates
 };
 
 Result<HostSpec> parse_host(const Json& json, const std::string& where);

@@ -64,7 +64,8 @@ void keep(RunsFile& file, const Json& json, std::size_t line) {
     return;
   }
   std::string id = fmt::format("line {}", line);
-  if (json.is_object() && json.contains("id") && json["id"].is_string()) id = fmt::format("{} (line {})", json["id"].get<std::string>(), line);
+  if (json.is_object() && json.contains("id") && json["id"].is_string())
+    id = fmt::format("{} (line {})", json["id"].get<std::string>(), line);
   file.unreadable.push_back({id, reason});
 }
 
@@ -73,17 +74,41 @@ struct ColumnPlace {
   const char* column;
   const char* pointer;
 };
-constexpr ColumnPlace kColumns[] = {
-    {"id", "/id"}, {"source", "/source"},
-    {"step_s", "/measured/step_s"}, {"peak_bytes", "/measured/peak_bytes"}, {"gpu_busy_s", "/measured/gpu_busy_s"}, {"oom", "/measured/oom"},
-    {"model", "/request/model"}, {"batch", "/request/batch"}, {"seq", "/request/seq"}, {"src_seq", "/request/src_seq"},
-    {"global_batch", "/request/global_batch"}, {"precision", "/request/precision"}, {"mode", "/request/mode"},
-    {"optimizer", "/request/optimizer"}, {"optimizer_impl", "/request/optimizer_impl"}, {"recompute", "/request/recompute"},
-    {"host", "/request/host"}, {"software", "/request/software"}, {"stack", "/request/stack"}, {"attention", "/request/attention"},
-    {"memory_format", "/request/memory_format"}, {"layers", "/request/layers"}, {"allow_emulated", "/request/allow_emulated"},
-    {"gpu", "/request/cluster/gpu"}, {"gpus", "/request/cluster/gpus"}, {"gpus_per_node", "/request/cluster/gpus_per_node"},
-    {"network", "/request/cluster/network"}, {"dp", "/request/plan/dp"}, {"fsdp", "/request/plan/fsdp"}, {"tp", "/request/plan/tp"},
-    {"sp", "/request/plan/sp"}, {"pp", "/request/plan/pp"}, {"vpp", "/request/plan/vpp"}, {"cp", "/request/plan/cp"}, {"ep", "/request/plan/ep"}};
+constexpr ColumnPlace kColumns[] = {{"id", "/id"},
+                                    {"source", "/source"},
+                                    {"step_s", "/measured/step_s"},
+                                    {"peak_bytes", "/measured/peak_bytes"},
+                                    {"gpu_busy_s", "/measured/gpu_busy_s"},
+                                    {"oom", "/measured/oom"},
+                                    {"model", "/request/model"},
+                                    {"batch", "/request/batch"},
+                                    {"seq", "/request/seq"},
+                                    {"src_seq", "/request/src_seq"},
+                                    {"global_batch", "/request/global_batch"},
+                                    {"precision", "/request/precision"},
+                                    {"mode", "/request/mode"},
+                                    {"optimizer", "/request/optimizer"},
+                                    {"optimizer_impl", "/request/optimizer_impl"},
+                                    {"recompute", "/request/recompute"},
+                                    {"host", "/request/host"},
+                                    {"software", "/request/software"},
+                                    {"stack", "/request/stack"},
+                                    {"attention", "/request/attention"},
+                                    {"memory_format", "/request/memory_format"},
+                                    {"layers", "/request/layers"},
+                                    {"allow_emulated", "/request/allow_emulated"},
+                                    {"gpu", "/request/cluster/gpu"},
+                                    {"gpus", "/request/cluster/gpus"},
+                                    {"gpus_per_node", "/request/cluster/gpus_per_node"},
+                                    {"network", "/request/cluster/network"},
+                                    {"dp", "/request/plan/dp"},
+                                    {"fsdp", "/request/plan/fsdp"},
+                                    {"tp", "/request/plan/tp"},
+                                    {"sp", "/request/plan/sp"},
+                                    {"pp", "/request/plan/pp"},
+                                    {"vpp", "/request/plan/vpp"},
+                                    {"cp", "/request/plan/cp"},
+                                    {"ep", "/request/plan/ep"}};
 
 std::string pointer_of(const std::string& column) {
   for (const ColumnPlace& place : kColumns)
@@ -108,8 +133,9 @@ std::string pointer_of(const std::string& column) {
 }
 
 bool is_text_field(std::string_view pointer) {
-  static const std::set<std::string_view> kText = {"id", "source", "model", "precision", "mode", "optimizer", "optimizer_impl", "recompute", "host",
-                                                   "software", "stack", "attention", "memory_format", "gpu", "network", "fsdp", "schedule"};
+  static const std::set<std::string_view> kText = {
+      "id",       "source", "model",     "precision",     "mode", "optimizer", "optimizer_impl", "recompute", "host",
+      "software", "stack",  "attention", "memory_format", "gpu",  "network",   "fsdp",           "schedule"};
   return kText.count(pointer.substr(pointer.rfind('/') + 1)) > 0;
 }
 

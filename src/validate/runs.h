@@ -15,7 +15,7 @@ struct MeasuredRun {
   std::size_t line = 0;  // of the file, from 1
   Json request;
   std::optional<double> step_s, gpu_busy_s, peak_bytes;
-  bool oom = false;      // the run ran out of memory: it has no step
+  bool oom = false;  // the run ran out of memory: it has no step
 };
 
 struct UnreadableRun {

@@ -141,8 +141,9 @@ std::string group_key(const Pair& pair, const std::string& by) {
 }
 
 int precision_rank(const std::string& name) {
-  static const std::vector<std::string> kOrder = {"fp32", "fp32-default", "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16",
-                                                  "bf16-master", "fp16-master", "fsdp-bf16", "fsdp-bf16-fp32reduce", "fp8"};
+  static const std::vector<std::string> kOrder = {
+      "fp32",      "fp32-default",         "tf32", "bf16", "fp16", "amp-bf16", "amp-fp16", "bf16-master", "fp16-master",
+      "fsdp-bf16", "fsdp-bf16-fp32reduce", "fp8"};
   auto it = std::find(kOrder.begin(), kOrder.end(), name);
   return static_cast<int>(it - kOrder.begin());
 }
@@ -159,7 +160,10 @@ std::map<std::string, SpeedupSummary> speedups(const std::vector<Pair>& pairs) {
   std::map<std::string, std::map<std::string, ByPrecision>> jobs;  // request, then source
   for (const Pair& pair : pairs) {
     if (!pair.report || !pair.run->step_s || pair.run->oom) continue;
-    nlohmann::json job = nlohmann::json::parse(pair.run->request.dump(-1, ' ', false, Json::error_handler_t::replace));  // sorted keys
+    // The request as understood, so that aliases and spelled-out defaults do not part what is equal; keys sorted.
+    const Json& understood =
+        pair.report->request.is_object() && !pair.report->request.empty() ? pair.report->request : pair.run->request;
+    nlohmann::json job = nlohmann::json::parse(understood.dump(-1, ' ', false, Json::error_handler_t::replace));
     job.erase("precision");
     std::string precision = field_of(pair, "precision");
     Mean& mean = jobs[job.dump()][pair.run->source][{precision_rank(precision), precision}];
@@ -172,7 +176,8 @@ std::map<std::string, SpeedupSummary> speedups(const std::vector<Pair>& pairs) {
     for (auto a = times.begin(); a != times.end(); ++a)
       for (auto b = std::next(a); b != times.end(); ++b) {
         auto ratio = [&](double Mean::*time) {
-          return (a->second.*time / static_cast<double>(a->second.count)) / (b->second.*time / static_cast<double>(b->second.count));
+          return (a->second.*time / static_cast<double>(a->second.count)) /
+                 (b->second.*time / static_cast<double>(b->second.count));
         };
         errors[a->first.second + "->" + b->first.second].add(per_cent(ratio(&Mean::predicted), ratio(&Mean::measured)));
       }

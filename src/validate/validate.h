@@ -45,7 +45,7 @@ struct Count {
 
 struct ValidationReport {
   ErrorSummary overall;
-  std::map<std::string, ErrorSummary> groups;  // "precision=amp-bf16"
+  std::map<std::string, ErrorSummary> groups;      // "precision=amp-bf16"
   std::map<std::string, SpeedupSummary> speedups;  // "fp32->amp-bf16"
   std::vector<UnreadableRun> unpredicted;
   std::vector<ValidatedRun> runs;

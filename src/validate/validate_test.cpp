@@ -76,7 +76,8 @@ TEST_CASE("NothingIsDropped") {
 
 TEST_CASE("SpeedupsPairRunsThatDifferInPrecisionOnly") {
   // Measured 4x, predicted 5x: 25% off. The batch of "other" differs: it pairs with nothing.
-  RunsFile file = parse_runs_jsonl(run("a", "amp-bf16", 1.0, 1.0) + run("b", "fp32", 5.0, 4.0) + run("other", "fp32", 9.0, 9.0, ", \"batch\": 2"));
+  RunsFile file = parse_runs_jsonl(run("a", "amp-bf16", 1.0, 1.0) + run("b", "fp32", 5.0, 4.0) +
+                                   run("other", "fp32", 9.0, 9.0, ", \"batch\": 2"));
   // The predictor's answer is in the request here, so make the requests equal by predicting from the measured table.
   auto predictor = [](const Json& request, const std::string&) -> Result<Report> {
     Report report;
@@ -124,8 +125,10 @@ TEST_CASE("RegimesFollowTheBusyShare") {
 
 TEST_CASE("GroupsMayBeNestedFieldsAndCombinations") {
   RunsFile file = parse_runs_jsonl(
-      "{\"id\": \"a\", \"request\": {\"step\": 1, \"precision\": \"fp32\", \"cluster\": {\"gpu\": \"t4\"}}, \"measured\": {\"step_s\": 1}}\n");
-  ValidationReport report = validate_runs(file, predicted_as_asked, {.by = {"gpu", "precision+cluster.gpu", "regime", "nonsense"}, .jobs = 1, .progress = {}});
+      "{\"id\": \"a\", \"request\": {\"step\": 1, \"precision\": \"fp32\", \"cluster\": {\"gpu\": \"t4\"}}, \"measured\": "
+      "{\"step_s\": 1}}\n");
+  ValidationReport report = validate_runs(
+      file, predicted_as_asked, {.by = {"gpu", "precision+cluster.gpu", "regime", "nonsense"}, .jobs = 1, .progress = {}});
   CHECK(report.groups.count("gpu=t4") == 1);
   CHECK(report.groups.count("precision=fp32,cluster.gpu=t4") == 1);
   CHECK(report.groups.count("regime=unknown") == 1);
@@ -191,7 +194,8 @@ TEST_CASE("ValidationViews") {
   Json json = to_json(report);
   for (const char* key : {"overall", "groups", "speedups", "unpredicted", "runs"}) CHECK(json.contains(key));
   for (const char* key : {"rows", "predicted", "mape", "median", "p95", "bias"}) CHECK(json["overall"].contains(key));
-  for (const char* key : {"id", "measured_s", "predicted_s", "error", "measured_peak_bytes", "predicted_peak_bytes"}) CHECK(json["runs"][0].contains(key));
+  for (const char* key : {"id", "measured_s", "predicted_s", "error", "measured_peak_bytes", "predicted_peak_bytes"})
+    CHECK(json["runs"][0].contains(key));
   CHECK(json["unpredicted"][0]["id"] == "line 2");
   CHECK(json["memory"]["mape"].is_null());
   std::string text = to_text(report, {});

@@ -15,8 +15,8 @@ Json bytes_or_null(const std::optional<double>& value) {
 }
 
 Json to_json(const ErrorSummary& s) {
-  return {{"rows", s.rows},           {"predicted", s.predicted}, {"mape", or_null(s.mape)},
-          {"median", or_null(s.median)}, {"p95", or_null(s.p95)},    {"bias", or_null(s.bias)}};
+  return {{"rows", s.rows},        {"predicted", s.predicted}, {"mape", or_null(s.mape)}, {"median", or_null(s.median)},
+          {"p95", or_null(s.p95)}, {"bias", or_null(s.bias)}};
 }
 
 Json to_json(const Count& count) { return {{"rows", count.rows}, {"right", count.right}}; }
@@ -27,8 +27,9 @@ std::string error_cell(const std::optional<double>& value, bool sign = false) {
 }
 
 std::vector<Cell> error_row(const std::string& name, const ErrorSummary& s, Ink ink) {
-  return {{shortened(name, 34), ink}, {fmt::format("{}", s.rows), ink}, {fmt::format("{}", s.predicted), ink}, {error_cell(s.mape), ink},
-          {error_cell(s.median), ink}, {error_cell(s.p95), ink},        {error_cell(s.bias, true), ink}};
+  return {{shortened(name, 34), ink},     {fmt::format("{}", s.rows), ink}, {fmt::format("{}", s.predicted), ink},
+          {error_cell(s.mape), ink},      {error_cell(s.median), ink},      {error_cell(s.p95), ink},
+          {error_cell(s.bias, true), ink}};
 }
 
 }  // namespace
@@ -46,7 +47,8 @@ Json to_json(const ValidationReport& report) {
   out["gpu_busy"] = to_json(report.gpu_busy);
   out["interval"] = {{"rows", report.interval.rows},
                      {"inside", report.interval.right},
-                     {"coverage", report.interval.rows ? Json(100.0 * static_cast<double>(report.interval.right) / static_cast<double>(report.interval.rows))
+                     {"coverage", report.interval.rows ? Json(100.0 * static_cast<double>(report.interval.right) /
+                                                              static_cast<double>(report.interval.rows))
                                                        : Json(nullptr)}};
   out["fits"] = to_json(report.fits);
   out["oom"] = to_json(report.oom);
@@ -67,8 +69,13 @@ Json to_json(const ValidationReport& report) {
 std::string to_text(const ValidationReport& report, const Style& style) {
   using Align = Table::Align;
   std::string out = style(Ink::bold, "Error of the predicted step, per cent of the measured one") + '\n';
-  Table table({{"", Align::left}, {"runs", Align::right}, {"predicted", Align::right}, {"MAPE", Align::right}, {"median", Align::right},
-               {"p95", Align::right}, {"bias", Align::right}});
+  Table table({{"", Align::left},
+               {"runs", Align::right},
+               {"predicted", Align::right},
+               {"MAPE", Align::right},
+               {"median", Align::right},
+               {"p95", Align::right},
+               {"bias", Align::right}});
   table.add(error_row("overall", report.overall, Ink::bold));
   for (const auto& [name, group] : report.groups) table.add(error_row(name, group, Ink::plain));
   if (report.gpu_busy.rows) table.add(error_row("(gpu_busy_s)", report.gpu_busy, Ink::dim));
@@ -77,18 +84,22 @@ std::string to_text(const ValidationReport& report, const Style& style) {
 
   if (!report.speedups.empty()) {
     out += '\n' + style(Ink::bold, "Error of the predicted speed-up between precisions") + '\n';
-    Table pairs({{"", Align::left}, {"pairs", Align::right}, {"median", Align::right}, {"p95", Align::right}, {"bias", Align::right}});
+    Table pairs(
+        {{"", Align::left}, {"pairs", Align::right}, {"median", Align::right}, {"p95", Align::right}, {"bias", Align::right}});
     for (const auto& [name, s] : report.speedups)
       pairs.add({{name}, {fmt::format("{}", s.pairs)}, {error_cell(s.median)}, {error_cell(s.p95)}, {error_cell(s.bias, true)}});
     out += pairs.text(style);
   }
   out += '\n';
   if (report.interval.rows)
-    out += wrapped("", fmt::format("Inside the 80% interval: {} of {} ({}).", report.interval.right, report.interval.rows,
-                                   percent_text(static_cast<double>(report.interval.right) / static_cast<double>(report.interval.rows))));
+    out += wrapped(
+        "", fmt::format("Inside the 80% interval: {} of {} ({}).", report.interval.right, report.interval.rows,
+                        percent_text(static_cast<double>(report.interval.right) / static_cast<double>(report.interval.rows))));
   if (report.fits.right < report.fits.rows)
-    out += wrapped("", fmt::format("Ran, but predicted not to fit: {} of {}.", report.fits.rows - report.fits.right, report.fits.rows));
-  if (report.oom.rows) out += wrapped("", fmt::format("Ran out of memory, as predicted: {} of {}.", report.oom.right, report.oom.rows));
+    out += wrapped("",
+                   fmt::format("Ran, but predicted not to fit: {} of {}.", report.fits.rows - report.fits.right, report.fits.rows));
+  if (report.oom.rows)
+    out += wrapped("", fmt::format("Ran out of memory, as predicted: {} of {}.", report.oom.right, report.oom.rows));
   for (const std::string& warning : report.warnings) out += style(Ink::yellow, wrapped("warning: ", warning));
   if (!report.unpredicted.empty()) {
     out += '\n' + style(Ink::bold, fmt::format("Not predicted: {}", report.unpredicted.size())) + '\n';

@@ -1,0 +1,360 @@
+"""Wrong input of every kind: one clear message on stderr that names the place, exit 2, nothing on stdout, nothing half-written."""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+import program
+
+GOOD = {"schema": 1, "model": "bert-base", "batch": 4, "seq": 64, "precision": "amp-bf16", "cluster": {"gpu": "h100-sxm", "gpus": 2}}
+FLAGS = ["predict", "--model", "bert-base", "--batch", "4", "--precision", "bf16", "--gpu", "h100-sxm"]
+
+
+def good(**changes):
+    """The good job with other fields; None takes a field out."""
+    job = {**GOOD, **changes}
+    return {key: value for key, value in job.items() if value is not None}
+
+
+# What is wrong, and what the message must contain.
+JOBS = [
+    ({}, "model"),
+    ([], "wants an object"),
+    ("bert-base", "wants an object"),
+    (None, "wants an object"),
+    (17, "wants an object"),
+    (good(schema=2), "schema"),
+    (good(schema="1"), "schema"),
+    (good(model=None), "model"),
+    (good(model=7), "model"),
+    (good(model=["bert-base"]), "model"),
+    (good(model=""), "model"),
+    (good(model="bert-bsae"), "bert-base"),
+    (good(model="x" * 100_000), "unknown model"),
+    (good(model={}), "model.name"),
+    (good(model={"name": "bert-base", "layers": 0}), "model.layers"),
+    (good(model={"name": "bert-base", "layers": 1e9}), "model.layers"),
+    (good(model={"name": "bert-base", "depth": 3}), "depth"),
+    (good(model={"name": "resnet50", "layers": 3}, seq=None), "layers"),  # its depth is no single number
+    (good(model={"name": 5}), "model.name"),
+    (good(model="llama3-8b", batch=1_000_000, seq=1_000_000), "smaller"),  # more elements than can be counted
+    (good(model={"onnx": "model.onnx"}), "onnx"),
+    (good(model={"hf_config": 5}), "hf_config"),
+    (good(batch=None), "batch"),
+    (good(batch=0), "batch"),
+    (good(batch=-4), "batch"),
+    (good(batch=1.5), "whole number"),
+    (good(batch="4"), "batch"),
+    (good(batch="NaN"), "batch"),
+    (good(batch=True), "batch"),
+    (good(batch=[4]), "batch"),
+    (good(batch={"value": 4}), "batch"),
+    (good(batch=1e300), "batch"),
+    (good(batch=10**40), "batch"),
+    (good(batch=2_000_000), "batch"),
+    (good(seq=0), "seq"),
+    (good(seq=-1), "seq"),
+    (good(seq=513), "seq"),  # bert-base has 512 positions
+    (good(seq="long"), "seq"),
+    (good(seq=1e300), "seq"),
+    (good(src_seq=64), "src_seq"),
+    (good(model="resnet50", seq=64), "takes images"),
+    (good(model="vit-b", seq=None, run={"tokens": 1e9}), "tokens"),
+    (good(global_batch=9), "global_batch"),
+    (good(global_batch=0), "global_batch"),
+    (good(global_batch="8"), "global_batch"),
+    (good(batch=None, global_batch=7), "batch"),
+    (good(precision=None), "precision"),
+    (good(precision=16), "precision"),
+    (good(precision="amp-bf17"), "amp-bf16"),
+    (good(precision="nvfp5"), "nearest known"),
+    (good(precision={}), "precision"),
+    (good(precision={"name": "mine", "weights": "fp13"}), "precision"),
+    (good(precision=[]), "precision"),
+    (good(mode="fast"), "mode"),
+    (good(mode=1), "mode"),
+    (good(optimizer="adamm"), "optimizer"),
+    (good(optimizer={"name": "adam"}), "optimizer"),
+    (good(optimizer_impl="slow"), "optimizer_impl"),
+    (good(recompute="some"), "recompute"),
+    (good(recompute=True), "recompute"),
+    (good(attention="magic"), "attention"),
+    (good(memory_format="NHWC"), "memory_format"),
+    (good(host="toaster"), "host"),
+    (good(allow_emulated="yes"), "allow_emulated"),
+    (good(cluster=None), "cluster"),
+    (good(cluster=8), "cluster"),
+    (good(cluster=[]), "cluster"),
+    (good(cluster={}), "gpu"),
+    (good(cluster="dgx-h1000"), "dgx-h100"),
+    (good(cluster="dgx-h100:"), "dgx-h100:8"),
+    (good(cluster="dgx-h100:-1"), "number of nodes"),
+    (good(cluster="dgx-h100:8x"), "number of nodes"),
+    (good(cluster="dgx-h100:99999999999999999999"), "number of nodes"),
+    (good(cluster="dgx-h100:1000000"), "cluster"),
+    (good(cluster={"name": "dgx-h100:2", "gpus": 4}), "2 nodes of 8"),
+    (good(cluster={"gpu": "h1000-sxm"}), "h100-sxm"),
+    (good(cluster={"gpu": 100}), "cluster.gpu"),
+    (good(cluster={"gpu": "h100-sxm", "gpus": 0}), "cluster.gpus"),
+    (good(cluster={"gpu": "h100-sxm", "gpus": -8}), "cluster.gpus"),
+    (good(cluster={"gpu": "h100-sxm", "gpus": 2.5}), "cluster.gpus"),
+    (good(cluster={"gpu": "h100-sxm", "gpus": "8"}), "cluster.gpus"),
+    (good(cluster={"gpu": "h100-sxm", "gpus": 1e12}), "cluster.gpus"),
+    (good(cluster={"gpu": "h100-sxm", "gpus": 12}), "whole nodes"),
+    (good(cluster={"gpu": "h100-sxm", "gpus_per_node": 0}), "gpus_per_node"),
+    (good(cluster={"gpu": "h100-sxm", "network": "carrier-pigeon"}), "network"),
+    (good(cluster={"gpu": "h100-sxm", "nodes": 2}), "nodes"),
+    (good(cluster={"gpu": "v100-sxm2-32gb"}), "amp-fp16"),  # amp-bf16 there
+    (good(plan=[]), "plan"),
+    (good(plan={"dp": 3}), "multiply"),
+    (good(plan={"dp": 0}), "plan.dp"),
+    (good(plan={"dp": "two"}), "plan.dp"),
+    (good(plan={"tp": 2}), "plan.tp"),
+    (good(plan={"tp": -2}), "plan.tp"),
+    (good(plan={"pp": 1e18}), "plan.pp"),
+    (good(plan={"fsdp": "zero9"}), "zero3"),
+    (good(plan={"fsdp": True}), "plan.fsdp"),
+    (good(plan={"sp": "yes"}), "plan.sp"),
+    (good(plan={"xp": 2}), "xp"),
+    (good(run={"tokens": -1}), "run.tokens"),
+    (good(run={"tokens": 1e300}), "run.tokens"),
+    (good(run={"tokens": "1e12"}), "run.tokens"),
+    (good(run={"samples": 0}), "run.samples"),
+    (good(run={"epochs": 3}), "dataset_samples"),
+    (good(run={"tokens": 1e9, "samples": 5}), "exclude"),
+    (good(run={"years": 1}), "years"),
+    (good(run=12), "run"),
+    (good(price_usd_per_gpu_hour=-1), "price_usd_per_gpu_hour"),
+    (good(price_usd_per_gpu_hour="2.5"), "price_usd_per_gpu_hour"),
+    (good(price_usd_per_gpu_hour=1e300), "price_usd_per_gpu_hour"),
+    (good(bacth=4), "batch"),
+    (good(zzz={"a": [{"b": None}]}), "zzz"),
+    (good(software="cuda-99"), "software"),
+    (good(frozen=["*"]), "frozen"),
+]
+
+# File contents that are no JSON job, and what the message must contain beside the file's name.
+CONTENTS = {
+    "empty": (b"", "not valid JSON"),
+    "spaces": (b"  \n\t ", "not valid JSON"),
+    "truncated": (json.dumps(GOOD).encode()[:40], "not valid JSON"),
+    "a quote never closed": (b'{"model": "bert', "not valid JSON"),
+    "two documents": (b"{} {}", "not valid JSON"),
+    "binary": (bytes(range(256)) * 20, "not valid JSON"),
+    "zeros": (b"\0" * 1000, "not valid JSON"),
+    "broken UTF-8": (b'{"model": "\xff\xfe"}', "not valid JSON"),
+    "NaN": (b'{"model": "bert-base", "batch": NaN}', "not valid JSON"),
+    "a number beyond all": (b'{"model": "bert-base", "batch": 1e999}', "number"),
+    "deep lists": (b"[" * 100_000, ""),
+    "deep lists, closed": (b"[" * 5000 + b"]" * 5000, "nested"),
+    "deep objects": (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "nested"),
+    "deep in a field": (json.dumps(GOOD).encode()[:-1] + b', "run": ' + b"[" * 3000 + b"]" * 3000 + b"}", "nested"),
+    "a page": (b"<html><body>404</body></html>", "not valid JSON"),
+    "a million fields": (b"{" + b",".join(b'"f%d": 1' % i for i in range(20_000)) + b"}", "f1"),
+}
+
+# Arguments, and what the message must contain.
+COMMAND_LINES = [
+    ([], "command"),
+    (["predcit"], "predict"),
+    (["--batch", "4"], "--batch"),
+    (["predict"], "model"),
+    (["predict", "compare", "--model", "bert-base"], "compare"),
+    ([*FLAGS, "--bacth", "4"], "--batch"),
+    ([*FLAGS, "--gpu"], "--gpu"),
+    ([*FLAGS, "--batch", ""], "--batch"),
+    ([*FLAGS, "--batch", "four"], "--batch"),
+    ([*FLAGS, "--batch", "nan"], "--batch"),
+    ([*FLAGS, "--batch", "inf"], "--batch"),
+    ([*FLAGS, "--batch", "0"], "--batch"),
+    ([*FLAGS, "--batch", "-1"], "--batch"),
+    ([*FLAGS, "--batch", "4.5"], "--batch"),
+    ([*FLAGS, "--batch", "1e300"], "--batch"),
+    ([*FLAGS, "--batch", "99999999999999999999999"], "--batch"),
+    ([*FLAGS, "--batch", "0x10"], "--batch"),
+    ([*FLAGS, "--model", ""], "--model"),
+    ([*FLAGS, "--model", "llama4"], "--model"),
+    ([*FLAGS, "--model", "../../etc/passwd"], "--model"),
+    ([*FLAGS, "--gpu", "h100-smx"], "h100-sxm"),
+    ([*FLAGS, "--gpus", "0"], "--gpus"),
+    ([*FLAGS, "--gpus", "9"], "whole nodes"),
+    ([*FLAGS, "--precision", "fp31"], "fp32"),
+    ([*FLAGS, "--gpu", "p100", "--precision", "amp-bf16"], "supported"),
+    ([*FLAGS, "--layers", "0"], "--layers"),
+    ([*FLAGS, "--seq", "100000"], "seq"),
+    ([*FLAGS, "--dp", "7"], "--dp"),
+    ([*FLAGS, "--tp", "2"], "--tp"),
+    ([*FLAGS, "--fsdp", "zero7"], "--fsdp"),
+    ([*FLAGS, "--schedule", "gpipe"], "--schedule"),
+    ([*FLAGS, "--global-batch", "7"], "--global-batch"),
+    ([*FLAGS, "--mode", "compiled"], "--mode"),
+    ([*FLAGS, "--optimizer", "lion9"], "--optimizer"),
+    ([*FLAGS, "--recompute", "all"], "--recompute"),
+    ([*FLAGS, "--epochs", "3"], "dataset"),
+    ([*FLAGS, "--tokens", "1e9", "--samples", "5"], "exclude"),
+    ([*FLAGS, "--tokens", "many"], "--tokens"),
+    ([*FLAGS, "--price", "-2"], "--price"),
+    ([*FLAGS, "--price", "free"], "--price"),
+    ([*FLAGS, "--price", "nan"], "--price"),
+    ([*FLAGS, "--host", "mainframe"], "--host"),
+    ([*FLAGS, "--network", "string"], "--network"),
+    ([*FLAGS, "--cluster", "dgx-h100:two"], "--cluster"),
+    ([*FLAGS, "--cluster", "dgx-h100:2", "--gpus", "3"], "2 nodes"),
+    ([*FLAGS, "--dump-after", "frontent"], "frontend"),
+    ([*FLAGS, "--dump-after", ""], "--dump-after"),
+    ([*FLAGS, "--dump-after", "sim", "--json"], "--dump-after"),
+    ([*FLAGS, "--html", ""], "--html"),
+    ([*FLAGS, "--trace", ""], "--trace"),
+    ([*FLAGS, "--trace", "same", "--html", "same"], "same"),
+    ([*FLAGS, "--color", "pink"], "--color"),
+    ([*FLAGS, "--data", "/no/such/folder"], "/no/such/folder"),
+    ([*FLAGS, "extra.json", "more.json"], "more.json"),
+    (["compare", *FLAGS[1:], "--precisions", "fp32,fp33"], "fp33"),
+    (["compare", *FLAGS[1:], "--precisions", ""], "--precisions"),
+    (["compare", *FLAGS[1:], "--gpu", "v100-sxm2-32gb", "--precisions", "bf16"], "bf16"),
+    (["compare", "--model", "resnet50", "--seq", "5", "--batch", "4", "--gpu", "t4"], "takes images"),
+    (["compare", "--gpu", "t4"], "model"),
+    (["inspect"], "GRAPH"),
+    (["inspect", "bert-base"], "precision"),
+    (["inspect", "bert-bass", "--precision", "fp32"], "bert-base"),
+    (["inspect", "bert-base", "--precision", "fp99"], "fp99"),
+    (["inspect", "bert-base", "--diff", "fp32"], "--diff"),
+    (["inspect", "bert-base", "--diff", "fp32", "fp77"], "fp77"),
+    (["gpus", "h1000"], "h100"),
+    (["models", "lama3-8b"], "llama3-8b"),
+    (["clusters", "dgx-x"], "dgx-"),
+    (["precisions", "fp64"], "fp64"),
+    (["completion"], "SHELL"),
+    (["completion", "powershell"], "bash"),
+    (["validate"], "RUNS"),
+    (["validate", "/no/such/runs.jsonl"], "no such file"),
+    (["validate", "."], "folder"),
+]
+
+# Runs files in which nothing is a run.
+RUNS = {
+    "empty.jsonl": (b"", "no measured runs"),
+    "empty.csv": (b"", "no measured runs"),
+    "header_only.csv": (b"id,model,batch,precision,gpu,step_s\n", "no measured runs"),
+    "garbage.jsonl": (b"hello\nworld\n", "line 1"),
+    "binary.jsonl": (bytes(range(256)) * 50, "line 1"),
+    "binary.csv": (bytes(range(256)) * 50, "binary.csv"),
+    "lists.jsonl": (b"[1, 2]\n[3]\n", "line 1"),
+    "no_request.jsonl": (b'{"id": "r1", "measured": {"step_s": 1}}\n', "request"),
+    "no_measured.jsonl": (b'{"id": "r1", "request": {}}\n', "measured"),
+    "text_time.jsonl": (b'{"id": "r1", "request": {}, "measured": {"step_s": "fast"}}\n', "measured.step_s"),
+    "no_time.jsonl": (b'{"id": "r1", "request": {}, "measured": {}}\n', "step_s"),
+    "negative_time.jsonl": (b'{"id": "r1", "request": {}, "measured": {"step_s": -1}}\n', "measured.step_s"),
+    "quote.csv": (b'id,model,step_s\n"r1,bert-base,1\n', "quote"),
+    "short_row.csv": (b"id,model,step_s\nr1,bert-base\n", "fields"),
+    "truncated.jsonl": (b'{"id": "r1", "request": {"model": "bert-b', "line 1"),
+    "deep.jsonl": (b"[" * 3000 + b"]" * 3000 + b"\n", "nested"),
+}
+
+
+class BadInput(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def refused(self, arguments, *fragments, name=""):
+        with self.subTest(name or " ".join(map(str, arguments))[-120:]):
+            done = subprocess.run([str(program.BINARY), *map(str, arguments)], cwd=self.folder, capture_output=True, timeout=20)
+            said = done.stderr.decode(errors="replace")
+            self.assertEqual(done.returncode, 2, f"said: {said[-300:]}")
+            self.assertEqual(done.stdout, b"")
+            for fragment in fragments:
+                self.assertIn(fragment, said)
+            self.assertNotIn("this is a bug", said)
+            self.assertIn("precog: error: ", said)
+            self.assertLess(len(said), 20_000)
+
+    def file(self, name, content):
+        path = self.folder / name
+        path.write_bytes(content)
+        return path
+
+    def test_the_good_job_is_good(self):
+        """Else everything below would be refused for another reason."""
+        path = self.file("job.json", json.dumps(GOOD).encode())
+        for arguments in (["predict", path], FLAGS):
+            done = program.run(*arguments)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_jobs(self):
+        for index, (job, fragment) in enumerate(JOBS):
+            path = self.file("job.json", json.dumps(job).encode())
+            self.refused(["predict", path], fragment, "job.json", name=f"{index}: {json.dumps(job)[:160]}")
+
+    def test_contents(self):
+        for name, (content, fragment) in CONTENTS.items():
+            path = self.file("job.json", content)
+            self.refused(["predict", path], fragment, "job.json", name=name)
+
+    def test_command_lines(self):
+        for arguments, fragment in COMMAND_LINES:
+            self.refused(arguments, fragment)
+
+    def test_runs_files(self):
+        for name, (content, fragment) in RUNS.items():
+            path = self.file(name, content)
+            self.refused(["validate", path], fragment, name, name=name)
+
+    def test_groups_that_are_no_fields(self):
+        line = {"id": "a", "request": GOOD, "measured": {"step_s": 1}}
+        path = self.file("runs.jsonl", json.dumps(line).encode())
+        self.assertEqual(program.run("validate", path).returncode, 0)
+        self.refused(["validate", path, "--by", "precision;gpu"], "--by")
+
+    def test_all_problems_at_once(self):
+        path = self.file("job.json", json.dumps(good(batch=-1, mode="fast", seq="x")).encode())
+        self.refused(["predict", path], "batch", "mode", "seq")
+
+    def test_files_that_are_none(self):
+        self.refused(["predict", self.folder / "absent.json"], "no such file")
+        self.refused(["predict", self.folder], "folder")
+        self.refused(["predict", "/dev/zero"], "not a regular file")
+        os.mkfifo(self.folder / "pipe.json")
+        self.refused(["predict", self.folder / "pipe.json"], "not a regular file")
+        (self.folder / "loop.json").symlink_to("loop.json")
+        self.refused(["predict", self.folder / "loop.json"], "loop.json")
+        self.refused(["predict", "x" * 5000], "no such file")
+
+    def test_huge_files(self):
+        path = self.folder / "huge.json"
+        with open(path, "wb") as out:
+            os.truncate(out.fileno(), 300 << 20)
+        self.refused(["predict", path], "largest accepted")
+        self.refused(["validate", path], "largest accepted")
+
+    def test_a_catalog_with_a_broken_file(self):
+        data = self.folder / "data"
+        (data / "gpus").mkdir(parents=True)
+        (data / "gpus" / "mine.json").write_text('{"schema": 1, "name": "mine"')
+        self.refused([*FLAGS, "--data", data], "data")
+
+    def test_nothing_half_written(self):
+        locked = self.folder / "locked"
+        locked.mkdir()
+        before = set(os.listdir(self.folder))
+        for target in (self.folder / "absent" / "out", locked):
+            for flag in ("--html", "--trace"):
+                self.refused([*FLAGS, flag, target], target.name)
+            self.refused(["compare", *FLAGS[1:], "--html", target], target.name)
+        self.assertEqual(set(os.listdir(self.folder)), before)
+        self.assertEqual(os.listdir(locked), [])
+        # Wrong input: the file of before stays as it was.
+        kept = self.file("kept.html", b"before")
+        self.refused([*FLAGS, "--batch", "0", "--html", kept], "--batch")
+        self.assertEqual(kept.read_bytes(), b"before")
+        # The second of two cannot be written: no first without it, and no report.
+        self.refused([*FLAGS, "--trace", self.folder / "trace.json", "--html", self.folder / "absent" / "out.html"], "absent")
+        self.assertFalse((self.folder / "trace.json").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
