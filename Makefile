@@ -7,7 +7,7 @@ BENCH_PACKAGES = $(BUILD_PACKAGES) libbenchmark-dev
 JOBS ?= $(shell nproc)
 PRECOG = build/release/precog
 
-.PHONY: all build demo test unit asan system bench accuracy goldens format clean help
+.PHONY: all build demo test bench accuracy goldens format clean help
 
 all: build
 
@@ -36,6 +36,18 @@ bench:
 	@tools/install_packages $(BENCH_PACKAGES)
 	@cmake --preset bench >/dev/null && cmake --build --preset bench -j $(JOBS)
 	@build/bench/precog_bench
+
+accuracy: build
+	@PRECOG=$(PRECOG) tools/accuracy
+
+goldens: build
+	@PRECOG=$(PRECOG) tools/rewrite_goldens
+	@PRECOG=$(PRECOG) tools/accuracy >/dev/null
+	@PRECOG=$(PRECOG) python3 tests/how_to_test.py --rewrite
+	@git --no-pager diff --stat -- tests/goldens docs ARCHITECTURE.md README.md || true
+
+format:
+	@clang-format -i $$(git ls-files '*.h' '*.cpp')
 
 clean:
 	rm -rf build

@@ -1,5 +1,6 @@
 """The data files: strict JSON, every figure with its source. And the repository: nothing about where it was written."""
 
+import gzip
 import json
 import pathlib
 import re
@@ -88,12 +89,13 @@ class DataFiles(unittest.TestCase):
         self.assertGreater(seen, 300)
 
     def test_recorded_runs(self):
-        recorded = sorted((DATA / "measured").rglob("*.jsonl"))
+        recorded = [path for path in sorted((DATA / "measured").rglob("*")) if path.name.endswith((".jsonl", ".jsonl.gz"))]
         if not recorded:
             self.skipTest("no recorded runs in data/measured")
         for path in recorded:
             seen = set()
-            for number, line in enumerate(path.read_text().splitlines(), 1):
+            text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text()
+            for number, line in enumerate(text.splitlines(), 1):
                 if not line.strip():
                     continue
                 with self.subTest(f"{path.name}:{number}"):
@@ -116,7 +118,8 @@ class Repository(unittest.TestCase):
         self.assertGreater(len(files), 100)
         found = []
         for path in files:
-            text = path.read_bytes().decode("utf-8", errors="replace")
+            content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            text = content.decode("utf-8", errors="replace")
             for pattern in self.FORBIDDEN:
                 for match in pattern.finditer(text):
                     found.append(f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()}")

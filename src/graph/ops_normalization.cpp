@@ -60,7 +60,9 @@ OperatorDefinition define_batch_norm() { return {Family::normalization, Autocast
 OperatorDefinition define_batch_norm_backward() { return {Family::normalization, Autocast::none, batch_norm_work}; }
 OperatorDefinition define_softmax() { return {Family::softmax, Autocast::fp32_result, nullptr, softmax_gradient}; }
 OperatorDefinition define_softmax_backward() { return {Family::softmax}; }
-OperatorDefinition define_log_softmax() { return {Family::softmax, Autocast::fp32_result, nullptr, log_softmax_gradient}; }
+// cross_entropy hands log_softmax its input's own type, which autocast respects: it stays in 16 bits, and the cast comes
+// in front of nll_loss.
+OperatorDefinition define_log_softmax() { return {Family::softmax, Autocast::none, nullptr, log_softmax_gradient}; }
 OperatorDefinition define_log_softmax_backward() { return {Family::softmax}; }
 OperatorDefinition define_nll_loss() { return {Family::loss, Autocast::fp32, nll_loss_work, nll_loss_gradient}; }
 OperatorDefinition define_nll_loss_backward() { return {Family::loss}; }

@@ -214,7 +214,7 @@ class Lowering {
       memory("attention_row_sums", op, MemoryPattern::reduction, in_bytes(op, 0) + in_bytes(op, 4), rows,
              a.batch * a.heads * a.q_len, a.value_dim);
       put("attention_backward", op, shape, work_of(graph_, op));
-      if (a.backend == AttentionBackend::flash) {
+      if (a.backend == AttentionBackend::flash || a.backend == AttentionBackend::cudnn) {
         const Bytes gathered{a.batch * a.heads * a.q_len * a.head_dim * 4};
         memory("attention_convert_dq", op, MemoryPattern::cast, gathered, out_bytes(op));
         call_.workspace += gathered;
@@ -246,9 +246,16 @@ class Lowering {
       return;
     }
     if (op.kind == OpKind::layer_norm) return row_wise(op, MemoryPattern::norm_forward);
+    // cuDNN's batch norm takes fp32, or fp16 with fp32 weights; everything else runs PyTorch's own kernels, three forward.
+    const DType image_type = in(op, backward ? 1 : 0).dtype;
+    const DType weight_type = backward ? out(op, op.output_count - 1u).dtype : in(op, 1).dtype;
+    const bool native = image_type == DType::bf16 || (image_type == DType::fp16 && weight_type == DType::fp16);
     const Shape& image = in(op, 0).shape;  // one row per channel
-    memory(name_of(op), op, backward ? MemoryPattern::batch_norm_backward : MemoryPattern::batch_norm_forward, image[1],
-           image.elements() / std::max<std::int64_t>(1, image[1]));
+    const MemoryPattern pattern = backward ? (native ? MemoryPattern::native_batch_norm_backward : MemoryPattern::batch_norm_backward)
+                                           : (native ? MemoryPattern::native_batch_norm_forward : MemoryPattern::batch_norm_forward);
+    Kernel& kernel = memory(name_of(op), op, pattern, image[1], image.elements() / std::max<std::int64_t>(1, image[1]));
+    std::get<MemoryShape>(kernel.shape).channels_last = format_ == MemoryFormat::channels_last;
+    if (native && !backward) kernel.launches = 3;
   }
 
   void lower_embedding(const Op& op) {
@@ -259,7 +266,7 @@ class Lowering {
     // Zero the table's gradient, sort the indices, then add each row to its place.
     const Bytes indices = in_bytes(op, 1), rows = in_bytes(op, 0);
     memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
-    memory("sort_indices", op, MemoryPattern::index, indices * 4.0, indices * 4.0).launches = 4;
+    memory("sort_indices", op, MemoryPattern::index, indices * 4.0, indices * 4.0).launches = 10;  // a radix sort and its helpers
     memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows);
   }
 

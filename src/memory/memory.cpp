@@ -9,7 +9,9 @@
 namespace precog {
 namespace {
 
-constexpr std::int64_t kAllocationUnit = 512;  // PyTorch's caching allocator rounds every block up to it
+// PyTorch's caching allocator (c10/cuda/CUDACachingAllocator.cpp) rounds every block up to 512 bytes. Large blocks come in
+// segments of 2 MiB, and a rest of at most 1 MiB is not split off but counts as allocated.
+constexpr std::int64_t kAllocationUnit = 512, kSegment = 2 << 20, kSmallestRest = 1 << 20;
 
 // cuBLAS workspace that PyTorch allocates per handle and stream: 32 MiB on Hopper and later, 8.125 MiB before
 // (CUBLAS_WORKSPACE_CONFIG's default ":4096:2:16:8"; aten/src/ATen/cuda/CublasHandlePool.cpp).
@@ -24,7 +26,11 @@ constexpr double kFragmentation = 0.04;
 constexpr Bytes kContext{520'000'000};
 constexpr Bytes kNcclBuffers{600'000'000};
 
-Bytes rounded(Bytes bytes) { return {(bytes.value + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit}; }
+Bytes rounded(Bytes bytes) {
+  const std::int64_t size = (bytes.value + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit;
+  const std::int64_t rest = (kSegment - size % kSegment) % kSegment;
+  return {size > kSmallestRest && rest <= kSmallestRest ? size + rest : size};
+}
 
 }  // namespace
 

@@ -136,7 +136,8 @@ class PrecisionPass {
     if (decided.math == DType::tf32) decided.reason = tf32_;
     if (op.kind == OpKind::scaled_dot_product_attention) {
       auto& attention = std::get<AttentionAttributes>(decided.attributes);
-      attention.backend = attention_backend(attention, compute, gpu_);
+      const bool learned_mask = inputs_.size() > 3 && out_.tensors[inputs_[3]].requires_grad;
+      attention.backend = attention_backend(attention, compute, gpu_, learned_mask);
       if (attention.backend == AttentionBackend::math) return expand_math_attention(op, attention, compute);
     }
     emit(op, decided, compute);
@@ -197,9 +198,17 @@ class PrecisionPass {
     return outputs[0];
   }
 
+  TensorId plain_cast(TensorId id, DType to, const Op& near) {
+    if (dtype(id) == to || !is_floating(dtype(id))) return id;
+    return plain(OpKind::cast, near, {id}, out_.tensors[id].shape, to, CastAttributes{.to = to, .by_autocast = true});
+  }
+
   // _scaled_dot_product_attention_math: keys and values repeated per query head, both operands scaled, scores
-  // materialised, masked, softmaxed, and kept for backward. The inputs have been cast already.
-  void expand_math_attention(const Op& op, const AttentionAttributes& a, DType type) {
+  // materialised, masked, softmaxed, and kept for backward. 16-bit operands are computed in fp32 on this path. The inputs
+  // have been cast by autocast already.
+  void expand_math_attention(const Op& op, const AttentionAttributes& a, DType given) {
+    const DType type = DType::fp32;
+    for (TensorId& id : inputs_) id = plain_cast(id, type, op);
     TensorId q = inputs_[0], k = inputs_[1], v = inputs_[2];
     const Shape keys{a.batch, a.heads, a.kv_len, a.head_dim}, values{a.batch, a.heads, a.kv_len, a.value_dim};
     const Shape scores{a.batch, a.heads, a.q_len, a.kv_len};
@@ -233,8 +242,9 @@ class PrecisionPass {
       out_.add_op(drop, inputs, outputs);
       weights = outputs[0];
     }
-    mapped_[in_.output(op, 0).index()] = plain(OpKind::matmul, op, {weights, v}, Shape{a.batch, a.heads, a.q_len, a.value_dim}, type,
-                                               GemmAttributes{products, a.q_len, a.value_dim, a.kv_len}, math);
+    const TensorId mixed = plain(OpKind::matmul, op, {weights, v}, Shape{a.batch, a.heads, a.q_len, a.value_dim}, type,
+                                 GemmAttributes{products, a.q_len, a.value_dim, a.kv_len}, math);
+    mapped_[in_.output(op, 0).index()] = plain_cast(mixed, given, op);
     // Nothing reads the log-sum-exp of a path that keeps the scores themselves.
     mapped_[in_.output(op, 1).index()] = out_.add_tensor({.shape = {0}, .dtype = DType::fp32, .role = Role::buffer,
                                                           .name = out_.intern("no log-sum-exp on the math path")});

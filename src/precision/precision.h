@@ -12,6 +12,7 @@ namespace precog {
 Graph apply_precision(const PrecisionRecipe& recipe, const GpuSpec& gpu, const Graph& forward);
 
 // Which kernel PyTorch's scaled_dot_product_attention picks for these operands on this GPU.
-AttentionBackend attention_backend(const AttentionAttributes& attention, DType dtype, const GpuSpec& gpu);
+AttentionBackend attention_backend(const AttentionAttributes& attention, DType dtype, const GpuSpec& gpu,
+                                   bool mask_needs_gradient = false);
 
 }  // namespace precog

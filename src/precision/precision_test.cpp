@@ -17,10 +17,10 @@ TEST_CASE("AUniformRecipeInsertsNoCasts") {
   }
 }
 
-TEST_CASE("AutocastCastsInputsAndWeightsOfLinearAndAsksForAnFp32Softmax") {
+TEST_CASE("AutocastCastsInputsAndWeightsOfLinearAndTheLossRunsInFp32") {
   const Graph graph = apply_precision(amp(DType::bf16), gpu(), two_layers());
   CHECK(verify(graph).empty());
-  // x, weight and bias of the first layer; weight and bias of the second; the bf16 logits.
+  // x, weight and bias of the first layer; weight and bias of the second; the log-probabilities.
   CHECK(count(graph, OpKind::cast) == 6);
   CHECK(to_text(graph, graph.ops[OpId{3}]) ==
         "%9:bf16[32,128] = linear(%6, %7, %8) b=1 m=32 n=128 k=64 bias math=bf16  # autocast: lower-precision list");
@@ -28,14 +28,36 @@ TEST_CASE("AutocastCastsInputsAndWeightsOfLinearAndAsksForAnFp32Softmax") {
   CHECK(graph.tensors[graph.output(loss)].dtype == DType::fp32);
 }
 
-TEST_CASE("Fp16SoftmaxReadsItsInputWithoutACast") {
+TEST_CASE("CrossEntropyKeepsLogSoftmaxInSixteenBitsAndCastsForTheLoss") {
   const Graph graph = apply_precision(amp(DType::fp16), gpu(), two_layers());
-  CHECK(count(graph, OpKind::cast) == 5);
+  for (const Op& op : graph.ops) {
+    if (op.kind == OpKind::log_softmax) CHECK(graph.tensors[graph.output(op)].dtype == DType::fp16);
+    if (op.kind == OpKind::nll_loss) CHECK(graph.tensors[graph.input(op, 0)].dtype == DType::fp32);
+  }
+}
+
+TEST_CASE("Fp16SoftmaxReadsItsInputWithoutACastAndBf16DoesNot") {
+  auto casts = [](DType lower) {
+    GraphBuilder b;
+    b.softmax(b.linear_layer("l", b.input("x", {8, 16}), 16, false));
+    const Graph graph = apply_precision(amp(lower), gpu(), std::move(b).finish());
+    CHECK(graph.tensors[graph.output(graph.ops.back())].dtype == DType::fp32);
+    return count(graph, OpKind::cast);
+  };
+  CHECK(casts(DType::fp16) == 2);
+  CHECK(casts(DType::bf16) == 3);
+}
+
+TEST_CASE("ALearnedAttentionBiasTakesTheMathPathInFp32") {
+  GraphBuilder b;
+  TensorId q = b.linear_layer("q", b.input("x", {1, 2, 32, 16}), 16, false);
+  TensorId bias = b.parameter("bias", {1, 2, 32, 32});
+  b.relu(b.attention(q, q, q, false, bias));
+  const Graph graph = apply_precision(uniform(DType::bf16), gpu(), std::move(b).finish());
+  CHECK(verify(graph).empty());
   for (const Op& op : graph.ops)
-    if (op.kind == OpKind::log_softmax) {
-      CHECK(graph.tensors[graph.input(op, 0)].dtype == DType::fp16);
-      CHECK(graph.tensors[graph.output(op)].dtype == DType::fp32);
-    }
+    if (op.kind == OpKind::matmul) CHECK(op.math == DType::fp32);
+  CHECK(graph.tensors[graph.output(graph.ops.back())].dtype == DType::bf16);
 }
 
 TEST_CASE("AWeightUsedTwiceIsCastOnce") {
@@ -98,16 +120,19 @@ TEST_CASE("Tf32IsAnArithmeticOnFp32Storage") {
 
 TEST_CASE("AttentionBackendFollowsTypeMaskHeadsAndGpu") {
   AttentionAttributes a{.heads = 16, .kv_heads = 16, .q_len = 512, .kv_len = 512, .head_dim = 64, .value_dim = 64};
-  CHECK(attention_backend(a, DType::bf16, gpu()) == AttentionBackend::flash);
+  CHECK(attention_backend(a, DType::bf16, gpu()) == AttentionBackend::cudnn);
+  CHECK(attention_backend(a, DType::bf16, gpu("8.0")) == AttentionBackend::flash);
+  CHECK(attention_backend(a, DType::bf16, gpu(), /*mask_needs_gradient=*/true) == AttentionBackend::math);
   CHECK(attention_backend(a, DType::fp32, gpu()) == AttentionBackend::memory_efficient);
   CHECK(attention_backend(a, DType::fp16, gpu("7.0")) == AttentionBackend::memory_efficient);
   CHECK(attention_backend(a, DType::bf16, gpu("7.0")) == AttentionBackend::math);
   AttentionAttributes masked = a;
   masked.mask = true;
-  CHECK(attention_backend(masked, DType::bf16, gpu()) == AttentionBackend::memory_efficient);
+  CHECK(attention_backend(masked, DType::bf16, gpu("8.0")) == AttentionBackend::memory_efficient);
+  CHECK(attention_backend(masked, DType::bf16, gpu()) == AttentionBackend::cudnn);
   AttentionAttributes grouped = a;
   grouped.kv_heads = 4;
-  CHECK(attention_backend(grouped, DType::bf16, gpu()) == AttentionBackend::flash);
+  CHECK(attention_backend(grouped, DType::bf16, gpu("8.0")) == AttentionBackend::flash);
   CHECK(attention_backend(grouped, DType::fp32, gpu()) == AttentionBackend::math);
 }
 

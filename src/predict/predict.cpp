@@ -101,7 +101,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     return costs;
   }, [&](const std::vector<KernelCost>& costs) { return costs_text(out.program, costs); });
   out.schedule = stages.run("schedule", [&] {
-    return make_schedule(out.program, out.costs, step.graph, *request.host, request.training.micro_batches);
+    return make_schedule(out.program, out.costs, kernel_gap(*profile), step.graph, *request.host, request.training.micro_batches);
   }, [&](const Schedule& schedule) { return schedule_text(schedule, out.program, step.graph, nullptr); });
   out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
                             [&](const Timeline& timeline) { return schedule_text(out.schedule, out.program, step.graph, &timeline); });

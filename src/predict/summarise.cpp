@@ -62,10 +62,11 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline) {
   return {seconds(end - begin), seconds(exposed), seconds(host)};
 }
 
-// Steps with more micro-batches than were laid out repeat the steady one.
-Seconds extrapolated(Seconds laid_out_step, const Report& report, const Schedule& schedule, Seconds micro_busy, Seconds micro_host) {
-  const double missing = static_cast<double>(report.micro_batches - schedule.micro_batches_laid_out);
-  return laid_out_step + std::max(micro_busy, micro_host) * missing;
+// Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send.
+Seconds one_more_micro_batch(const Schedule& schedule, const Timeline& timeline) {
+  if (schedule.last_of_micro_batch.size() < 2) return {};
+  auto end = [&](std::size_t micro) { return timeline.spans[static_cast<std::size_t>(schedule.last_of_micro_batch[micro])].end; };
+  return seconds(end(1) - end(0));
 }
 
 FlopsPerSecond peak_of(const GpuSpec& gpu, DType dtype) {
@@ -106,12 +107,12 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
   // Busy time by what it was spent on.
   std::map<std::string, std::map<CostSource, Seconds>> sources;
   std::array<double, kDTypeCount> matrix_flops{};
-  Seconds compute_bound{}, memory_bound{}, micro_busy{}, micro_host{}, estimated{};
+  Seconds compute_bound{}, memory_bound{}, micro_host{}, estimated{};
   double kernels = 0;
   const HostTimes host_time(*request.host);
   for (const Call& call : program.calls) {
     const double times = repeats(call.phase, report.micro_batches);
-    const bool per_micro = call.phase <= Phase::backward;
+    const bool per_micro = call.phase <= Phase::accumulate;
     if (per_micro) micro_host += host_time(call, program, step.graph);
     for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
       const Kernel& kernel = program.kernels[call.first_kernel + i];
@@ -122,7 +123,6 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
       kernels += times * kernel.launches;
       if (call.collective) continue;
       report.gpu_busy += spent;
-      if (per_micro) micro_busy += cost.total;
       report.by_op_class[family] += spent;
       report.by_dtype[std::string(to_text(kernel.math))] += spent;
       (cost.bound == Bound::compute ? compute_bound : memory_bound) += spent;
@@ -140,8 +140,9 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
   report.kernels = static_cast<std::int64_t>(kernels);
 
   const SteadyStep steady = steady_step(schedule, timeline);
-  report.step = extrapolated(steady.length, report, schedule, micro_busy, micro_host);
-  report.host = extrapolated(steady.host_busy, report, schedule, micro_host, micro_host);
+  const double missing = static_cast<double>(report.micro_batches - schedule.micro_batches_laid_out);
+  report.step = steady.length + one_more_micro_batch(schedule, timeline) * missing;
+  report.host = steady.host_busy + micro_host * missing;
   if (request.plan.dp > 1) report.breakdown.exposed_communication["all_reduce"] = steady.exposed_collectives;
   report.breakdown.host = std::max(Seconds{}, report.step - report.gpu_busy - steady.exposed_collectives);
 

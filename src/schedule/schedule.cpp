@@ -18,10 +18,11 @@ bool once_per_step(Phase phase) { return phase == Phase::gradient_sync || phase 
 }  // namespace
 
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
-  for (std::size_t i = 0; i < kFamilies; ++i) {
-    const std::string family(to_text(static_cast<Family>(i)));
+  for (std::size_t i = 0; i < kKinds; ++i) {
+    const auto kind = static_cast<OpKind>(i);
     auto look_up = [&](const std::map<std::string, Seconds>& table) {
-      auto known = table.find(family);
+      auto known = table.find(std::string(to_text(kind)));
+      if (known == table.end()) known = table.find(std::string(to_text(definition(kind).family)));
       return known == table.end() ? table.at("default") : known->second;
     };
     forward_[i] = look_up(host.forward);
@@ -31,16 +32,16 @@ HostTimes::HostTimes(const HostSpec& host) : host_(host) {
 
 Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
-  const auto family = static_cast<std::size_t>(call.family);
+  const auto kind = static_cast<std::size_t>(op.kind);
   switch (call.phase) {
     case Phase::forward:
     case Phase::recompute: {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
-      return cast && cast->by_autocast ? host_.autocast_cast : forward_[family];
+      return cast && cast->by_autocast ? host_.autocast_cast : forward_[kind];
     }
     case Phase::backward:
     case Phase::accumulate:
-    case Phase::gradient_sync: return backward_[family];
+    case Phase::gradient_sync: return backward_[kind];
     case Phase::loss_scaling:
     case Phase::optimizer: {
       std::int64_t launches = 0;
@@ -51,7 +52,7 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
   return {};
 }
 
-Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, const Graph& graph,
+Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
                        const HostSpec& host, std::int64_t micro_batches) {
   ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
   const std::size_t calls = program.calls.size();
@@ -68,7 +69,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
       busy += costs[call.first_kernel + k].total;
       launches[i] += program.kernels[call.first_kernel + k].launches;
     }
-    gpu_ps[i] = picoseconds(busy);
+    gpu_ps[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
     if (call.collective) last_collective = i;
     if (call.phase == Phase::backward) last_backward = i;
     const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes);
@@ -101,6 +102,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
     add(kHost, picoseconds(host.step), {}, {-1, step, 0});
     for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {
       const bool last_micro = micro + 1 == schedule.micro_batches_laid_out;
+      std::int32_t last_of_this = -1;
       for (std::size_t i = 0; i < calls; ++i) {
         const Call& call = program.calls[i];
         if (once_per_step(call.phase) && !last_micro) continue;
@@ -127,7 +129,9 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
           in_flight.push_back({ran, launched});
         }
         if (call.waits_for_gpu) add(kHost, picoseconds(host.synchronise), {ran}, label);
+        if (step + 1 == kSteps && call.phase <= Phase::accumulate && !call.collective) last_of_this = last_compute;
       }
+      if (step + 1 == kSteps) schedule.last_of_micro_batch.push_back(last_of_this);
     }
     schedule.last_task.push_back(last_compute);
   }

@@ -25,23 +25,25 @@ struct Schedule {
   TaskGraph graph{kResourceCount};
   std::vector<TaskLabel> labels;            // one per task
   std::vector<std::int32_t> last_task;      // of each simulated step: what ends it on the GPU
-  std::int64_t micro_batches_laid_out = 1;  // the rest repeat the last one
+  std::int64_t micro_batches_laid_out = 1;  // the rest repeat the second one
+  std::vector<std::int32_t> last_of_micro_batch;  // in the last step: the last compute task of each micro-batch
 };
 
-// `costs` is one per kernel of the program; `micro_batches` make one optimizer step.
-Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, const Graph& graph,
+// `costs` is one per kernel of the program; `gap` is the stream's idle time between two queued kernels;
+// `micro_batches` make one optimizer step.
+Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
                        const HostSpec& host, std::int64_t micro_batches);
 
-// How long the host needs to issue each call, by family and phase.
+// How long the host needs to issue each call: the host's figure for that operator, else for its family, else its default.
 class HostTimes {
  public:
   explicit HostTimes(const HostSpec& host);
   Seconds operator()(const Call& call, const KernelProgram& program, const Graph& graph) const;
 
  private:
-  static constexpr std::size_t kFamilies = static_cast<std::size_t>(Family::host) + 1;
+  static constexpr std::size_t kKinds = static_cast<std::size_t>(OpKind::kCount);
   const HostSpec& host_;
-  std::array<Seconds, kFamilies> forward_, backward_;
+  std::array<Seconds, kKinds> forward_, backward_;
 };
 
 }  // namespace precog

@@ -28,7 +28,7 @@ Run run(const PrecisionRecipe& recipe, double op_us, double kernel_us) {
   const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
   std::vector<KernelCost> costs(program.kernels.size());
   for (KernelCost& cost : costs) cost.total = microseconds(kernel_us);
-  const Schedule schedule = make_schedule(program, costs, step.graph, host(op_us), 1);
+  const Schedule schedule = make_schedule(program, costs, {}, step.graph, host(op_us), 1);
   const Timeline timeline = simulate(schedule.graph);
   auto end = [&](std::size_t i) { return timeline.spans[static_cast<std::size_t>(schedule.last_task[i])].end; };
   Run out{static_cast<double>(end(2) - end(1)) * 1e-6, 0, kernel_us * static_cast<double>(program.kernels.size())};

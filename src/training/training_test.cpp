@@ -121,6 +121,7 @@ TEST_CASE("MultiTensorLaunchesFillByTensorsOrByChunks") {
   CHECK(multi_tensor_launches(std::vector<std::int64_t>(110, 1), 1) == 1);
   CHECK(multi_tensor_launches(std::vector<std::int64_t>(111, 1), 1) == 2);
   CHECK(multi_tensor_launches(std::vector<std::int64_t>(48, 1), 3) == 1);
+  CHECK(multi_tensor_launches(std::vector<std::int64_t>(110, 1), 1, /*scalar_list=*/true) == 2);
   CHECK(multi_tensor_launches({320LL * 65536}, 1) == 1);
   CHECK(multi_tensor_launches({320LL * 65536 + 1}, 1) == 2);
 }
