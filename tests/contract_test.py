@@ -175,12 +175,22 @@ class Precisions(unittest.TestCase):
 
 class Compare(unittest.TestCase):
     def test_every_supported_precision_fastest_first(self):
-        for gpu, expected in {"h100-sxm": PRECISION_NAMES, "v100-sxm2-32gb": ["fp32", "fp32-default", "fp16", "amp-fp16"]}.items():
+        for gpu, expected in {"h100-sxm": PRECISION_NAMES, "v100-sxm2-32gb": ["fp32", "fp16", "amp-fp16"]}.items():
             with self.subTest(gpu):
                 reports = run_json("compare", "--model", "bert-large", "--gpu", gpu, "--batch", 16)["reports"]
                 self.assertEqual({report["precision"] for report in reports}, set(expected))
                 times = [report["step_s"] for report in reports]
                 self.assertEqual(times, sorted(times))
+
+    def test_what_is_left_out_is_said(self):
+        """Without TF32, PyTorch's default is fp32 again; asked for by name, it is there."""
+        arguments = ["--model", "resnet18", "--gpu", "v100-sxm2-32gb", "--batch", 16]
+        left_out = {entry["precision"]: entry["reason"] for entry in run_json("compare", *arguments)["left_out"]}
+        self.assertIn("TF32", left_out["fp32-default"])
+        self.assertRegex(run("compare", *arguments).stdout, r"(?m)^left out fp32-default: .*TF32")
+        asked = run_json("compare", *arguments, "--precisions", "fp32,fp32-default")
+        self.assertEqual(len({report["step_s"] for report in asked["reports"]}), 1)
+        self.assertEqual(asked["left_out"], [])
 
     def test_the_table_says_the_same_as_the_json(self):
         arguments = ["--model", "bert-large", "--gpu", "h100-sxm", "--gpus", 8, "--batch", 32, "--price", 2]

@@ -26,7 +26,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from program import BINARY, ROOT  # noqa: E402
 
-PAGES = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs" / "how_to").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs" / "how_to").glob("*.md"))]
 TIME = re.compile(r"(\d+(?:\.\d+)?(?:e[-+]?\d+)?) (ns|us|ms|s)\b")
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 SLACK = 1.5

@@ -1,6 +1,8 @@
 #include "arguments.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <span>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -77,6 +79,16 @@ std::vector<std::string> flag_names(const CLI::App& app) {
   return out;
 }
 
+// Promised for a later version; whoever has read of them deserves a plainer answer than "unknown".
+constexpr std::string_view kLaterFlags[] = {"--from", "--max-batch", "--scale", "--advise"};
+constexpr std::string_view kLaterCommands[] = {"search", "calibrate", "serve"};
+
+bool among(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+std::string not_yet(std::string_view name) { return fmt::format("{}: this version of precog does not have it yet", name); }
+
 // What nobody asked for: an unknown command, an unknown flag, one positional too many.
 std::string unexpected(const CLI::App& app, const CLI::App* sub) {
   const CLI::App& where = sub ? *sub : app;
@@ -84,15 +96,37 @@ std::string unexpected(const CLI::App& app, const CLI::App* sub) {
   if (sub)
     for (const std::string& extra : app.remaining()) extras.push_back(extra);
   std::string help = sub ? fmt::format("precog {} --help", sub->get_name()) : "precog --help";
+  if (!sub && !extras.empty() && among(kLaterCommands, extras.front())) return not_yet(extras.front());
   for (const std::string& extra : extras) {
     if (extra.size() < 2 || extra[0] != '-') continue;
-    return unknown_name("flag", extra.substr(0, extra.find('=')), flag_names(where), help);
+    std::string name = extra.substr(0, extra.find('='));
+    return among(kLaterFlags, name) ? not_yet(name) : unknown_name("flag", name, flag_names(where), help);
   }
   if (extras.empty()) return "";
   if (sub) return fmt::format("'{}' is one argument too many (see: {})", extras.front().substr(0, 80), help);
   std::vector<std::string> commands;
   for (const CLI::App* known : app.get_subcommands([](const CLI::App*) { return true; })) commands.push_back(known->get_name());
   return unknown_name("command", extras.front(), commands, help);
+}
+
+// A flag with nothing in it, or two files under one name: nobody means that.
+std::string senseless(const CLI::App& sub, const Arguments& arguments) {
+  for (const CLI::Option* option : sub.get_options()) {
+    if (option->count() == 0 || option->get_expected_max() == 0) continue;
+    const std::string name = option->get_lnames().empty() ? option->get_name() : "--" + option->get_lnames().front();
+    const std::string& value = option->results().back();
+    bool list = name == "--precisions" || name == "--by";
+    if (value.empty() || (list && split(value).empty())) {
+      std::string wants = option->get_type_name().empty() ? "a value" : option->get_type_name();
+      return fmt::format("{}: is empty; it wants {}", name, wants);
+    }
+  }
+  std::error_code code;
+  namespace fs = std::filesystem;
+  if (!arguments.trace.empty() && !arguments.html.empty() &&
+      fs::weakly_canonical(arguments.trace, code) == fs::weakly_canonical(arguments.html, code) && !code)
+    return fmt::format("--trace, --html: both are '{}'; give them two files, not the same", arguments.html.substr(0, 80));
+  return "";
 }
 
 }  // namespace
@@ -233,6 +267,7 @@ Parsed parse_arguments(int argc, const char* const* argv) {
   const auto& colour = parsed.arguments.colour;
   if (colour != "auto" && colour != "always" && colour != "never")
     wrong(fmt::format("--color: '{}' is not auto, always or never", colour.substr(0, 40)));
+  if (std::string problem = senseless(*chosen(), parsed.arguments); !problem.empty()) wrong(problem);
   return parsed;
 }
 

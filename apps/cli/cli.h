@@ -25,12 +25,8 @@ struct Arguments {
 };
 
 struct Output {
-  struct File {
-    std::filesystem::path path;
-    std::string text;
-  };
-  std::string text;         // for standard output
-  std::vector<File> files;  // written before it, each whole or not at all
+  std::string text;             // for standard output
+  std::vector<TextFile> files;  // written before it, all or none
   int code = kDone;
 };
 

@@ -1,5 +1,7 @@
 #include "cli.h"
 
+#include <fmt/format.h>
+
 #include "base/text.h"
 #include "job_flags.h"
 #include "predict/predict.h"
@@ -9,6 +11,11 @@
 
 namespace precog::cli {
 namespace {
+
+// PyTorch's default differs from fp32 in TF32 alone: where there is no TF32, its row would be fp32's again.
+bool repeats_fp32(const std::string& precision, const GpuSpec& gpu) {
+  return precision == "fp32-default" && !gpu.matrix.has(DType::tf32);
+}
 
 // The precisions asked for, else those the GPU has hardware for, else (emulation allowed) all.
 Result<std::vector<std::string>> precisions_to_compare(const Arguments& arguments, const Context& context, const Request& request) {
@@ -41,6 +48,10 @@ Result<Output> run_compare(const Arguments& arguments, const Context& context) {
   std::vector<LeftOut> left_out;
   Error first_error;
   for (const std::string& name : names) {
+    if (arguments.precisions.empty() && repeats_fp32(name, *probe->gpu)) {
+      left_out.push_back({name, fmt::format("the same as fp32 here: {} has no TF32", probe->gpu->name)});
+      continue;
+    }
     json["precision"] = name;
     auto request = parse_request(json, context.catalog, request_name(arguments));
     auto prediction = request ? predict(*request, context.catalog) : Result<Prediction>(tl::unexpected(request.error()));

@@ -24,8 +24,7 @@ Table gpu_table(const Catalog& catalog) {
                {"tf32", Align::right},
                {"bf16", Align::right},
                {"fp16", Align::right},
-               {"fp8", Align::right},
-               {"source"}});
+               {"fp8", Align::right}});
   for (const GpuSpec& gpu : catalog.gpus)
     table.add({{gpu.name, Ink::bold},
                {to_text(gpu.memory_capacity)},
@@ -34,8 +33,7 @@ Table gpu_table(const Catalog& catalog) {
                {rate(gpu.matrix, {}, DType::tf32)},
                {rate(gpu.matrix, gpu.vector, DType::bf16)},
                {rate(gpu.matrix, gpu.vector, DType::fp16)},
-               {rate(gpu.matrix, {}, DType::fp8)},
-               {first_of(gpu.sources), Ink::dim}});
+               {rate(gpu.matrix, {}, DType::fp8)}});
   return table;
 }
 

@@ -27,7 +27,8 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   if (!request) return tl::unexpected(with_flag_names(request.error(), arguments));
   auto predicted = predict(*request, context.catalog, arguments.dump_after);
   if (!predicted) return tl::unexpected(with_flag_names(predicted.error(), arguments));
-  const Prediction& prediction = *predicted;
+  Prediction& prediction = *predicted;
+  if (!request->gpu->matrix.has(DType::bf16)) prediction.report.peak_16bit = "fp16";
   const Report& report = prediction.report;
 
   Output out;

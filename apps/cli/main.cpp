@@ -20,7 +20,8 @@ namespace {
 
 int complain(const Error& error) {
   for (const Problem& problem : error.problems)
-    fmt::print(stderr, "precog: error: {}{}{}\n", problem.where, problem.where.empty() ? "" : ": ", problem.message);
+    fmt::print(stderr, "precog: error: {}{}{}\n", printable(problem.where), problem.where.empty() ? "" : ": ",
+               printable(problem.message));
   return kWrongInput;
 }
 
@@ -80,12 +81,10 @@ int command_line(int argc, const char* const* argv) {
   Context context{*catalog, *data_dir, style_for(arguments), ::isatty(STDERR_FILENO) == 1};
   auto output = run(arguments, context);
   if (!output) return complain(output.error());
-  for (const Output::File& file : output->files) {
-    auto written = write_text_file(file.path, file.text);
-    if (!written) return complain(written.error());
-    if (!arguments.json)
-      output->text += fmt::format("{}wrote {}\n", &file == &output->files.front() ? "\n" : "", file.path.string());
-  }
+  if (auto written = write_text_files(output->files); !written) return complain(written.error());
+  if (!arguments.json)
+    for (const TextFile& file : output->files)
+      output->text += fmt::format("{}wrote {}\n", &file == &output->files.front() ? "\n" : "", printable(file.path.string()));
   return write_out(output->text, output->code);
 }
 
@@ -97,7 +96,7 @@ int main(int argc, char** argv) {
   try {
     return precog::cli::command_line(argc, argv);
   } catch (const std::exception& error) {
-    fmt::print(stderr, "precog: this is a bug in precog: {}\n", error.what());
+    fmt::print(stderr, "precog: this is a bug in precog: {}\n", precog::printable(error.what()));
     return precog::cli::kOurBug;
   }
 }

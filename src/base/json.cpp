@@ -48,27 +48,38 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
   return text;
 }
 
-Result<bool> write_text_file(const std::filesystem::path& path, std::string_view text) {
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".{}.part", ::getpid());
-  {
-    std::ofstream out(temporary, std::ios::binary);
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+Result<bool> write_text_files(const std::vector<TextFile>& files) {
+  std::error_code ignored;
+  auto temporary = [](const TextFile& file) {
+    std::filesystem::path path = file.path;
+    return path += fmt::format(".{}.part", ::getpid());
+  };
+  auto give_up = [&](const TextFile& file, const std::string& why) {
+    for (const TextFile& other : files) std::filesystem::remove(temporary(other), ignored);
+    return fail(file.path.string(), "cannot be written" + why);
+  };
+  std::vector<bool> replaces;
+  for (const TextFile& file : files) {
+    if (std::filesystem::is_directory(file.path, ignored)) return give_up(file, ": is a folder");
+    replaces.push_back(std::filesystem::exists(file.path, ignored));
+    std::ofstream out(temporary(file), std::ios::binary);
+    out.write(file.text.data(), static_cast<std::streamsize>(file.text.size()));
     out.flush();
-    if (!out) {
-      std::error_code ignored;
-      std::filesystem::remove(temporary, ignored);
-      return fail(path.string(), "cannot be written");
-    }
+    if (!out) return give_up(file, "");
   }
-  std::error_code code;
-  std::filesystem::rename(temporary, path, code);
-  if (code) {
-    std::error_code ignored;
-    std::filesystem::remove(temporary, ignored);
-    return fail(path.string(), "cannot be written: " + code.message());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    std::error_code code;
+    std::filesystem::rename(temporary(files[i]), files[i].path, code);
+    if (!code) continue;
+    for (std::size_t made = 0; made < i; ++made)
+      if (!replaces[made]) std::filesystem::remove(files[made].path, ignored);
+    return give_up(files[i], ": " + code.message());
   }
   return true;
+}
+
+Result<bool> write_text_file(const std::filesystem::path& path, std::string_view text) {
+  return write_text_files({{path, std::string(text)}});
 }
 
 Result<Json> parse_json(std::string_view text, const std::string& where) {

@@ -22,7 +22,13 @@ using Json = nlohmann::ordered_json;
 inline constexpr std::size_t kMaxInputFileBytes = 256u << 20;  // nothing we read is honestly larger
 
 Result<std::string> read_text_file(const std::filesystem::path& path, std::size_t max_bytes = kMaxInputFileBytes);
-// Writes to a temporary beside `path` and renames, so that nothing half-written is ever left behind.
+struct TextFile {
+  std::filesystem::path path;
+  std::string text;
+};
+// All of them or none: temporaries beside each path come first and are renamed once the last is written, so that
+// nothing half-written is ever left behind.
+Result<bool> write_text_files(const std::vector<TextFile>& files);
 Result<bool> write_text_file(const std::filesystem::path& path, std::string_view text);
 Result<Json> parse_json(std::string_view text, const std::string& where);
 Result<Json> read_json_file(const std::filesystem::path& path, std::size_t max_bytes = kMaxInputFileBytes);

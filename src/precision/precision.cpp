@@ -208,8 +208,7 @@ class PrecisionPass {
   // have been cast by autocast already.
   void expand_math_attention(const Op& op, const AttentionAttributes& a, DType given) {
     const DType type = DType::fp32;
-    for (TensorId& id : inputs_) id = plain_cast(id, type, op);
-    TensorId q = inputs_[0], k = inputs_[1], v = inputs_[2];
+    TensorId q = plain_cast(inputs_[0], type, op), k = plain_cast(inputs_[1], type, op), v = plain_cast(inputs_[2], type, op);
     const Shape keys{a.batch, a.heads, a.kv_len, a.head_dim}, values{a.batch, a.heads, a.kv_len, a.value_dim};
     const Shape scores{a.batch, a.heads, a.q_len, a.kv_len};
     const std::int64_t products = a.batch * a.heads;
@@ -245,6 +244,7 @@ class PrecisionPass {
     const TensorId mixed = plain(OpKind::matmul, op, {weights, v}, Shape{a.batch, a.heads, a.q_len, a.value_dim}, type,
                                  GemmAttributes{products, a.q_len, a.value_dim, a.kv_len}, math);
     mapped_[in_.output(op, 0).index()] = plain_cast(mixed, given, op);
+    plain_cast(weights, given, op);  // returned beside the result; nobody reads it, but the cast is run
     // Nothing reads the log-sum-exp of a path that keeps the scores themselves.
     mapped_[in_.output(op, 1).index()] = out_.add_tensor({.shape = {0}, .dtype = DType::fp32, .role = Role::buffer,
                                                           .name = out_.intern("no log-sum-exp on the math path")});

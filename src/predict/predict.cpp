@@ -21,20 +21,29 @@ class Stages {
   auto run(std::string_view name, Run stage, Text text) {
     const auto begin = std::chrono::steady_clock::now();
     auto made = stage();
+    check(made);
     prediction_.stage_times.push_back({std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()});
     if (name == dump_after_) prediction_.dump = text(made);
     return made;
   }
 
  private:
+  // Every graph that a stage hands on keeps the promises of verify().
+  static void check(const Graph& graph) {
+    if (const std::string broken = verify(graph); !broken.empty()) throw BrokenPromise(broken);
+  }
+  static void check(const StepGraph& step) { check(step.graph); }
+  static void check(const Result<Graph>& graph) {
+    if (graph) check(*graph);
+  }
+  template <class Other>
+  static void check(const Other&) {}
+
   Prediction& prediction_;
   std::string_view dump_after_;
 };
 
-std::string graph_text(const Graph& graph) {
-  const std::string broken = verify(graph);
-  return broken.empty() ? to_text(graph) : to_text(graph) + "broken: " + broken + "\n";
-}
+std::string graph_text(const Graph& graph) { return to_text(graph); }
 
 std::string costs_text(const KernelProgram& program, const std::vector<KernelCost>& costs) {
   std::string out;
@@ -43,6 +52,13 @@ std::string costs_text(const KernelProgram& program, const std::vector<KernelCos
                        to_text(costs[i].bound), to_text(costs[i].source), to_text(costs[i].compute), to_text(costs[i].memory),
                        to_text(costs[i].launch));
   return out;
+}
+
+// A model that cannot be built from this request: the message names the request it came from.
+Error located(Error error, const std::string& where) {
+  for (Problem& problem : error.problems)
+    if (!where.empty()) problem.where = problem.where.empty() ? where : where + ": " + problem.where;
+  return error;
 }
 
 constexpr const char* kResourceNames[] = {"host", "compute", "communication"};
@@ -81,7 +97,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
 
   auto built = stages.run("frontend", [&] { return build_model(*request.model, request.inputs); },
                           [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
-  if (!built) return tl::unexpected(built.error());
+  if (!built) return tl::unexpected(located(built.error(), request.where));
 
   const Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, *built); }, graph_text);
   StepGraph step = stages.run("training", [&] { return make_step(decided, *request.precision, request.training); },

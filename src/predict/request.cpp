@@ -16,7 +16,9 @@ constexpr std::int64_t kMaxBatch = 1'000'000;
 class RequestReader {
  public:
   RequestReader(const Json& json, const Catalog& catalog, const std::string& where)
-      : catalog_(catalog), root_(json, where, problems_) {}
+      : catalog_(catalog), root_(json, where, problems_) {
+    request_.where = where;
+  }
 
   Result<Request> read() {
     root_.integer("schema", 1, 1);

@@ -32,7 +32,8 @@ struct Request {
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;
-  Json echo;  // the request as understood, defaults filled in
+  std::string where;  // what the request is called in messages
+  Json echo;          // the request as understood, defaults filled in
 };
 
 // `where` names the request in messages: a file's name, or "request". The catalog outlives the request.

@@ -128,7 +128,8 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   out +=
       wrapped("", fmt::format("80% interval of {}: {} to {}.", first.precision, to_text(first.step_low), to_text(first.step_high)));
   // What is estimated: the fastest one's sources stand for all, since they share GPU, cluster and host.
-  if (!first.provenance.empty()) out += style(Ink::dim, wrapped("", provenance_summary(first)));
+  if (!first.provenance.empty()) out += "What this rests on:\n";
+  for (const std::string& line : provenance_lines(first)) out += style(Ink::dim, wrapped("  ", line));
   std::set<std::string> said;
   for (const Report& r : reports)
     for (const std::string& warning : r.warnings)

@@ -63,7 +63,7 @@ std::string reports_table(const std::vector<const Report*>& reports, const Repor
 std::string parts_table(const Report& r) {
   std::string out = "<div class=\"scroll\">\n<table>\n<thead>\n" + row("th", {"part", "time", "share"}) + "</thead>\n<tbody>\n";
   for (const TimePart& part : time_parts(r.breakdown))
-    out += row("td", {escaped(part.label), to_text(part.time), percent_text(r.step.value > 0 ? part.time / r.step : 0)});
+    out += row("td", {escaped(part.label), part_text(part, r.step), percent_text(r.step.value > 0 ? part.time / r.step : 0)});
   return out + "</tbody>\n</table>\n</div>\n";
 }
 

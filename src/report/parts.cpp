@@ -1,12 +1,26 @@
 #include "report/parts.h"
 
 #include <algorithm>
+#include <array>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "base/text.h"
 
 namespace precog {
+namespace {
+
+// "data/profiles/x.json on hopper" is fitted on Hopper's timings; elsewhere the kind says it all.
+std::string kernel_source(const std::string& kind, const std::string& source) {
+  std::size_t on = source.rfind(" on ");
+  std::string architecture = on == std::string::npos ? "" : source.substr(on + 4);
+  if (kind == "fitted") return fmt::format("fitted on {}operator timings", architecture.empty() ? "" : architecture + " ");
+  if (kind == "scaled") return "scaled from another architecture's timings";
+  return kind;
+}
+
+}  // namespace
 
 Seconds exposed_total(const Breakdown& breakdown) {
   Seconds total;
@@ -39,58 +53,48 @@ std::vector<MemoryPart> memory_parts(const MemoryUse& m) {
           {"context", Bytes{std::max<std::int64_t>(outside.value, 0)}, kColourLossScaling}};
 }
 
-std::vector<std::string> provenance_lines(const Report& report) {
-  // The same kind from the same source is one line, however many costs came from it.
-  struct Group {
-    std::string kind, source;
-    std::vector<std::string> what;
-    double share = 0;
-  };
-  std::vector<Group> groups;
-  for (const ProvenanceEntry& entry : report.provenance) {
-    auto same = [&](const Group& g) { return g.kind == entry.kind && g.source == entry.source; };
-    auto it = std::find_if(groups.begin(), groups.end(), same);
-    if (it == groups.end()) {
-      groups.push_back({entry.kind, entry.source, {}, 0});
-      it = groups.end() - 1;
-    }
-    if (std::find(it->what.begin(), it->what.end(), entry.what) == it->what.end()) it->what.push_back(entry.what);
-    it->share += entry.share;
-  }
-  std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) { return a.share > b.share; });
-  std::vector<std::string> lines;
-  for (const Group& group : groups) {
-    // Many kinds of kernel from one source: the first few stand for all.
-    std::vector<std::string> what = group.what;
-    constexpr std::size_t kNamed = 4;
-    if (what.size() > kNamed + 1) {
-      what.resize(kNamed);
-      what.push_back(fmt::format("{} more", group.what.size() - kNamed));
-    }
-    std::string share = group.share > 0 ? fmt::format(" ({} of {})", percent_text(group.share),
-                                                      group.what.front() == "host" ? "the step" : "GPU time")
-                                        : std::string();
-    bool says_kind = group.source.rfind(group.kind, 0) == 0;  // "estimate: eager PyTorch on ..."
-    std::string source = group.source.empty() ? group.kind : says_kind ? group.source : group.kind + ": " + group.source;
-    lines.push_back(fmt::format("{}{}: {}", join(what, ", "), share, source));
-  }
-  return lines;
-}
+bool negligible(const TimePart& part, Seconds step) { return !(part.time.value > 0.0005 * step.value); }
 
-std::string provenance_summary(const Report& report) {
-  std::map<std::string, double> shares;
-  std::vector<std::string> parts;
+std::string part_text(const TimePart& part, Seconds step) { return negligible(part, step) ? "-" : to_text(part.time); }
+
+std::vector<std::string> provenance_lines(const Report& report) {
+  struct Line {
+    std::map<std::string, double> shares;       // by kind
+    std::map<std::string, std::string> source;  // the first of each kind
+  };
+  static const std::array<std::string, 5> kNames = {"kernels", "communication", "host", "hardware", "memory"};
+  std::map<std::string, Line> lines;
   for (const ProvenanceEntry& entry : report.provenance) {
-    if (entry.share > 0 && entry.what != "host") shares[entry.kind] += entry.share;
-    else parts.push_back(entry.what + " " + entry.kind);
+    bool own = std::find(kNames.begin(), kNames.end(), entry.what) != kNames.end();
+    Line& line = lines[own ? entry.what : entry.what == "collective" ? "communication" : "kernels"];
+    line.shares[entry.kind] += entry.share;
+    line.source.try_emplace(entry.kind, entry.source);
   }
-  std::vector<std::pair<double, std::string>> sorted;
-  for (const auto& [kind, share] : shares) sorted.emplace_back(-share, kind);
-  std::sort(sorted.begin(), sorted.end());
-  std::vector<std::string> times;
-  for (const auto& [share, kind] : sorted) times.push_back(fmt::format("{} {}", percent_text(-share), kind));
-  if (!times.empty()) parts.insert(parts.begin(), "GPU time " + join(times, ", "));
-  return "What this rests on: " + join(parts, "; ") + ".";
+  std::vector<std::string> out;
+  for (const std::string& name : kNames) {
+    auto found = lines.find(name);
+    if (found == lines.end()) continue;
+    std::vector<std::pair<double, std::string>> kinds;
+    for (const auto& [kind, share] : found->second.shares) kinds.emplace_back(share, kind);
+    std::sort(kinds.rbegin(), kinds.rend());
+    std::vector<std::string> said;
+    for (const auto& [share, kind] : kinds) {
+      const std::string& source = found->second.source[kind];
+      if (name == "kernels") {
+        if (share < 0.0005 && !said.empty()) continue;
+        said.push_back(fmt::format("{} ({}{})", kernel_source(kind, source), percent_text(share), said.empty() ? " of GPU time" : ""));
+        continue;
+      }
+      // Of a source in two halves the second says what is uncertain; one that names its kind needs it no second time.
+      std::size_t half = source.find("; ");
+      std::string text = half == std::string::npos ? source : source.substr(half + 2);
+      if (name == "communication") text = "";
+      bool says_kind = text.find(kind) != std::string::npos;
+      said.push_back(says_kind ? text : text.empty() ? kind : fmt::format("{} ({})", kind, text));
+    }
+    out.push_back(fmt::format("{}: {}", name, join(said, ", ")));
+  }
+  return out;
 }
 
 std::string job_line(const Report& report) {

@@ -29,10 +29,13 @@ std::vector<MemoryPart> memory_parts(const MemoryUse& memory);  // up to the pea
 
 Seconds exposed_total(const Breakdown& breakdown);
 
-// One line per source: what came from it, how much of the GPU's time that is, and what kind of source it is.
+// "12.3 ms", or "-" for less than the report's last digit: 0.05% of the step.
+std::string part_text(const TimePart& part, Seconds step);
+bool negligible(const TimePart& part, Seconds step);
+
+// At most five short lines: what the kernels, the communication, the host, the hardware and the memory rest on.
+// The JSON report says the same cost by cost.
 std::vector<std::string> provenance_lines(const Report& report);
-// The same in a sentence or two, for a table of several predictions: how much is measured, what is only estimated.
-std::string provenance_summary(const Report& report);
 
 // "batch 32 x 8 GPUs, sequence 512, adamw, eager"
 std::string job_line(const Report& report);

@@ -38,6 +38,7 @@ struct Report {
   double samples_per_s = 0;
   std::optional<double> tokens_per_s, tokens_per_s_per_gpu;  // absent for models without a sequence
   double mfu = 0, mfu_bf16 = 0, tflops_per_gpu = 0;
+  std::string peak_16bit = "bf16";  // what mfu_bf16 is of: fp16 on GPUs without bf16
   MemoryUse memory;
   std::optional<Seconds> total;
   std::optional<double> steps;  // of the whole run

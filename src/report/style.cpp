@@ -36,6 +36,18 @@ std::string_view code(Ink ink) {
 
 bool starts_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }
 
+// How many bytes the character at the start of `text` has; 0 where it is not UTF-8 or is a control character.
+std::size_t character_length(std::string_view text) {
+  auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return byte(0) >= 0x20 && byte(0) != 0x7F ? 1 : 0;
+  std::size_t length = byte(0) >= 0xF5 ? 0 : byte(0) >= 0xF0 ? 4 : byte(0) >= 0xE0 ? 3 : byte(0) >= 0xC2 ? 2 : 0;
+  if (length > text.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i)
+    if (starts_character(text[i])) return 0;
+  bool second_control_set = byte(0) == 0xC2 && byte(1) < 0xA0;
+  return second_control_set ? 0 : length;
+}
+
 }  // namespace
 
 std::string Style::operator()(Ink ink, std::string_view text) const {
@@ -102,6 +114,17 @@ std::string shortened(std::string_view text, std::size_t width) {
   return std::string(text.substr(0, end)) + "..";
 }
 
+std::string printable(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    std::size_t length = character_length(text);
+    if (length == 0) out += fmt::format("\\x{:02X}", static_cast<unsigned char>(text[0]));
+    else out += text.substr(0, length);
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return out;
+}
+
 std::string wrapped(std::string_view first, std::string_view text) {
   std::string out(first);
   const std::size_t indent = display_width(first);
@@ -144,6 +167,7 @@ std::string wrapped(std::string_view first, std::string_view text) {
 
 void Table::add(std::vector<Cell> row) {
   ensure(row.size() == columns_.size(), "a table's row has one cell per column");
+  for (Cell& cell : row) cell.text = printable(cell.text);
   rows_.push_back(std::move(row));
 }
 
@@ -154,10 +178,14 @@ std::string Table::text(const Style& style) const {
     for (const auto& row : rows_) width = std::max(width, display_width(row[c].text));
     widths.push_back(width);
   }
-  std::size_t before_last = indent_;
-  for (std::size_t c = 0; c + 1 < widths.size(); ++c) before_last += widths[c] + 2;
-  if (!widths.empty() && before_last + widths.back() > kTextWidth)
-    widths.back() = before_last < kTextWidth - 8 ? kTextWidth - before_last : 8;
+  std::size_t all = indent_;
+  for (std::size_t width : widths) all += width + 2;
+  if (!widths.empty() && all - 2 > kTextWidth) {
+    auto yielding = std::find_if(columns_.begin(), columns_.end(), [](const Column& column) { return column.gives_way; });
+    std::size_t& width = yielding == columns_.end() ? widths.back() : widths[static_cast<std::size_t>(yielding - columns_.begin())];
+    std::size_t others = all - 2 - width;
+    width = others + 8 < kTextWidth ? kTextWidth - others : 8;
+  }
 
   std::string out;
   auto line = [&](auto cell_at) {

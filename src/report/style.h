@@ -28,6 +28,9 @@ std::string percent_text(double share);  // 0.432 -> "43%", 0.004 -> "0.4%"
 std::size_t display_width(std::string_view text);                 // code points, colour codes not counted
 std::string shortened(std::string_view text, std::size_t width);  // ends in ".." when cut
 
+// Text from outside as a terminal may show it: control characters and broken UTF-8 become \xNN.
+std::string printable(std::string_view text);
+
 // Lines of at most kTextWidth columns: the first starts with `first`, the others with as many blanks.
 std::string wrapped(std::string_view first, std::string_view text);
 
@@ -42,11 +45,12 @@ class Table {
   struct Column {
     std::string title;
     Align align = Align::left;
+    bool gives_way = false;  // cut, rather than the last column, when the table is too wide
   };
 
   explicit Table(std::vector<Column> columns, std::size_t indent = 0) : columns_(std::move(columns)), indent_(indent) {}
   void add(std::vector<Cell> row);
-  // Two blanks between columns; the last column is cut to what is left of kTextWidth.
+  // Two blanks between columns; the last column, or the one that gives way, is cut to what is left of kTextWidth.
   std::string text(const Style& style) const;
 
  private:

@@ -90,7 +90,7 @@ std::string step_bar(const Report& r, double y, double height, double most) {
   double x = kLeft;
   for (const TimePart& part : time_parts(r.breakdown)) {
     double width = most > 0 ? kPlot * part.time.value / most : 0;
-    if (width <= 0) continue;
+    if (width <= 0 || negligible(part, r.step)) continue;
     double share = r.step.value > 0 ? part.time / r.step : 0;
     out += box(x, y, width, height, part.colour,
                fmt::format("{}, {}: {} ({})", r.precision, part.label, to_text(part.time), percent_text(share)));
@@ -112,7 +112,7 @@ std::vector<LegendItem> time_legend(const std::vector<const Report*>& reports) {
   for (std::size_t i = 0; i < 8; ++i)
     for (const Report* r : reports) {
       TimePart part = time_parts(r->breakdown)[i];
-      if (part.time.value <= 0) continue;
+      if (negligible(part, r->step)) continue;
       items.push_back({part.label, part.colour});
       break;
     }

@@ -36,7 +36,7 @@ std::string breakdown_table(const Report& r, const Style& style) {
     double share = r.step.value > 0 ? part.time / r.step : 0;
     std::string bar = style(part.ink, style.bar(share, kBarWidth));
     std::string line =
-        fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), to_text(part.time), percent_text(share), bar);
+        fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), part_text(part, r.step), percent_text(share), bar);
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out += line + '\n';
   }
@@ -66,7 +66,8 @@ std::string run_line(const Report& r) {
 std::string text_report(const Report& r, const Style& style) {
   std::string gpus = r.gpus > 1 ? fmt::format("{} x {}", r.gpus, r.gpu_title) : r.gpu_title;
   std::string title =
-      fmt::format("{} ({} parameters) in {} on {}", r.model, number_text(static_cast<double>(r.parameters)), r.precision, gpus);
+      fmt::format("{} ({} parameters) in {} on {}", r.model, number_text(static_cast<double>(r.parameters)),
+                  printable(r.precision), gpus);
   std::string out = style(Ink::bold, wrapped("", title));
   out += wrapped("", job_line(r) + (r.precision_title.empty() ? "" : "; " + r.precision_title));
   out += '\n';
@@ -76,8 +77,8 @@ std::string text_report(const Report& r, const Style& style) {
   out += field(style, "throughput", throughput(r));
   out += field(style, "memory", memory_line(r, style));
   out += field(style, "efficiency",
-               fmt::format("MFU {:.1f}% ({:.1f}% of the bf16 peak), {:.4g} TFLOP/s per GPU", 100 * r.mfu, 100 * r.mfu_bf16,
-                           r.tflops_per_gpu));
+               fmt::format("MFU {:.1f}% ({:.1f}% of the {} peak), {:.4g} TFLOP/s per GPU", 100 * r.mfu, 100 * r.mfu_bf16,
+                           r.peak_16bit, r.tflops_per_gpu));
   out += field(style, "bound by",
                fmt::format("{}; GPU busy {} ({}), host busy {}", style(Ink::bold, r.bound), to_text(r.gpu_busy),
                            percent_text(r.step.value > 0 ? r.gpu_busy / r.step : 0), to_text(r.host)));
@@ -94,7 +95,7 @@ std::string text_report(const Report& r, const Style& style) {
   }
   if (!r.warnings.empty()) {
     out += '\n' + style(Ink::yellow, "Warnings") + '\n';
-    for (const std::string& warning : r.warnings) out += wrapped("  - ", warning);
+    for (const std::string& warning : r.warnings) out += wrapped("  - ", printable(warning));
   }
   return out;
 }

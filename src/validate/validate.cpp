@@ -53,8 +53,15 @@ class Errors {
   double sum_ = 0;
 };
 
-ErrorSummary summary(std::size_t rows, std::size_t predicted, const Errors& errors) {
-  ErrorSummary out{rows, predicted, {}, {}, {}, {}};
+struct Group {
+  std::size_t rows = 0, predicted = 0, oom = 0;
+  Errors errors;
+  std::string by, value;
+};
+
+ErrorSummary summary(const Group& group) {
+  ErrorSummary out{group.rows, group.predicted, group.oom, {}, {}, {}, {}};
+  const Errors& errors = group.errors;
   if (errors.size() == 0) return out;
   out.mape = errors.mape();
   out.median = errors.median();
@@ -62,11 +69,6 @@ ErrorSummary summary(std::size_t rows, std::size_t predicted, const Errors& erro
   out.bias = errors.bias();
   return out;
 }
-
-struct Group {
-  std::size_t rows = 0, predicted = 0;
-  Errors errors;
-};
 
 Pair predict_one(const MeasuredRun& run, const Predictor& predictor) {
   Pair pair{&run, {}, ""};
@@ -127,17 +129,22 @@ std::string field_of(const Pair& pair, const std::string& name) {
   return "none";
 }
 
-std::string group_key(const Pair& pair, const std::string& by) {
-  std::string key;
+struct GroupName {
+  std::string key, value;
+};
+
+GroupName group_name(const Pair& pair, const std::string& by) {
+  GroupName name;
   std::size_t at = 0;
   while (at <= by.size()) {
     std::size_t end = std::min(by.find('+', at), by.size());
     std::string field = by.substr(at, end - at);
-    if (!key.empty()) key += ',';
-    key += field + "=" + field_of(pair, field);
+    const std::string value = field_of(pair, field);
+    name.key += (at > 0 ? "," : "") + field + "=" + value;
+    name.value += (at > 0 ? ", " : "") + value;
     at = end + 1;
   }
-  return key;
+  return name;
 }
 
 int precision_rank(const std::string& name) {
@@ -220,7 +227,10 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
     const MeasuredRun& run = *pair.run;
     std::vector<Group*> mine = {&overall};
     for (const std::string& by : options.by) {
-      Group& group = groups[group_key(pair, by)];
+      GroupName name = group_name(pair, by);
+      Group& group = groups[name.key];
+      group.by = by;
+      group.value = name.value;
       ++group.rows;
       mine.push_back(&group);
     }
@@ -233,7 +243,10 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
       continue;
     }
     const Report& report = *pair.report;
-    for (Group* group : mine) ++group->predicted;
+    for (Group* group : mine) {
+      ++group->predicted;
+      group->oom += run.oom;
+    }
     row.predicted_s = report.step.value;
     row.predicted_peak_bytes = static_cast<double>(report.memory.peak.value);
     Count& fits = run.oom ? out.oom : out.fits;
@@ -255,10 +268,11 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
     }
     out.runs.push_back(row);
   }
-  out.overall = summary(overall.rows, overall.predicted, overall.errors);
-  out.memory = summary(memory.rows, memory.predicted, memory.errors);
-  out.gpu_busy = summary(busy.rows, busy.predicted, busy.errors);
-  for (const auto& [name, group] : groups) out.groups[name] = summary(group.rows, group.predicted, group.errors);
+  out.overall = summary(overall);
+  out.memory = summary(memory);
+  out.gpu_busy = summary(busy);
+  out.by = options.by;
+  for (const auto& [name, group] : groups) out.groups[name] = {summary(group), group.by, group.value};
   out.speedups = speedups(pairs);
   return out;
 }

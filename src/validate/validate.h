@@ -25,7 +25,12 @@ struct ValidateOptions {
 
 struct ErrorSummary {  // per cent of the measured value
   std::size_t rows = 0, predicted = 0;
+  std::size_t oom = 0;  // of the predicted: ran out of memory when measured, so that there is no error to speak of
   std::optional<double> mape, median, p95, bias;  // absent without a prediction
+};
+
+struct GroupSummary : ErrorSummary {
+  std::string by, value;  // "precision+gpu", "amp-bf16, h100-sxm"
 };
 
 struct SpeedupSummary {
@@ -45,7 +50,8 @@ struct Count {
 
 struct ValidationReport {
   ErrorSummary overall;
-  std::map<std::string, ErrorSummary> groups;      // "precision=amp-bf16"
+  std::vector<std::string> by;                     // as asked for
+  std::map<std::string, GroupSummary> groups;      // "precision=amp-bf16"
   std::map<std::string, SpeedupSummary> speedups;  // "fp32->amp-bf16"
   std::vector<UnreadableRun> unpredicted;
   std::vector<ValidatedRun> runs;

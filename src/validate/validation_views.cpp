@@ -15,8 +15,8 @@ Json bytes_or_null(const std::optional<double>& value) {
 }
 
 Json to_json(const ErrorSummary& s) {
-  return {{"rows", s.rows},        {"predicted", s.predicted}, {"mape", or_null(s.mape)}, {"median", or_null(s.median)},
-          {"p95", or_null(s.p95)}, {"bias", or_null(s.bias)}};
+  return {{"rows", s.rows},        {"predicted", s.predicted}, {"oom", s.oom},        {"mape", or_null(s.mape)},
+          {"median", or_null(s.median)}, {"p95", or_null(s.p95)},    {"bias", or_null(s.bias)}};
 }
 
 Json to_json(const Count& count) { return {{"rows", count.rows}, {"right", count.right}}; }
@@ -26,10 +26,19 @@ std::string error_cell(const std::optional<double>& value, bool sign = false) {
   return sign ? fmt::format("{:+.1f}%", *value) : fmt::format("{:.1f}%", *value);
 }
 
-std::vector<Cell> error_row(const std::string& name, const ErrorSummary& s, Ink ink) {
-  return {{shortened(name, 34), ink},     {fmt::format("{}", s.rows), ink}, {fmt::format("{}", s.predicted), ink},
-          {error_cell(s.mape), ink},      {error_cell(s.median), ink},      {error_cell(s.p95), ink},
-          {error_cell(s.bias, true), ink}};
+std::vector<Cell> error_row(const std::string& name, const ErrorSummary& s, bool oom, Ink ink) {
+  std::vector<Cell> row = {{name, ink}, {fmt::format("{}", s.rows), ink}, {fmt::format("{}", s.predicted), ink}};
+  if (oom) row.push_back({s.oom ? fmt::format("{}", s.oom) : "-", ink});
+  for (const std::optional<double>& error : {s.mape, s.median, s.p95}) row.push_back({error_cell(error), ink});
+  row.push_back({error_cell(s.bias, true), ink});
+  return row;
+}
+
+// One line above the groups of one kind, so that they need not repeat what they are groups of.
+std::vector<Cell> heading_row(const std::string& by, bool oom) {
+  std::vector<Cell> row(oom ? 8 : 7);
+  row.front() = {"by " + by, Ink::dim};
+  return row;
 }
 
 }  // namespace
@@ -69,18 +78,23 @@ Json to_json(const ValidationReport& report) {
 std::string to_text(const ValidationReport& report, const Style& style) {
   using Align = Table::Align;
   std::string out = style(Ink::bold, "Error of the predicted step, per cent of the measured one") + '\n';
-  Table table({{"", Align::left},
-               {"runs", Align::right},
-               {"predicted", Align::right},
-               {"MAPE", Align::right},
-               {"median", Align::right},
-               {"p95", Align::right},
-               {"bias", Align::right}});
-  table.add(error_row("overall", report.overall, Ink::bold));
-  for (const auto& [name, group] : report.groups) table.add(error_row(name, group, Ink::plain));
-  if (report.gpu_busy.rows) table.add(error_row("(gpu_busy_s)", report.gpu_busy, Ink::dim));
-  if (report.memory.rows) table.add(error_row("(peak_bytes)", report.memory, Ink::dim));
+  const bool oom = report.overall.oom > 0;
+  std::vector<Table::Column> columns = {{"", Align::left, true}, {"runs", Align::right}, {"predicted", Align::right}};
+  if (oom) columns.push_back({"OOM", Align::right});
+  for (const char* title : {"MAPE", "median", "p95", "bias"}) columns.push_back({title, Align::right});
+  Table table(std::move(columns));
+  table.add(error_row("overall", report.overall, oom, Ink::bold));
+  for (const std::string& by : report.by) {
+    table.add(heading_row(by, oom));
+    for (const auto& [name, group] : report.groups)
+      if (group.by == by) table.add(error_row("  " + group.value, group, oom, Ink::plain));
+  }
+  if (report.gpu_busy.rows || report.memory.rows) table.add(heading_row("other measured figures", oom));
+  if (report.gpu_busy.rows) table.add(error_row("  gpu_busy_s", report.gpu_busy, oom, Ink::plain));
+  if (report.memory.rows) table.add(error_row("  peak_bytes", report.memory, oom, Ink::plain));
   out += table.text(style);
+  if (oom)
+    out += wrapped("", "OOM: predicted, but the measured run ran out of memory, so that there is no step to compare with.");
 
   if (!report.speedups.empty()) {
     out += '\n' + style(Ink::bold, "Error of the predicted speed-up between precisions") + '\n';
@@ -99,11 +113,12 @@ std::string to_text(const ValidationReport& report, const Style& style) {
     out += wrapped("",
                    fmt::format("Ran, but predicted not to fit: {} of {}.", report.fits.rows - report.fits.right, report.fits.rows));
   if (report.oom.rows)
-    out += wrapped("", fmt::format("Ran out of memory, as predicted: {} of {}.", report.oom.right, report.oom.rows));
-  for (const std::string& warning : report.warnings) out += style(Ink::yellow, wrapped("warning: ", warning));
+    out += wrapped("", fmt::format("Of {} runs that ran out of memory, {} were predicted to.", report.oom.rows, report.oom.right));
+  for (const std::string& warning : report.warnings) out += style(Ink::yellow, wrapped("warning: ", printable(warning)));
   if (!report.unpredicted.empty()) {
     out += '\n' + style(Ink::bold, fmt::format("Not predicted: {}", report.unpredicted.size())) + '\n';
-    for (const UnreadableRun& run : report.unpredicted) out += wrapped(fmt::format("  {}: ", shortened(run.id, 30)), run.reason);
+    for (const UnreadableRun& run : report.unpredicted) 
+      out += wrapped(fmt::format("  {}: ", shortened(printable(run.id), 30)), printable(run.reason));
   }
   return out;
 }

@@ -1,4 +1,4 @@
-"""Fits of matrix products and convolutions: GEMM per architecture, then convolution as a factor on it."""
+"""Fits of matrix products, per architecture and arithmetic."""
 import numpy as np
 import pandas as pd
 
@@ -153,80 +153,6 @@ def fit_deepbench_gemm(gpu, name, base):
     for x in parts:
         notes[x.math.iloc[0]] = record("gemm, DeepBench", name, x.math.iloc[0], deepbench_gemm(c, g, x, bad), x.t)
     return c, bad, notes
-
-
-CONV_PRIOR = dict(forward=(.8, .7), backward_data=(.8, .7), backward_weight=(.8, .7), winograd_gain=(2, .5), layout_floor=(3e-6, .5),
-                  layout_efficiency=(.6, .3), few_channels_factor=(.2, .7))
-DIRECTIONS = {"conv_fwd": "forward", "conv_bwd_data": "backward_data", "conv_bwd_weight": "backward_weight"}
-
-
-def conv_time(c, conv, g, math, direction, x):
-    one = lambda n: x[n].values
-    return models.convolution(c, conv, g, math, direction, one("batch"), one("cin"), one("h"), one("w"), one("cout"), one("r"), one("s"),
-                              one("stride"), one("p"), one("q"), SIZE[math], one("nhwc"))
-
-
-def own_convolutions():
-    d = parse(H200[H200.family == "convolution"])
-    d = d[d.g == 1]
-    f, st = d.f, d.s
-    pad = f // 2
-    out = (d.hw + 2 * pad - f) // st + 1
-    return pd.DataFrame(dict(math=d.dtype, direction=d.op, batch=d.n, cin=d.c, cout=d.k, h=d.hw, w=d.hw, r=f, s=f, stride=st, p=out, q=out,
-                             nhwc=d["shape"].str.startswith("nhwc"), t=d.us * 1e-6))
-
-
-def deepbench_convolutions(gpu):
-    d = deepbench(gpu)
-    d = d[d.op.isin(DIRECTIONS)].reset_index(drop=True)
-    d = d[d["shape"].str.contains("stride=")]
-    pads = d["shape"].str.extract(r"pad=(\d+),(\d+) stride=(\d+),(\d+)").astype(float)
-    x = pd.DataFrame(dict(math=d.math, direction=d.op.map(DIRECTIONS), batch=d.N, cin=d.C, cout=d.K, h=d.H, w=d.W, r=d.R, s=d.S, stride=pads[2], nhwc=False, t=d.t))
-    best = None
-    for swap in (False, True):  # which of R and S runs along the width differs between the files: take what gives their own FLOP/s
-        r, s = (x.s, x.r) if swap else (x.r, x.s)
-        p, q = (x.h + 2 * pads[0] - r) // x.stride + 1, (x.w + 2 * pads[1] - s) // x.stride + 1
-        off = abs(2 * x.batch * x.cout * p * q * x.cin * r * s / x.t / 1e12 / pd.to_numeric(d.tflops, errors="coerce") - 1)
-        y = x.assign(r=r, s=s, p=p, q=q, off=off.fillna(9))
-        best = y if best is None else best.where(best.off <= y.off, y)
-    return best[(best.off < .02) & (best.cin > 1)].infer_objects()  # spectrograms (one channel) have paths of their own
-
-
-def fit_convolution(c, g, x, label):
-    start = {f"{d}/{k}": .8 for d in DIRECTIONS.values() for k in ("matrix", "vector") if (x.math == "fp32").any() or k == "matrix"}
-    start = {n: v for n, v in start.items() if n.endswith("vector") or (x.math != "fp32").any()}
-    start["winograd_gain"] = 1.5
-    if (x.math != "fp32").any():
-        start.update(layout_floor=3e-6, layout_efficiency=.45, few_channels_factor=.5)
-
-    def unpack(v):
-        conv = {d: {} for d in DIRECTIONS.values()}
-        for n, w in v.items():
-            head, _, tail = n.partition("/")
-            if tail:
-                conv[head][tail] = w
-            else:
-                conv[head] = w
-        return conv
-    parts = [(m, d, y) for (m, d), y in x.groupby(["math", "direction"])]
-    v = solve(lambda v: np.concatenate([np.log(conv_time(c, unpack(v), g, m, d, y) / y.t.values) for m, d, y in parts]), start, CONV_PRIOR)
-    notes = {}
-    for m, d, y in parts:
-        notes[m, d] = record(f"convolution {d}, {label}", g.name, m, conv_time(c, unpack(v), g, m, d, y), y.t)
-    return unpack(v), notes
-
-
-def fit_depthwise():
-    """{layout: {direction: (coefficients, note)}} from the H200 measurements."""
-    d, g, out = parse(H200[H200.family == "convolution"]), specs.load("h200-sxm"), {}
-    d = d[d.g > 1]
-    for (last, direction), x in d.groupby([d["shape"].str.startswith("nhwc"), "op"]):
-        x = x[x.dtype != "fp16"]  # cuDNN has NCHW kernels of its own for fp16 alone, up to 3 times as fast
-        f = lambda v: models.depthwise(v, g, x.bytes.values, x.flops.values)
-        v = solve(lambda v: np.log(f(v) / (x.us.values * 1e-6)), dict(launch_floor=5e-6, efficiency=.4, vector_efficiency=.05),
-                  dict(launch_floor=(5e-6, .5), efficiency=(.5, .5), vector_efficiency=(.05, 2)))
-        out.setdefault("channels_last" if last else "channels_first", {})[direction] = v, record(f"depthwise {direction} {'nhwc' if last else 'nchw'}", g.name, "all", f(v), x.us * 1e-6)
-    return out
 
 
 def leave_one_out():

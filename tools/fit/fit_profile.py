@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fits the coefficients of data/profiles/datasheet.json to measured operators, and prints how well they do.
 
-Reads the measurements under $PRECOG_REFERENCE_DATA, and h200_operators.csv beside this file (measure_families.py makes
-it). Only operator timings are used, never a training step. Needs numpy, scipy, pandas; takes a few minutes.
+Reads the measurements under $PRECOG_REFERENCE_DATA, h200_operators.csv beside this file (measure_families.py makes
+it), and the operators of data/measured/2026-11-15-h200. Only operator timings are used, never a training step. Needs numpy, scipy, pandas; takes half a minute.
 usage: fit_profile.py [--write] [--leave-one-out]
 """
 import copy
@@ -10,6 +10,8 @@ import json
 import pathlib
 import sys
 
+import fit_conv
+import fit_images
 import fit_matrix
 import fit_rest
 import fitting
@@ -18,6 +20,7 @@ import specs
 OUT = pathlib.Path(__file__).resolve().parents[2] / "data" / "profiles" / "datasheet.json"
 AICONF = "NVIDIA aiconfigurator timings (Apache-2.0)"
 OWN = "own timings of PyTorch 2.11 operators on an H200 (tools/fit/h200_operators.csv)"
+BOTH = "own timings of PyTorch 2.11 operators on an H200 (tools/fit/h200_operators.csv; data/measured/2026-11-15-h200)"
 sources = {}
 
 
@@ -26,7 +29,7 @@ def leaf(value, source, unit=None):
     return {"value": f"{digits:g} us" if unit == "us" else digits, "source": source}
 
 
-SECONDS = {"launch_floor", "tile_overhead", "split_overhead", "block_overhead", "layout_floor", "pipeline_fill"}
+SECONDS = {"launch_floor", "tile_overhead", "split_overhead", "block_overhead", "layout_floor", "pipeline_fill", "indexing_overhead"}
 
 
 def group(values, source):
@@ -97,17 +100,18 @@ def main():
 
     # Convolutions; then Volta, Turing, Pascal
     convs = {}
-    convs["hopper"], notes = fit_matrix.fit_convolution(hopper, specs.load("h200-sxm"), fit_matrix.own_convolutions(), "PyTorch")
-    note("conv_hopper", f"fitted: {OWN}: " + "; ".join(f"{m} {d} {s}" for (m, d), s in notes.items()))
+    convs["hopper"], notes = fit_conv.fit(hopper, specs.load("h200-sxm"), fit_conv.own(), "PyTorch")
+    note("conv_hopper", f"fitted: {BOTH}: " + "; ".join(f"{m} {d} {s}" for (m, d), s in notes.items()))
     for arch, gpu, name in (("volta", "V100", "v100-sxm2-16gb"), ("turing", "T4", "t4"), ("pascal", "P100", "p100")):
         c, bad, notes = fit_matrix.fit_deepbench_gemm(gpu, name, hopper)
         gemms[arch], maths[arch] = c, {}
         for math, said in notes.items():
             maths[arch][math] = note(f"gemm_{arch}", f"fitted: DeepBench GEMM on {gpu} (fp16 and fp32 where it has both), 2016-2018 libraries: {math} {said}")
-        convs[arch], notes = fit_matrix.fit_convolution(c, specs.load(name), fit_matrix.deepbench_convolutions(gpu), "DeepBench")
+        convs[arch], notes = fit_conv.fit(c, specs.load(name), fit_conv.deepbench_rows(gpu), "DeepBench", convs["hopper"])
         note(f"conv_{arch}", f"fitted: DeepBench convolutions on {gpu}: " + "; ".join(f"{m} {d} {s}" for (m, d), s in notes.items()))
-    depthwise = fit_matrix.fit_depthwise()
+    depthwise = fit_conv.fit_depthwise()
     memory = fit_rest.fit_memory()
+    batch_norm = fit_images.fit_batch_norm()
     layout = dict(launch_floor=convs["hopper"]["layout_floor"], efficiency=convs["hopper"]["layout_efficiency"], accesses_per_clock=10.0)
     for conv in convs.values():  # kernels of their own in the profile, below
         conv.pop("layout_floor", None), conv.pop("layout_efficiency", None)
@@ -168,34 +172,42 @@ def main():
 
         conv = convs.get(arch) or convs.get(donor) or convs["hopper"]
         source = f"conv_{arch}" if arch in convs else estimate(donor if donor in convs else "hopper")
-        full = {d: dict(convs["hopper"][d], **conv[d]) for d in fit_matrix.DIRECTIONS.values()}
-        entry["convolution"] = {d: group(full[d], source) for d in full}
-        rest = {n: v for n, v in dict({n: v for n, v in convs["hopper"].items() if n not in full}, **{n: v for n, v in conv.items() if n not in full}).items()}
-        entry["convolution"].update(group(rest, source))
-        source = note("depthwise_hopper", f"fitted: {OWN}") if arch == "hopper" else estimate("hopper")
+        entry["convolution"] = {n: group(v, source) if isinstance(v, dict) else leaf(v, source, "us" if n in SECONDS else None) for n, v in conv.items()}
+        source = note("depthwise_hopper", f"fitted: {BOTH}") if arch == "hopper" else estimate("hopper")
         entry["depthwise"] = {layout: {d: group(v, source) for d, (v, _) in by.items()} for layout, by in depthwise.items()}
 
         entry["memory"] = {}
         for family, (v, said) in memory.items():
-            key = note(f"memory_{family}", f"fitted: {OWN}: {said}") if arch == "hopper" else estimate("hopper")
+            key = note(f"memory_{family}", f"fitted: {BOTH if family == 'pointwise_mixed' else OWN}: {said}") if arch == "hopper" else estimate("hopper")
             if arch == "ampere" and ("a100-sxm-80gb", family) in travel:
                 key = note(f"memory_{family}_ampere", "estimate: taken from hopper; on A100 (estimate-train-time, fp16) that has " + travel["a100-sxm-80gb", family])
             entry["memory"][family] = group(v, key)
+        for (native, backward, last), (v, said) in batch_norm.items():
+            name = f"{'native_' if native else ''}batch_norm_{'backward' if backward else 'forward'}"
+            layout_name = "channels_last" if last else "channels_first"
+            key = note(f"memory_{name}_{layout_name}", f"fitted: {BOTH}: {said}") if arch == "hopper" else estimate("hopper")
+            entry["memory"].setdefault(name, {})[layout_name] = group(v, key)
         # cuDNN's own NCHW <-> NHWC passes, fitted with the convolutions that need them
         entry["memory"]["layout"] = group(layout, "conv_hopper" if arch == "hopper" else note("estimate_layout", "estimate: taken from hopper, where PyTorch launches them; DeepBench's timings of Volta and Turing show none"))
         for family in ("index", "loss"):
             entry["memory"][family] = group(memory["embedding"][0], note("estimate_gather", "estimate: unmeasured; as an embedding lookup, which gathers likewise"))
 
         entry["attention"] = {}
-        for backend, ours in (("flash", "flash"), ("memory_efficient", "efficient")):
+        for backend, ours in (("flash", "flash"), ("cudnn", "cudnn"), ("memory_efficient", "efficient"), ("memory_efficient_16bit", "efficient_16bit")):
             entry["attention"][backend] = {}
             for direction in ("forward", "backward"):
-                chain = [arch] + ([donor] if donor else []) + ["ampere" if backend == "flash" else "hopper", "hopper"]
+                # Where nobody timed a backend the architecture's own flash stands in: its kernels use the same instructions there.
+                # Not on Blackwell, where cuDNN's are written for its tensor cores as they are for Hopper's.
+                if (arch, ours, direction) not in attention and not (ours == "cudnn" and arch == "blackwell") and ours in ("cudnn", "efficient_16bit"):
+                    ours = "flash"
+                chain = [arch] + ([donor] if donor else []) + ["ampere" if ours == "flash" else "hopper", "hopper"]
                 if arch in ("ada", "ampere-ga10x", "turing", "volta", "pascal"):  # FlashAttention 2's mma path, as on A100
                     chain.insert(2, "ampere")
                 used = next(a for a in chain if (a, ours, direction) in attention)
                 v, said = attention[used, ours, direction]
                 key = note(f"attention_{arch}_{backend}_{direction}", f"fitted: {said}") if used == arch else estimate(used)
+                if used == arch and ours == "flash" != backend:
+                    key = note("estimate_flash", "estimate: unmeasured here; as this architecture's flash attention")
                 entry["attention"][backend][direction] = group(v, key)
 
         used = arch if arch in collectives else {"ampere-ga10x": "ada", "blackwell-gb20x": "ada", "turing": "ada"}.get(arch, "ampere" if arch in ("volta", "pascal") else "hopper")
@@ -203,6 +215,8 @@ def main():
         for kind, (v, said) in collectives[used].items():
             key = note(f"collective_{used}_{kind}", f"fitted: NCCL in one node, {AICONF}: {said}") if used == arch else estimate(used)
             entry["collective"][kind] = group(v, key)
+        gap = note("kernel_gap", "fitted: own timings on an H200 (data/measured/2026-11-15-h200/host.jsonl, gpu floor): distance of the starts of queued kernels, less their duration")
+        entry["kernel_gap"] = leaf(fitting.kernel_gap(), gap if arch == "hopper" else estimate("hopper"), "us")
         built[arch] = entry
 
     used = set()

@@ -6,7 +6,7 @@ import pandas as pd
 
 import models
 import specs
-from fitting import DATA, FILE, H200, parse, record, solve
+from fitting import DATA, FILE, H200, campaign, kernel_gap, parse, record, solve
 
 # Operators of h200_operators.csv by the family whose coefficients they set. A cast to a wider type is its own family:
 # PyTorch does not vectorise it. Zeroing the table is a fill of its own in embedding_backward.
@@ -14,7 +14,6 @@ FAMILY = {"add": "pointwise", "add_": "pointwise", "relu": "pointwise", "thresho
           "gelu": "activation", "gelu_backward": "activation", "silu": "activation", "silu_backward": "activation",
           "broadcast_add": "broadcast", "t_contiguous": "transpose", "native_dropout": "dropout", "sum_all": "reduction",
           "sum_cols": "reduction", "sum_rows": "bias_gradient", "layer_norm": "norm_forward", "layer_norm_backward": "norm_backward",
-          "batch_norm": "batch_norm_forward", "batch_norm_backward": "batch_norm_backward",
           "softmax": "softmax_forward", "softmax_backward": "softmax_backward", "log_softmax": "softmax_forward", "log_softmax_backward": "softmax_backward",
           "embedding": "embedding", "embedding_dense_backward": "embedding_backward", "max_pool2d": "pooling_forward",
           "max_pool2d_backward": "pooling_backward", "zero_foreach": "fill"}
@@ -23,29 +22,31 @@ MEMORY_PRIOR = dict(launch_floor=(2e-6, 1.0), efficiency=(.8, .5), accesses_per_
 
 
 def memory_rows():
-    m = H200[~H200.family.isin(["gemm", "convolution", "attention"]) & ~H200.op.eq("rms_norm")].copy()  # fused RMS norm: no model calls it yet
+    m = H200[~H200.family.isin(["gemm", "convolution", "attention", "batch_norm_forward", "batch_norm_backward"]) & ~H200.op.eq("rms_norm")].copy()  # fused RMS norm: no model calls it yet
     m["t"] = m.us * 1e-6
     m["fam"] = m.op.map(FAMILY).fillna(m.family)
     m.loc[m.family == "cast", "fam"] = np.where(m[m.family == "cast"].dtype == "fp32", "cast", "cast_widen")
     m.loc[m.family.eq("optimizer") & ~m.op.eq("zero_foreach"), "fam"] = "multi_tensor"
     m["bytes"] = m.bytes * m.op.map(ACCESSES).fillna(1)
     m["launches"] = m["shape"].str.extract(r"kernels=(\d+)")[0].astype(float).fillna(1)
-    lanes, size = [], np.where(m.dtype == "fp32", 4, 2)
+    size = np.where(m.dtype == "fp32", 4, 2)
     for (_, row), es in zip(m.iterrows(), size):
         k = {a: float(b) for a, b in re.findall(r"([a-z]+)=([0-9]+)", row["shape"])}
-        image = re.search(r"(\d+)x(\d+)x(\d+)x(\d+)", row["shape"])
-        lanes.append(float(image.group(2)) if image and row["shape"].startswith("nchw") and "batch_norm" in row.op else np.inf)
         if row.op == "embedding_dense_backward":
             table = k["vocab"] * k["cols"] * es
             m.loc[row.name, "bytes"] -= table
             m.loc[row.name, "t"] -= 3e-6 + table / (4.8e12 * .79)  # the fill, as the fill rows below measure it
-    m["lanes"], m["accesses"] = lanes, m.bytes / size
+    m["accesses"] = m.bytes / size
     m.loc[m.family == "cast", "accesses"] = m.bytes[m.family == "cast"] / 3  # one side is 2 bytes, the other 4
-    return m
+    # Operands of two types: an unrolled kernel that PyTorch does not vectorise. The sizes whose operands stay in the L2 left out.
+    mixed = campaign("elementwise")
+    mixed = mixed[(mixed.op == "add mixed") & ((mixed.bytes < 2e6) | (mixed.bytes > 8e7))]
+    mixed = pd.DataFrame(dict(fam="pointwise_mixed", op=mixed.op, bytes=mixed.bytes, accesses=3.0 * mixed.n, launches=1.0, t=mixed.t))
+    return pd.concat([m, mixed], ignore_index=True)
 
 
 def memory_time(v, g, x):
-    t = models.memory_bound(v, g, x.bytes.values, x.accesses.values, x.lanes.values)
+    t = models.memory_bound(v, g, x.bytes.values, x.accesses.values)
     return t + (x.launches.values - 1) * v["launch_floor"]
 
 
@@ -98,12 +99,14 @@ def check_memory_elsewhere(memory):
 ATTENTION_PRIOR = dict(launch_floor=(3e-6, .4), efficiency=(.5, 1), head_dim_exponent=(.4, .5), block_overhead=(1.5e-6, .7), tail=(.5, .7))
 
 
-def fit_attention_rows(g, x, math, backward, label, memory=None):
+def fit_attention_rows(g, x, math, backward, label, memory=None, converts=True):
+    """Backward has kernels beside the main one, lowered and costed on their own: row sums of gradient times output first, and
+    where the query gradient is gathered in fp32 its conversion last."""
     start, beside = {n: v[0] for n, v in ATTENTION_PRIOR.items()}, 0.0
-    if backward:  # row sums of gradient times output go first; flash converts the query gradient from fp32 last
+    if backward:
         n, size = (x.b * x.h * x.s * x.d).values, 4 if math == "fp32" else 2
         beside = models.memory_bound(memory["reduction"][0], g, 2 * n * size, 2 * n)
-        if math != "fp32":
+        if converts:
             beside = beside + models.memory_bound(memory["cast"][0], g, 6 * n, 2 * n)
     f = lambda v: beside + models.attention(dict(v, bandwidth_efficiency=.85), g, math, x.b.values, x.h.values, x.s.values, x.s.values, x.d.values,
                                    x.causal.values > 0, x.bytes.values, 10.0 if backward else 4.0)
@@ -111,15 +114,29 @@ def fit_attention_rows(g, x, math, backward, label, memory=None):
     return dict(v, bandwidth_efficiency=.85), record(label, g.name, math, f(v), x.t)
 
 
+def own_attention():
+    """Both H200 files. Neither 16-bit type is faster than the other; dropout left out."""
+    d = parse(H200[H200.family == "attention"])
+    kind = d.op.str.split("_", expand=True)
+    a = d[["dtype", "b", "h", "s", "d", "causal", "bytes"]].assign(direction=kind[0], backend=kind[1], t=d.us * 1e-6)
+    d = campaign("sdpa")
+    d = d[(d.dropout == 0) & ~d.op.str.startswith("math") & (d.dtype != "tf32")]
+    kind = d.op.str.split(" ", expand=True)
+    beside = np.where(kind[1] == "backward", np.where(kind[0] == "efficient", 1, 2), 0)  # kernels beside the main one, a gap before each
+    size = np.where(d.dtype == "fp32", 4, 2)
+    b = d[["dtype", "b", "causal"]].assign(h=d.heads, s=d.seq, d=d["dim"], bytes=d.b * d.heads * d.seq * d["dim"] * size * np.where(kind[1] == "backward", 8, 4),
+                                           direction=kind[1], backend=kind[0], t=d.t - beside * kernel_gap())
+    x = pd.concat([a, b], ignore_index=True)
+    return x.assign(causal=x.causal.astype(float), math=np.where(x.dtype == "fp32", "fp32", "bf16"))
+
+
 def fit_attention(memory):
     """{(architecture, backend, direction): (coefficients, note)}"""
     out, g = {}, specs.load("h200-sxm")
-    d = parse(H200[H200.family == "attention"])
-    d["t"] = d.us * 1e-6
-    for op, x in d.groupby("op"):
-        direction, backend = op.split("_")
-        v, note = fit_attention_rows(g, x, x.dtype.iloc[0], direction == "backward", f"attention {direction}, PyTorch {backend}", memory)
-        out["hopper", backend, direction] = v, note + ", H200, PyTorch 2.11"
+    for (backend, math, direction), x in own_attention().groupby(["backend", "math", "direction"]):
+        name = "efficient_16bit" if backend == "efficient" and math != "fp32" else backend
+        v, note = fit_attention_rows(g, x, math, direction == "backward", f"attention {direction}, PyTorch {name}", memory, backend != "efficient")
+        out["hopper", name, direction] = v, note + ", H200, PyTorch 2.11"
     for arch, name in (("ampere", "a100-sxm-80gb"), ("ada", "l40s"), ("blackwell", "b200-sxm")):
         a = pd.read_csv(DATA / "measured_ops" / f"attention_forward_{FILE[name]}.csv.gz")
         a = a[(a.window == 0) & (a.seq >= 64) & (a.head_dim <= 128) & (a.heads * a.batch >= 8)]

@@ -1,4 +1,6 @@
 """What the fits share: where the data are, the error table, least squares in log space."""
+import gzip
+import json
 import os
 import pathlib
 
@@ -38,3 +40,23 @@ def solve(residual, start, prior=None, rows=0):
 def parse(frame):
     keys = frame["shape"].str.findall(r"([A-Za-z]+)=([0-9]+)")
     return pd.concat([frame.reset_index(drop=True), pd.DataFrame([{k: float(v) for k, v in row} for row in keys])], axis=1)
+
+
+# Idle time between two kernels queued on a stream: what separates their starts beyond the first one's duration
+# (host.jsonl, "gpu floor"). The campaign's timings have one per kernel; those of h200_operators.csv, replayed from a
+# graph or summed from a profile, have next to none.
+CAMPAIGN = HERE.parents[1] / "data" / "measured" / "2026-11-15-h200"
+
+
+def kernel_gap():
+    rows = [json.loads(line) for line in (CAMPAIGN / "host.jsonl").read_text().splitlines()]
+    floors = [r for r in rows if r.get("group") == "gpu floor"]
+    return float(np.median([r["start_to_start_us"] - r["kernel_us"] for r in floors])) * 1e-6
+
+
+def campaign(family):
+    """The operators of one family that the campaign timed, `t` in seconds with the gap before one kernel taken off."""
+    with gzip.open(CAMPAIGN / "operators.jsonl.gz", "rt") as file:
+        rows = [json.loads(line) for line in file]
+    d = pd.DataFrame([r for r in rows if r.get("family") == family and "s" in r])
+    return d.assign(t=d.s - kernel_gap())

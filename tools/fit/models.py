@@ -44,6 +44,19 @@ def memory_bound(c, gpu, nbytes, accesses, lanes=np.inf):
                                           accesses / (np.minimum(gpu.sms, lanes) * gpu.clock * c["accesses_per_clock"]))
 
 
+RESIDENT = 128 * 1024  # bytes of one channel that a block keeps on the chip between its passes
+
+
+def batch_norm(c, gpu, nbytes, accesses, channels, channel_bytes):
+    """NCHW batch norm, a block per channel: one block cannot use a whole SM, and few channels not all SMs."""
+    gain = np.where(channel_bytes <= RESIDENT, c["resident_gain"], 1)
+    busy = np.maximum(1, channels / gpu.sms)  # blocks that each SM runs
+    block = accesses / channels / (gpu.clock * c["block_accesses_per_clock"] * gain)
+    sm = busy * accesses / channels / (gpu.clock * c["accesses_per_clock"] * gain)
+    compute = busy * c["block_overhead"] + (block**2 + sm**2) ** 0.5
+    return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]), compute)
+
+
 BLOCK = 128  # query rows that one thread block of a fused attention kernel owns
 
 
@@ -59,9 +72,27 @@ def attention(c, gpu, math, batch, heads, q, kv, dim, causal, nbytes, flop_facto
     return c["launch_floor"] + (compute**3 + memory**3) ** (1 / 3)
 
 
+THIN_TILES = 32  # 1x1 weight gradients in fp32 and NCHW of fewer 128x128 tiles than this run slow kernels
+
+
+def winograd(conv, math, direction, batch, cin, cout, r, s, stride, p, q):
+    work = batch * np.ceil(p / 4) * np.ceil(q / 4) * cout
+    ok = (math == "fp32") & (r == 3) & (s == 3) & (stride == 1) & (cin > 4)
+    if direction == "forward":
+        return ok & (work >= conv["winograd_work"])
+    return ok & (work >= conv["winograd_work"]) & (p > conv["winograd_gradient_size"]) if direction == "backward_data" else ok
+
+
+def layout_changes(conv, math, direction, batch, cin, cout, h, w, r, s, stride, p, q, channels_last):
+    """Whether images are copied to another layout around a convolution: tensor cores want NHWC, most fp32 kernels NCHW."""
+    last = np.asarray(channels_last, bool)
+    if math != "fp32":
+        return ~last & ~((r * s == 1) & (stride == 1) & (h * w % 8 == 0))  # but for a batched GEMM as it lies in memory
+    return last & (cin > 4) & ((direction != "backward_weight") | winograd(conv, math, direction, batch, cin, cout, r, s, stride, p, q))
+
+
 def convolution(c, conv, gpu, math, direction, batch, cin, h, w, cout, r, s, stride, p, q, size, channels_last):
-    """A dense convolution as the GEMM that it is, plus the layout changes that tensor cores ask of NCHW tensors."""
-    matrix = math != "fp32"
+    """A dense convolution as the GEMM that it is, plus the layout changes that its kernels ask for."""
     x, y, weight = batch * cin * h * w, batch * cout * p * q, cout * cin * r * s
     if direction == "forward":
         m, n, k = batch * p * q, cout, cin * r * s
@@ -69,18 +100,27 @@ def convolution(c, conv, gpu, math, direction, batch, cin, h, w, cout, r, s, str
         m, n, k = batch * h * w, cin, cout * r * s / stride**2  # a strided gradient multiplies by zeros, or skips them
     else:
         m, n, k = cout, cin * r * s, batch * p * q
-    kind = "matrix" if matrix else "vector"
-    factor = np.full(len(m), conv[direction][kind])
-    if matrix:
-        factor = np.where(cin <= 4, factor * conv["few_channels_factor"], factor)
+    factor = np.full(len(m), conv[direction]["vector" if math == "fp32" else "tf32" if math == "tf32" else "matrix"])
+    product = (r * s == 1) & (stride == 1)
+    if math == "fp32":
+        gain = conv[direction]["winograd"]
+        if direction == "backward_weight":  # in steps of its own, whose share of the time shrinks with the channels
+            gain = gain * (np.minimum(512, np.sqrt(cin * cout)) / 128) ** conv["winograd_channels_exponent"]
+            thin = product & ~np.asarray(channels_last, bool) & (cin * cout < THIN_TILES * 128 * 128)
+            factor = np.where(thin, factor * conv["thin_weight_gradient_factor"], factor)
+        factor = np.where(winograd(conv, math, direction, batch, cin, cout, r, s, stride, p, q), factor * gain, factor)
     else:
-        factor = np.where((r == 3) & (s == 3) & (stride == 1), factor * conv["winograd_gain"], factor)
+        if math == "tf32" and direction != "backward_weight":
+            factor = np.where(product, factor * conv["tf32_pointwise_factor"], factor)
+        if direction == "backward_data":
+            factor = np.where(stride > 1, factor * conv["strided_gradient_factor"], factor)
+        # Three channels: no wide loads, so the tensor cores wait; the pace is a share of the vector units', whatever the arithmetic
+        few = conv["few_channels_rate"] * gpu.vector["fp32"] / (gpu.peak(math) * c["efficiency"][math])
+        factor = np.where(cin <= 4, few, factor)
     t = gemm(c, gpu, math, 1, m, n, np.maximum(k, 1), size, size * (x + y + weight), factor=factor)
-    if not matrix:
-        return t
-    plain = (r == 1) & (s == 1) & (stride == 1) & (h * w * size % 16 == 0)  # a batched GEMM as it lies in memory
+    t = t + np.where(product, 0, conv["indexing_overhead"])
     change = 2 * conv["layout_floor"] + 2 * size * (x + y) / (gpu.bandwidth * conv["layout_efficiency"])
-    return t + np.where(np.logical_or(channels_last, plain), 0, change)
+    return t + np.where(layout_changes(conv, math, direction, batch, cin, cout, h, w, r, s, stride, p, q, channels_last), change, 0)
 
 
 def depthwise(c, gpu, nbytes, flops):

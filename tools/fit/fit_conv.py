@@ -1,0 +1,113 @@
+"""Fits of convolutions as factors on the matrix product: dense on Hopper and on DeepBench's GPUs, depthwise on Hopper."""
+import numpy as np
+import pandas as pd
+
+import models
+import specs
+from fit_matrix import SIZE, deepbench
+from fitting import H200, campaign, kernel_gap, parse, record, solve
+
+PRIOR = dict(matrix=(.8, .7), tf32=(.6, .7), vector=(.6, .7), winograd=(2, .5), winograd_channels_exponent=(.3, .7), layout_floor=(3e-6, .5),
+             layout_efficiency=(.6, .3), few_channels_rate=(.4, .7), thin_weight_gradient_factor=(.5, .7),
+             strided_gradient_factor=(.8, .5), tf32_pointwise_factor=(.8, .5), indexing_overhead=(2e-6, .7))
+# How cuDNN 9 was seen to choose in fp32 on H200: Winograd from this many (4x4 output tiles) x (channels), and for data gradients
+# of images larger than this. DeepBench's older libraries are not seen to refuse it.
+CHOICE = dict(winograd_work=150e3, winograd_gradient_size=16.0)
+NO_CHOICE = dict(winograd_work=1.0, winograd_gradient_size=1.0)
+DIRECTIONS = {"conv_fwd": "forward", "conv_bwd_data": "backward_data", "conv_bwd_weight": "backward_weight"}
+
+
+def conv_time(c, conv, g, math, direction, x):
+    one = lambda n: x[n].values
+    return models.convolution(c, conv, g, math, direction, one("batch"), one("cin"), one("h"), one("w"), one("cout"), one("r"), one("s"),
+                              one("stride"), one("p"), one("q"), SIZE[math], one("nhwc"))
+
+
+def own(depthwise=False):
+    """Both H200 files: h200_operators.csv (cold operands) and the campaign (the shapes of models, three batch sizes)."""
+    d = parse(H200[H200.family == "convolution"])
+    a = pd.DataFrame(dict(math=d.dtype, direction=d.op, batch=d.n, cin=d.c, cout=d.k, h=d.hw, r=d.f, stride=d.s, groups=d.g,
+                          nhwc=d["shape"].str.startswith("nhwc"), t=d.us * 1e-6, queued=0))
+    d = campaign("conv")
+    b = pd.DataFrame(dict(math=d.dtype, direction=d.op.map({"forward": "forward", "dgrad": "backward_data", "wgrad": "backward_weight"}), batch=d.batch, cin=d.cin,
+                          cout=d.cout, h=d["size"], r=d.kernel, stride=d.stride, groups=d.groups, nhwc=d.layout == "nhwc", t=d.t, queued=1))
+    x = pd.concat([a, b], ignore_index=True)
+    padding = np.where(x.r == x.stride, 0, x.r // 2)  # patches do not overlap
+    x["p"] = (x.h + 2 * padding - x.r) // x.stride + 1
+    x = x.assign(w=x.h, s=x.r, q=x.p)
+    # The layout changes that come with a call are kernels of their own, with a gap before each.
+    for (math, direction), y in x[(x.groups == 1) & (x.queued == 1)].groupby(["math", "direction"]):
+        changes = models.layout_changes(CHOICE, math, direction, y.batch, y.cin, y.cout, y.h, y.w, y.r, y.s, y.stride, y.p, y.q, y.nhwc)
+        x.loc[y.index, "t"] -= 2 * kernel_gap() * changes
+    return x[(x.groups > 1) == depthwise]
+
+
+def deepbench_rows(gpu):
+    d = deepbench(gpu)
+    d = d[d.op.isin(DIRECTIONS)].reset_index(drop=True)
+    d = d[d["shape"].str.contains("stride=")]
+    pads = d["shape"].str.extract(r"pad=(\d+),(\d+) stride=(\d+),(\d+)").astype(float)
+    x = pd.DataFrame(dict(math=d.math, direction=d.op.map(DIRECTIONS), batch=d.N, cin=d.C, cout=d.K, h=d.H, w=d.W, r=d.R, s=d.S, stride=pads[2], nhwc=False, t=d.t))
+    best = None
+    for swap in (False, True):  # which of R and S runs along the width differs between the files: take what gives their own FLOP/s
+        r, s = (x.s, x.r) if swap else (x.r, x.s)
+        p, q = (x.h + 2 * pads[0] - r) // x.stride + 1, (x.w + 2 * pads[1] - s) // x.stride + 1
+        off = abs(2 * x.batch * x.cout * p * q * x.cin * r * s / x.t / 1e12 / pd.to_numeric(d.tflops, errors="coerce") - 1)
+        y = x.assign(r=r, s=s, p=p, q=q, off=off.fillna(9))
+        best = y if best is None else best.where(best.off <= y.off, y)
+    return best[(best.off < .02) & (best.cin > 1)].infer_objects()  # spectrograms (one channel) have paths of their own
+
+
+def unpack(v):
+    conv = {d: {} for d in DIRECTIONS.values()}
+    for n, w in v.items():
+        kind, _, direction = n.partition("/")
+        if direction:
+            conv[direction][kind] = w
+        else:
+            conv[kind] = w
+    return conv
+
+
+def fit(c, g, x, label, base=None):
+    """base: coefficients where these rows have no say (a data set without fp32, or without tf32)."""
+    kinds = {"fp32": ["vector", "winograd"], "tf32": ["tf32"], "fp16": ["matrix"], "bf16": ["matrix"]}
+    have = {k for m in set(x.math) for k in kinds[m]}
+    start = {"indexing_overhead": 2e-6}
+    start.update({f"{k}/{d}": PRIOR[k][0] for d in DIRECTIONS.values() for k in sorted(have)})
+    if "vector" in have:
+        start.update(winograd_channels_exponent=.3, thin_weight_gradient_factor=.5)
+    if have & {"matrix", "tf32"}:
+        start.update(layout_floor=3e-6, layout_efficiency=.5, few_channels_rate=.4, strided_gradient_factor=.8)
+    if "tf32" in have:
+        start.update(tf32_pointwise_factor=.8)
+
+    def full(v):
+        conv = dict(unpack(v), **(NO_CHOICE if base else CHOICE))
+        for n, w in (base or {}).items():
+            conv[n] = dict(w, **conv[n]) if n in DIRECTIONS.values() else conv.get(n, w)
+        return conv
+    parts = [(m, d, y) for (m, d), y in x.groupby(["math", "direction"])]
+    v = solve(lambda v: np.concatenate([np.log(conv_time(c, full(v), g, m, d, y) / y.t.values) for m, d, y in parts]), start, PRIOR)
+    notes = {}
+    for m, d, y in parts:
+        notes[m, d] = record(f"convolution {d}, {label}", g.name, m, conv_time(c, full(v), g, m, d, y), y.t)
+    return full(v), notes
+
+
+def fit_depthwise():
+    """{layout: {direction: (coefficients, note)}} from the H200 measurements."""
+    g, out, d = specs.load("h200-sxm"), {}, own(depthwise=True)
+    for (last, direction), x in d.groupby(["nhwc", "direction"]):
+        if not last:
+            x = x[x.math != "fp16"]  # cuDNN has NCHW kernels of its own for fp16 alone, up to 3 times as fast
+        size = x.math.map(SIZE)
+        inputs, outputs, weights = x.batch * x.cin * x.h * x.w, x.batch * x.cout * x.p * x.q, x.cin * x.r * x.s
+        nbytes, flops = size * (inputs + outputs + weights), 2 * outputs * x.r * x.s
+        if direction == "backward_data":  # every tap at every input, those that meet no output too
+            flops = flops * x.stride**2
+        f = lambda v: models.depthwise(v, g, nbytes.values, flops.values)
+        v = solve(lambda v: np.log(f(v) / x.t.values), dict(launch_floor=5e-6, efficiency=.4, vector_efficiency=.05),
+                  dict(launch_floor=(5e-6, .5), efficiency=(.5, .5), vector_efficiency=(.05, 2)))
+        out.setdefault("channels_last" if last else "channels_first", {})[direction] = v, record(f"depthwise {direction} {'nhwc' if last else 'nchw'}", g.name, "all", f(v), x.t)
+    return out
