@@ -209,6 +209,14 @@ COMMAND_LINES = [
     ([*FLAGS, "--html", ""], "--html"),
     ([*FLAGS, "--trace", ""], "--trace"),
     ([*FLAGS, "--trace", "same", "--html", "same"], "same"),
+    ([*FLAGS, "--trace", "same", "--html", "./same"], "same"),
+    (["compare", *FLAGS[1:], "--precisions", ","], "--precisions"),
+    (["gpus", ""], "NAME"),
+    ([*FLAGS, "--from", "config.json"], "does not have it yet"),
+    ([*FLAGS, "--max-batch"], "does not have it yet"),
+    (["search", "--model", "gpt2"], "search: this version"),
+    (["calibrate", "x.jsonl"], "does not have it yet"),
+    (["serve"], "does not have it yet"),
     ([*FLAGS, "--color", "pink"], "--color"),
     ([*FLAGS, "--data", "/no/such/folder"], "/no/such/folder"),
     ([*FLAGS, "extra.json", "more.json"], "more.json"),
@@ -310,6 +318,16 @@ class BadInput(unittest.TestCase):
         self.assertEqual(program.run("validate", path).returncode, 0)
         self.refused(["validate", path, "--by", "precision;gpu"], "--by")
 
+    def test_control_characters_are_not_echoed(self):
+        path = self.file("job.json", json.dumps(good(model="a\x1b[31m\x9b2J\nprecog: error: fake", optimizer="\x07")).encode())
+        self.refused(["predict", path], "a\\x1B[31m\\xC2\\x9B2J\\x0Aprecog", "\\x07")
+        said = program.run("predict", path).stderr
+        self.assertEqual([character for character in said if ord(character) < 32 and character != "\n"], [])
+        self.assertNotIn("\nprecog: error: fake", said)
+        line = {"id": "\x1b]0;title\x07", "request": good(model="\x1b[2J"), "measured": {"step_s": 1}}
+        runs = self.file("runs.jsonl", json.dumps(line).encode())
+        self.assertNotRegex(program.run("validate", runs).stdout, "[\x1b\x07]")
+
     def test_all_problems_at_once(self):
         path = self.file("job.json", json.dumps(good(batch=-1, mode="fast", seq="x")).encode())
         self.refused(["predict", path], "batch", "mode", "seq")
@@ -354,6 +372,8 @@ class BadInput(unittest.TestCase):
         # The second of two cannot be written: no first without it, and no report.
         self.refused([*FLAGS, "--trace", self.folder / "trace.json", "--html", self.folder / "absent" / "out.html"], "absent")
         self.assertFalse((self.folder / "trace.json").exists())
+        self.refused([*FLAGS, "--trace", self.folder / "trace.json", "--html", locked], "locked")
+        self.assertEqual(sorted(os.listdir(self.folder)), ["kept.html", "locked"])
 
 
 if __name__ == "__main__":

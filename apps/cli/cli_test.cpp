@@ -74,6 +74,24 @@ TEST_CASE("UnknownFlagsAndCommandsNameTheNearest") {
   CHECK(parse({"predict", "--color", "pink"}).code == kWrongInput);
 }
 
+TEST_CASE("EmptyOrClashingFlagsAreRefused") {
+  for (const char* flag : {"--html", "--trace", "--dump-after", "--model", "--data"})
+    CHECK_MESSAGE(parse({"predict", flag, ""}).problem.rfind(std::string(flag) + ": is empty", 0) == 0, flag);
+  CHECK(parse({"compare", "--precisions", ""}).code == kWrongInput);
+  CHECK(parse({"compare", "--precisions", ","}).code == kWrongInput);
+  CHECK(parse({"validate", "x.jsonl", "--by", ""}).code == kWrongInput);
+  CHECK(parse({"gpus", ""}).problem.rfind("NAME: is empty", 0) == 0);
+  CHECK(parse({"predict", "--trace", "a", "--html", "./a"}).problem.find("not the same") != std::string::npos);
+  CHECK_FALSE(parse({"predict", "--trace", "a", "--html", "b", "--sp", "--json"}).finished);
+}
+
+TEST_CASE("WhatIsPromisedForLaterSaysSo") {
+  for (const char* flag : {"--from", "--max-batch", "--scale", "--advise"})
+    CHECK(parse({"predict", flag, "x"}).problem == std::string(flag) + ": this version of precog does not have it yet");
+  for (const char* command : {"search", "calibrate", "serve"})
+    CHECK(parse({command, "--model", "gpt2"}).problem == std::string(command) + ": this version of precog does not have it yet");
+}
+
 TEST_CASE("HelpHasExamplesAndFits80Columns") {
   std::vector<const char*> commands = {"predict",  "compare",  "validate",   "inspect", "models",    "gpus",
                                        "clusters", "networks", "precisions", "hosts",   "completion"};

@@ -44,6 +44,8 @@ class CostProfile {  // every architecture's coefficients, from data/profiles/<n
 KernelCost kernel_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& profile);
 KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec& cluster, const GpuSpec& gpu,
                            const ArchitectureProfile& profile);
+// How long the GPU idles between the end of a kernel and the start of the next one queued. No part of kernel_cost.
+Seconds kernel_gap(const ArchitectureProfile& profile);
 
 std::string_view to_text(Bound bound);
 std::string_view to_text(CostSource source);

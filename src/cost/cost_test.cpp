@@ -122,11 +122,49 @@ TEST_CASE("WinogradHelpsVectorUnitsAndThreeByThreeOnly") {
   ConvShape conv{.batch = 2, .in_channels = 64, .out_channels = 128, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8, .kernel_h = 3, .kernel_w = 3};
   const auto time = [&](DType math) { return kernel_cost(kernel_of(conv, math), slow_gpu(), profile).total.value; };
   const double fp32 = time(DType::fp32), bf16 = time(DType::bf16);
-  profile.convolution.winograd_gain = 2;
+  profile.convolution.direction[0].winograd = 2;
   CHECK(time(DType::fp32) == doctest::Approx(fp32 / 2));
   CHECK(time(DType::bf16) == doctest::Approx(bf16));
+  profile.convolution.winograd_work = 2 * 2 * 2 * 128 + 1;  // one more than there is: four 4x4 tiles of two images, 128 channels
+  CHECK(time(DType::fp32) == doctest::Approx(fp32));
+  profile.convolution.winograd_work = 1;
   conv.stride = 2;
   CHECK(time(DType::fp32) == doctest::Approx(fp32));
+}
+
+TEST_CASE("ThreeChannelsRunAtAShareOfTheVectorPeakWhateverTheArithmetic") {
+  ArchitectureProfile profile = ideal();
+  profile.convolution.few_channels_rate = 0.5;
+  profile.convolution.direction[0].matrix = 0.25;
+  ConvShape conv{.batch = 2, .in_channels = 3, .out_channels = 128, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8, .kernel_h = 3, .kernel_w = 3};
+  const auto time = [&](DType math) { return kernel_cost(kernel_of(conv, math), slow_gpu(), profile).total.value; };
+  CHECK(time(DType::bf16) == doctest::Approx(2 * time(DType::fp32)));
+  conv.in_channels = 32;
+  CHECK(time(DType::bf16) == doctest::Approx(time(DType::fp32) / 8 * 4));
+}
+
+TEST_CASE("OnlyConvolutionsThatAreNoPlainProductPayForIndexing") {
+  ArchitectureProfile profile = ideal();
+  ConvShape conv{.batch = 2, .in_channels = 64, .out_channels = 128, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8};
+  const auto time = [&] { return kernel_cost(kernel_of(conv, DType::bf16), slow_gpu(), profile).total.value; };
+  const double product = time();
+  profile.convolution.indexing_overhead = {1000};
+  CHECK(time() == doctest::Approx(product));
+  conv.kernel_h = conv.kernel_w = 3;
+  const double with = time();
+  profile.convolution.indexing_overhead = {0};
+  CHECK(with == doctest::Approx(time() + 1000));
+}
+
+TEST_CASE("StridedDataGradientsLoseOnTensorCores") {
+  ArchitectureProfile profile = ideal();
+  profile.convolution.strided_gradient_factor = 0.5;
+  ConvShape conv{.direction = ConvDirection::data_gradient, .batch = 2, .in_channels = 64, .out_channels = 128,
+                 .in_h = 8, .in_w = 8, .out_h = 4, .out_w = 4, .stride = 2};
+  const auto time = [&](DType math) { return kernel_cost(kernel_of(conv, math), slow_gpu(), profile).total.value; };
+  CHECK(time(DType::bf16) == doctest::Approx(time(DType::fp32) / 8 * 2));
+  conv.direction = ConvDirection::forward;
+  CHECK(time(DType::bf16) == doctest::Approx(time(DType::fp32) / 8));
 }
 
 TEST_CASE("DepthwiseConvolutionGainsNothingFromTensorCores") {
@@ -134,6 +172,10 @@ TEST_CASE("DepthwiseConvolutionGainsNothingFromTensorCores") {
   Kernel kernel = kernel_of(conv, DType::bf16, 1, 1);
   kernel.flops = {1000};
   CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(1000));
+  conv.stride = 2;  // the same work, but each tap of each input is tried
+  conv.direction = ConvDirection::data_gradient;
+  kernel.shape = conv;
+  CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(4000));
 }
 
 TEST_CASE("FusedAttentionCountsTwoProductsForwardAndFiveBackward") {
@@ -143,6 +185,23 @@ TEST_CASE("FusedAttentionCountsTwoProductsForwardAndFiveBackward") {
   shape.backward = true;
   CHECK(kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value == doctest::Approx(forward * 2.5));
   CHECK(kernel_cost(kernel_of(shape, DType::fp32), slow_gpu(), ideal()).total.value == doctest::Approx(forward * 2.5 * 8));
+}
+
+TEST_CASE("AttentionIsCostedByItsBackend") {
+  ArchitectureProfile profile = ideal();
+  profile.attention.cudnn[0].efficiency = 0.5;
+  profile.attention.memory_efficient_16bit[0].efficiency = 0.25;
+  profile.attention.memory_efficient[0].efficiency = 0.125;
+  AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 128, .kv_len = 128, .head_dim = 128, .value_dim = 128};
+  const double flops = 4.0 * 128 * 128 * 128;
+  const auto time = [&](AttentionBackend backend, DType math) {
+    shape.backend = backend;
+    return kernel_cost(kernel_of(shape, math), slow_gpu(), profile).total.value;
+  };
+  CHECK(time(AttentionBackend::flash, DType::bf16) == doctest::Approx(flops / 8));
+  CHECK(time(AttentionBackend::cudnn, DType::bf16) == doctest::Approx(flops / 8 * 2));
+  CHECK(time(AttentionBackend::memory_efficient, DType::bf16) == doctest::Approx(flops / 8 * 4));
+  CHECK(time(AttentionBackend::memory_efficient, DType::fp32) == doctest::Approx(flops * 8));
 }
 
 TEST_CASE("CausalAttentionSkipsAlmostHalf") {
@@ -185,17 +244,50 @@ TEST_CASE("CastToAWiderTypeHasCoefficientsOfItsOwn") {
   CHECK(kernel_cost(kernel, slow_gpu(), profile).total.value == doctest::Approx(1200));
 }
 
+TEST_CASE("AddingTwoTypesHasCoefficientsOfItsOwn") {
+  ArchitectureProfile profile = ideal();
+  profile.pointwise_mixed.efficiency = 0.5;
+  profile.pointwise_mixed.accesses_per_clock = 1e30;
+  Kernel kernel = kernel_of(MemoryShape{MemoryPattern::pointwise}, DType::fp32, 600, 400);
+  CHECK(kernel_cost(kernel, slow_gpu(), profile).total.value == doctest::Approx(1000));
+  kernel.input = DType::bf16;
+  CHECK(kernel_cost(kernel, slow_gpu(), profile).total.value == doctest::Approx(2000));
+}
+
 TEST_CASE("BatchNormWithFewChannelsLeavesSmsIdle") {
   ArchitectureProfile profile = ideal();
-  profile.memory[static_cast<std::size_t>(MemoryPattern::batch_norm_forward)].accesses_per_clock = 1;
+  profile.batch_norm[0][0][0].block_accesses_per_clock = 1e30;
   GpuSpec gpu = slow_gpu(8);
   gpu.memory_bandwidth = {1e12};
+  MemoryShape shape{MemoryPattern::batch_norm_forward, 1, 100000};
   const auto time = [&](std::int64_t channels) {
-    return kernel_cost(kernel_of(MemoryShape{MemoryPattern::batch_norm_forward, channels, 100}, DType::fp32, 3200, 0), gpu, profile).total.value;
+    shape.rows = channels;
+    return kernel_cost(kernel_of(shape, DType::fp32, 3200, 0), gpu, profile).total.value;
   };
   CHECK(time(2) == doctest::Approx(400));
   CHECK(time(8) == doctest::Approx(100));
   CHECK(time(64) == doctest::Approx(100));
+  profile.batch_norm[0][0][0].block_overhead = {10};  // of each block; an SM runs eight of 64
+  CHECK(time(64) == doctest::Approx(180));
+  profile.batch_norm[0][0][0].block_overhead = {0};
+  profile.batch_norm[0][0][0].resident_gain = 4;  // once a channel fits
+  CHECK(time(8) == doctest::Approx(100));
+  shape.row_length = 1000;
+  CHECK(time(8) == doctest::Approx(25));
+  shape.channels_last = true;  // no blocks to wait for
+  CHECK(time(2) == doctest::Approx(100));
+}
+
+TEST_CASE("NativeBatchNormHasCoefficientsOfItsOwn") {
+  ArchitectureProfile profile = ideal();
+  profile.batch_norm[1][1][1].stream.efficiency = 0.5;
+  profile.batch_norm[1][1][1].stream.accesses_per_clock = 1e30;
+  profile.batch_norm[0][1][1].stream.accesses_per_clock = 1e30;
+  const auto time = [&](MemoryPattern pattern) {
+    return kernel_cost(kernel_of(MemoryShape{pattern, 4, 100, true}, DType::bf16, 600, 200), slow_gpu(), profile).total.value;
+  };
+  CHECK(time(MemoryPattern::batch_norm_backward) == doctest::Approx(800));
+  CHECK(time(MemoryPattern::native_batch_norm_backward) == doctest::Approx(1600));
 }
 
 TEST_CASE("OneRankCommunicatesNothing") {

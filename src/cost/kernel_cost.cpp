@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/ensure.h"
+#include "cost/conv_cost.h"
 #include "cost/cost.h"
 #include "cost/gemm_cost.h"
 #include "cost/profile.h"
@@ -15,6 +16,7 @@ constexpr double kAlignment = 16;        // bytes: the widest load; rows off it 
 constexpr double kAttentionBlock = 128;  // query rows that one thread block owns
 constexpr double kForwardFlops = 4;      // per query, key and dimension: two products
 constexpr double kBackwardFlops = 10;    // five products
+constexpr double kResident = 128 * 1024; // bytes of one channel that a batch norm keeps near its SM between passes
 
 double bytes_of(DType dtype) { return static_cast<double>(bits_of(dtype)) / 8; }
 double moved(const Kernel& kernel) { return static_cast<double>(kernel.read.value + kernel.written.value); }
@@ -51,7 +53,7 @@ struct Costing {
 
   double launches() const { return std::max(1, kernel.launches); }
 
-  KernelCost product(GemmProblem problem, double factor, CostSource source) const {
+  KernelCost product(GemmProblem problem, double factor, CostSource source, Seconds overhead = {}) const {
     const Unit unit = unit_of(kernel, gpu);
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(unit.math)];
     problem.element_bytes = bytes_of(kernel.input);
@@ -60,7 +62,7 @@ struct Costing {
     problem.efficiency = math.efficiency * factor;
     problem.k_latency_clocks = math.k_latency_clocks;
     const GemmTime time = gemm_time(problem, gpu, profile.gemm);
-    return finish(time.compute, time.memory, time.launch, time.total, source, launches());
+    return finish(time.compute, time.memory, time.launch + overhead, time.total + overhead, source, launches());
   }
 
   KernelCost operator()(const GemmShape& shape) const {
@@ -74,45 +76,36 @@ struct Costing {
   }
 
   KernelCost operator()(const ConvShape& s) const {
-    const auto direction = static_cast<std::size_t>(s.direction);
-    if (s.depthwise()) return depthwise(profile.depthwise[s.channels_last][direction]);
-    const ConvCoefficients& conv = profile.convolution;
-    const auto real = [](std::int64_t v) { return static_cast<double>(v); };
-    const double groups = real(s.groups), in = real(s.in_channels) / groups, out = real(s.out_channels) / groups;
-    const double filter = real(s.kernel_h * s.kernel_w), stride = real(s.stride);
-    const double x = real(s.batch * s.in_h * s.in_w), y = real(s.batch * s.out_h * s.out_w);
-    GemmProblem problem;
-    problem.batch = groups;
-    switch (s.direction) {
-      case ConvDirection::forward: problem.m = y, problem.n = out, problem.k = in * filter; break;
-      // A strided gradient has filter positions that meet no output; libraries skip them.
-      case ConvDirection::data_gradient: problem.m = x, problem.n = in, problem.k = out * filter / (stride * stride); break;
-      case ConvDirection::weight_gradient: problem.m = out, problem.n = in * filter, problem.k = y; break;
-    }
-    problem.k = std::max(1.0, problem.k);
-    double factor = 0;
-    if (unit_of(kernel, gpu).matrix) {
-      factor = conv.direction[direction].matrix * (s.in_channels <= 4 ? conv.few_channels_factor : 1);
-    } else {
-      const bool winograd = s.kernel_h == 3 && s.kernel_w == 3 && s.stride == 1;
-      factor = conv.direction[direction].vector * (winograd ? conv.winograd_gain : 1);
-    }
-    return product(problem, factor, conv.source);
+    if (s.depthwise()) return depthwise(s, profile.depthwise[s.channels_last][static_cast<std::size_t>(s.direction)]);
+    const Unit unit = unit_of(kernel, gpu);
+    const double pace = unit.peak.value * profile.gemm.math[static_cast<std::size_t>(unit.math)].efficiency;
+    const ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
+    return product(problem.product, problem.factor, profile.convolution.source, problem.overhead);
   }
 
   // One filter per channel: too little work per byte for tensor cores, whatever the arithmetic.
-  KernelCost depthwise(const DepthwiseCoefficients& c) const {
-    const Seconds compute{kernel.flops.value / (gpu.vector[DType::fp32].value * c.vector_efficiency)};
+  KernelCost depthwise(const ConvShape& s, const DepthwiseCoefficients& c) const {
+    // A strided data gradient tries every tap at every input, those that meet no output too.
+    const double tried = s.direction == ConvDirection::data_gradient ? static_cast<double>(s.stride * s.stride) : 1;
+    const Seconds compute{kernel.flops.value * tried / (gpu.vector[DType::fp32].value * c.vector_efficiency)};
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const Seconds launch = c.launch_floor * launches();
     return finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
+  }
+
+  // Row sums before a backward kernel and the conversion of its query gradient after it are kernels of their own.
+  const AttentionCoefficients& attention(const AttentionShape& s, bool wide) const {
+    const ArchitectureProfile::Attention& all = profile.attention;
+    if (wide) return all.memory_efficient[s.backward];
+    if (s.backend == AttentionBackend::cudnn) return all.cudnn[s.backward];
+    return (s.backend == AttentionBackend::memory_efficient ? all.memory_efficient_16bit : all.flash)[s.backward];
   }
 
   KernelCost operator()(const AttentionShape& s) const {
     // In fp32 and tf32 the fused kernels run at vector speed; only 16-bit reaches the tensor cores as they should be used.
     const bool wide = kernel.emulated || !is_16bit(kernel.math);
     const FlopsPerSecond peak = wide ? gpu.vector[DType::fp32] : unit_of(kernel, gpu).peak;
-    const AttentionCoefficients& c = profile.attention[wide][s.backward];
+    const AttentionCoefficients& c = attention(s, wide);
     const auto real = [](std::int64_t v) { return static_cast<double>(v); };
     const double sms = gpu.sms, kv = real(s.kv_len), dim = real(s.head_dim + s.value_dim) / 2;
     const double blocks = real(s.batch * s.heads) * std::ceil(real(s.q_len) / kAttentionBlock) / sms;
@@ -126,15 +119,33 @@ struct Costing {
     return finish({compute}, {memory}, c.launch_floor, total, c.source, launches());
   }
 
-  KernelCost operator()(const MemoryShape& s) const {
+  const MemoryCoefficients& streaming(const MemoryShape& s) const {
+    if (is_batch_norm(s.pattern)) return batch_norm(s).stream;
+    const bool mixed = s.pattern == MemoryPattern::pointwise && kernel.input != kernel.output;
+    if (mixed && is_floating(kernel.input) && is_floating(kernel.output)) return profile.pointwise_mixed;
     const bool widens = s.pattern == MemoryPattern::cast && bits_of(kernel.output) > bits_of(kernel.input);
-    const MemoryCoefficients& c = widens ? profile.cast_widen : profile.memory[static_cast<std::size_t>(s.pattern)];
-    const bool per_channel = s.pattern == MemoryPattern::batch_norm_forward || s.pattern == MemoryPattern::batch_norm_backward;
-    // A block per channel: with fewer channels than SMs the rest stand idle.
-    const double sms = per_channel ? std::min<double>(gpu.sms, static_cast<double>(std::max<std::int64_t>(1, s.rows))) : gpu.sms;
+    return widens ? profile.cast_widen : profile.memory[static_cast<std::size_t>(s.pattern)];
+  }
+  const BatchNormCoefficients& batch_norm(const MemoryShape& s) const {
+    return profile.batch_norm[is_native_batch_norm(s.pattern)][is_batch_norm_backward(s.pattern)][s.channels_last];
+  }
+
+  // Time to issue the reads and writes.
+  Seconds access(const MemoryShape& s, const MemoryCoefficients& c) const {
     const double accesses = static_cast<double>(kernel.read.value) / bytes_of(kernel.input) +
                             static_cast<double>(kernel.written.value) / bytes_of(kernel.output);
-    const Seconds compute{accesses / (sms * gpu.boost_clock.value * c.accesses_per_clock)};
+    if (!is_batch_norm(s.pattern) || s.channels_last) return {accesses / (gpu.sms * gpu.boost_clock.value * c.accesses_per_clock)};
+    // A block per channel: one block cannot use a whole SM, and with fewer channels than SMs the rest stand idle.
+    const BatchNormCoefficients& norm = batch_norm(s);
+    const double channels = static_cast<double>(std::max<std::int64_t>(1, s.rows)), busy = std::max(1.0, channels / gpu.sms);
+    const bool resident = static_cast<double>(s.row_length) * bytes_of(kernel.input) <= kResident;
+    const double clock = gpu.boost_clock.value * (resident ? norm.resident_gain : 1), one = accesses / channels / clock;
+    return {busy * norm.block_overhead.value + joined(one / norm.block_accesses_per_clock, busy * one / c.accesses_per_clock, 2)};
+  }
+
+  KernelCost operator()(const MemoryShape& s) const {
+    const MemoryCoefficients& c = streaming(s);
+    const Seconds compute = access(s, c);
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const Seconds launch = c.launch_floor * launches();
     KernelCost cost = finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
@@ -150,9 +161,23 @@ struct Costing {
 
 }  // namespace
 
+// Allowing TF32 lets the library choose, it does not oblige it: where the tensor cores have little more to offer than the
+// ordinary ones (consumer cards: 1 to 2 times), the fp32 kernel is taken when it is faster. An assumption, not a measurement;
+// data-centre parts (8 times and more) never come near it.
+constexpr double kTf32Advantage = 4;
+
 KernelCost kernel_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& profile) {
-  return std::visit(Costing{kernel, gpu, profile}, kernel.shape);
+  KernelCost cost = std::visit(Costing{kernel, gpu, profile}, kernel.shape);
+  if (kernel.math == DType::tf32 && gpu.matrix[DType::tf32] < gpu.vector[DType::fp32] * kTf32Advantage) {
+    Kernel plain = kernel;
+    plain.math = DType::fp32;
+    const KernelCost alternative = std::visit(Costing{plain, gpu, profile}, plain.shape);
+    if (alternative.total < cost.total) cost = alternative;
+  }
+  return cost;
 }
+
+Seconds kernel_gap(const ArchitectureProfile& profile) { return profile.kernel_gap; }
 
 std::string_view to_text(Bound bound) {
   static constexpr std::array<std::string_view, 4> kNames = {"compute", "memory", "launch", "network"};

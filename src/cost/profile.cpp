@@ -75,11 +75,19 @@ void read_convolution(Leaves leaves, ConvCoefficients& conv) {
   for (std::size_t i = 0; i < kDirectionKeys.size(); ++i) {
     Leaves direction = leaves.group(kDirectionKeys[i]);
     direction.read("matrix", conv.direction[i].matrix, 0.001, 10);
+    direction.read("tf32", conv.direction[i].tf32, 0.001, 10);
     direction.read("vector", conv.direction[i].vector, 0.001, 10);
+    direction.read("winograd", conv.direction[i].winograd, 0.1, 10);
     direction.done();
   }
-  leaves.read("winograd_gain", conv.winograd_gain, 0.1, 10);
-  leaves.read("few_channels_factor", conv.few_channels_factor, 0.001, 10);
+  leaves.read("indexing_overhead", conv.indexing_overhead);
+  leaves.read("winograd_channels_exponent", conv.winograd_channels_exponent, 0, 4);
+  leaves.read("winograd_work", conv.winograd_work, 0, 1e9);
+  leaves.read("winograd_gradient_size", conv.winograd_gradient_size, 0, 1e6);
+  leaves.read("thin_weight_gradient_factor", conv.thin_weight_gradient_factor, 0.001, 10);
+  leaves.read("few_channels_rate", conv.few_channels_rate, 0.001, 10);
+  leaves.read("strided_gradient_factor", conv.strided_gradient_factor, 0.001, 10);
+  leaves.read("tf32_pointwise_factor", conv.tf32_pointwise_factor, 0.001, 10);
   conv.source = leaves.source();
   leaves.done();
 }
@@ -96,12 +104,27 @@ void read_depthwise(Leaves leaves, std::array<DepthwiseCoefficients, 3>& depthwi
   leaves.done();
 }
 
-void read_memory(Leaves one, MemoryCoefficients& memory) {
+void read_stream(Leaves& one, MemoryCoefficients& memory) {
   one.read("launch_floor", memory.launch_floor);
   one.read("efficiency", memory.efficiency, 0.001, 1);
   one.read("accesses_per_clock", memory.accesses_per_clock, 0.001, 1000);
   memory.source = one.source();
+}
+
+void read_memory(Leaves one, MemoryCoefficients& memory) {
+  read_stream(one, memory);
   one.done();
+}
+
+void read_batch_norm(Leaves leaves, std::array<BatchNormCoefficients, 2>& norm) {
+  read_memory(leaves.group("channels_last"), norm[1].stream);
+  Leaves first = leaves.group("channels_first");
+  read_stream(first, norm[0].stream);
+  first.read("block_overhead", norm[0].block_overhead);
+  first.read("block_accesses_per_clock", norm[0].block_accesses_per_clock, 0.001, 1000);
+  first.read("resident_gain", norm[0].resident_gain, 0.1, 100);
+  first.done();
+  leaves.done();
 }
 
 void read_attention(Leaves leaves, std::array<AttentionCoefficients, 2>& attention) {
@@ -137,13 +160,20 @@ void read_architecture(Leaves leaves, ArchitectureProfile& profile) {
   read_depthwise(depthwise.group("channels_last"), profile.depthwise[1]);
   depthwise.done();
   Leaves memory = leaves.group("memory");
-  for (std::size_t i = 0; i < profile.memory.size(); ++i)
-    read_memory(memory.group(to_text(static_cast<MemoryPattern>(i))), profile.memory[i]);
+  for (std::size_t i = 0; i < profile.memory.size(); ++i) {
+    const auto pattern = static_cast<MemoryPattern>(i);
+    if (is_batch_norm(pattern))
+      read_batch_norm(memory.group(to_text(pattern)), profile.batch_norm[is_native_batch_norm(pattern)][is_batch_norm_backward(pattern)]);
+    else read_memory(memory.group(to_text(pattern)), profile.memory[i]);
+  }
   read_memory(memory.group("cast_widen"), profile.cast_widen);
+  read_memory(memory.group("pointwise_mixed"), profile.pointwise_mixed);
   memory.done();
   Leaves attention = leaves.group("attention");
-  read_attention(attention.group("flash"), profile.attention[0]);
-  read_attention(attention.group("memory_efficient"), profile.attention[1]);
+  read_attention(attention.group("flash"), profile.attention.flash);
+  read_attention(attention.group("cudnn"), profile.attention.cudnn);
+  read_attention(attention.group("memory_efficient"), profile.attention.memory_efficient);
+  read_attention(attention.group("memory_efficient_16bit"), profile.attention.memory_efficient_16bit);
   attention.done();
   Leaves collective = leaves.group("collective");
   read_collective(collective.group("all_reduce"), profile.all_reduce);
@@ -151,6 +181,7 @@ void read_architecture(Leaves leaves, ArchitectureProfile& profile) {
   read_collective(collective.group("reduce_scatter"), profile.reduce_scatter);
   read_collective(collective.group("all_to_all"), profile.all_to_all);
   collective.done();
+  leaves.read("kernel_gap", profile.kernel_gap);
   leaves.done();
 }
 

@@ -32,11 +32,18 @@ struct GemmCoefficients {
 
 struct ConvCoefficients {
   struct Direction {
-    double matrix = 1, vector = 1;  // on top of the matrix product's efficiency, by the unit that runs it
+    double matrix = 1, tf32 = 1, vector = 1;  // on top of the matrix product's efficiency: tensor cores (tf32 apart), vector units
+    double winograd = 1;                      // gain in fp32 where the library transforms 3x3 filters
   };
-  std::array<Direction, 3> direction;  // by ConvDirection
-  double winograd_gain = 1;            // fp32, 3x3, stride 1
-  double few_channels_factor = 1;      // tensor cores with at most 4 input channels: an image's first layer
+  std::array<Direction, 3> direction;      // by ConvDirection
+  Seconds indexing_overhead;               // of what is no plain product: finding its operands' places
+  double winograd_channels_exponent = 0;   // weight gradients gain by (channels/128)^this
+  double winograd_work = 1;                // least 4x4 output tiles times channels for which it is chosen ...
+  double winograd_gradient_size = 1;       // ... and for data gradients the image must be larger than this
+  double thin_weight_gradient_factor = 1;  // fp32, NCHW, 1x1, few weights
+  double few_channels_rate = 1;            // tensor cores with at most 4 input channels reach this share of the vector units' fp32 peak
+  double strided_gradient_factor = 1;      // tensor cores, data gradient of a strided convolution
+  double tf32_pointwise_factor = 1;        // tf32, 1x1, forward and data gradient
   CostSource source = CostSource::estimate;
 };
 
@@ -62,6 +69,13 @@ struct MemoryCoefficients {
   CostSource source = CostSource::estimate;
 };
 
+struct BatchNormCoefficients {  // NCHW: a block per channel. NHWC streams like any other kernel and has only `stream`.
+  MemoryCoefficients stream;
+  Seconds block_overhead;
+  double block_accesses_per_clock = 1;  // of one block alone on its SM
+  double resident_gain = 1;             // on both rates when a channel is small enough to be kept near the SM between passes
+};
+
 struct CollectiveCoefficients {
   Seconds launch_floor, pipeline_fill;
   double efficiency = 1;  // share of the link on long messages, two ranks
@@ -69,14 +83,29 @@ struct CollectiveCoefficients {
   CostSource source = CostSource::estimate;
 };
 
+constexpr bool is_native_batch_norm(MemoryPattern pattern) {
+  return pattern == MemoryPattern::native_batch_norm_forward || pattern == MemoryPattern::native_batch_norm_backward;
+}
+constexpr bool is_batch_norm_backward(MemoryPattern pattern) {
+  return pattern == MemoryPattern::batch_norm_backward || pattern == MemoryPattern::native_batch_norm_backward;
+}
+constexpr bool is_batch_norm(MemoryPattern pattern) {
+  return is_native_batch_norm(pattern) || is_batch_norm_backward(pattern) || pattern == MemoryPattern::batch_norm_forward;
+}
+
 struct ArchitectureProfile {
   GemmCoefficients gemm;
   ConvCoefficients convolution;
   std::array<std::array<DepthwiseCoefficients, 3>, 2> depthwise;  // [channels_last][ConvDirection]
-  std::array<MemoryCoefficients, static_cast<std::size_t>(MemoryPattern::kCount)> memory;
-  MemoryCoefficients cast_widen;  // to a wider type: PyTorch does not vectorise it
-  std::array<std::array<AttentionCoefficients, 2>, 2> attention;  // [on vector units][backward]
+  std::array<MemoryCoefficients, static_cast<std::size_t>(MemoryPattern::kCount)> memory;  // batch norms: below
+  MemoryCoefficients cast_widen;       // to a wider type: PyTorch does not vectorise it
+  MemoryCoefficients pointwise_mixed;  // operands of two types: nor this
+  std::array<std::array<std::array<BatchNormCoefficients, 2>, 2>, 2> batch_norm;  // [PyTorch's own][backward][channels_last]
+  struct Attention {  // each [backward]
+    std::array<AttentionCoefficients, 2> flash, cudnn, memory_efficient, memory_efficient_16bit;  // memory_efficient: on vector units
+  } attention;
   CollectiveCoefficients all_reduce, all_gather, reduce_scatter, all_to_all;
+  Seconds kernel_gap;  // see cost.h
 };
 
 }  // namespace precog

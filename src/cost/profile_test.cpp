@@ -111,6 +111,57 @@ TEST_CASE("ProductsTakeAboutAsLongAsMeasured") {
   }
 }
 
+TEST_CASE("KernelsOfImagesAndAttentionTakeAboutAsLongAsMeasured") {
+  // Rows of data/measured/2026-11-15-h200, less the idle gap before a kernel: the C++ formulae are those of tools/fit.
+  const auto [gpu, coefficients] = machine("h200-sxm");
+  const auto time = [&gpu = gpu, &coefficients = coefficients](KernelShape shape, DType math, DType storage, std::int64_t read, std::int64_t written) {
+    Kernel kernel;
+    kernel.shape = shape;
+    kernel.math = math;
+    kernel.input = kernel.output = storage;
+    const std::int64_t size = bits_of(storage) / 8;
+    kernel.read = {read * size};
+    kernel.written = {written * size};
+    return microseconds_of(kernel_cost(kernel, gpu, *coefficients));
+  };
+  const auto norm = [&](MemoryPattern pattern, std::int64_t channels, std::int64_t length, bool last, DType dtype) {
+    const std::int64_t n = channels * length;
+    return time(MemoryShape{pattern, channels, length, last}, DType::fp32, dtype, is_batch_norm_backward(pattern) ? 4 * n : 2 * n, n);
+  };
+  using enum MemoryPattern;
+  CHECK(norm(batch_norm_forward, 64, 32 * 112 * 112, false, DType::fp32) == doctest::Approx(245).epsilon(0.15));
+  CHECK(norm(batch_norm_backward, 64, 32 * 112 * 112, false, DType::fp32) == doctest::Approx(586).epsilon(0.15));
+  CHECK(norm(batch_norm_forward, 256, 128 * 56 * 56, false, DType::fp32) == doctest::Approx(410).epsilon(0.15));
+  CHECK(norm(batch_norm_forward, 256, 128 * 56 * 56, true, DType::fp16) == doctest::Approx(192).epsilon(0.15));
+  CHECK(norm(native_batch_norm_forward, 64, 32 * 112 * 112, false, DType::bf16) == doctest::Approx(392).epsilon(0.15));
+  CHECK(norm(native_batch_norm_backward, 64, 32 * 112 * 112, false, DType::bf16) == doctest::Approx(714).epsilon(0.15));
+  CHECK(norm(native_batch_norm_forward, 256, 128 * 56 * 56, true, DType::bf16) == doctest::Approx(436).epsilon(0.15));
+
+  const auto conv = [&](ConvDirection direction, std::int64_t in, std::int64_t out, std::int64_t size, std::int64_t kernel, bool last, DType dtype) {
+    const ConvShape shape{direction, 32, in, out, size, size, size, size, kernel, kernel, 1, 1, last};
+    return time(shape, dtype, dtype, 32 * in * size * size + in * out * kernel * kernel, 32 * out * size * size);
+  };
+  CHECK(conv(ConvDirection::forward, 128, 128, 28, 3, true, DType::bf16) == doctest::Approx(17.2).epsilon(0.15));
+  CHECK(conv(ConvDirection::data_gradient, 64, 64, 56, 3, false, DType::fp32) == doctest::Approx(135).epsilon(0.25));  // 22% too fast, as in the fit
+  CHECK(conv(ConvDirection::weight_gradient, 64, 256, 56, 1, false, DType::fp32) == doctest::Approx(346).epsilon(0.2));
+
+  const auto attention = [&](AttentionShape shape, DType dtype) {
+    const std::int64_t n = shape.batch * shape.heads * shape.q_len * shape.head_dim;
+    return time(shape, dtype, dtype, shape.backward ? 5 * n : 3 * n, shape.backward ? 3 * n : n);
+  };
+  const AttentionShape bert{16, 12, 12, 512, 512, 64, 64, false, false, AttentionBackend::cudnn};
+  CHECK(attention(bert, DType::bf16) == doctest::Approx(37.1).epsilon(0.15));
+  AttentionShape fp32 = bert;
+  fp32.backend = AttentionBackend::memory_efficient;
+  CHECK(attention(fp32, DType::fp32) == doctest::Approx(398).epsilon(0.15));
+  const AttentionShape llama{2, 32, 32, 2048, 2048, 128, 128, true, false, AttentionBackend::cudnn};
+  CHECK(attention(llama, DType::bf16) == doctest::Approx(141).epsilon(0.15));
+}
+
+TEST_CASE("QueuedKernelsAreAMicrosecondApart") {
+  CHECK(kernel_gap(*machine("h200-sxm").coefficients).value == doctest::Approx(1.1e-6).epsilon(0.1));
+}
+
 TEST_CASE("UnmeasuredArchitecturesSayThatTheyAreScaled") {
   CHECK(gemm("h100-sxm", DType::bf16, {1, 512, 512, 512}).source == CostSource::fitted);
   CHECK(gemm("rtx-3090", DType::bf16, {1, 512, 512, 512}).source == CostSource::scaled);

@@ -96,7 +96,13 @@ class Lowering {
         }
         return;
       case Family::pointwise: {
-        memory(name_of(op), op, pointwise_pattern(op));
+        // A kernel that mixes types is the slower, unrolled one: its input type is its narrowest large operand's.
+        Kernel& kernel = memory(name_of(op), op, pointwise_pattern(op));
+        for (TensorId id : graph_.inputs(op)) {
+          const Tensor& operand = graph_.tensors[id];
+          if (is_floating(operand.dtype) && bits_of(operand.dtype) < bits_of(kernel.input) && operand.shape == out(op).shape)
+            kernel.input = operand.dtype;
+        }
         return;
       }
       case Family::cast: memory("cast", op, MemoryPattern::cast); return;
@@ -150,12 +156,18 @@ class Lowering {
     put(name_of(op), op, GemmShape{a.batch, a.m, a.n, a.k, a.transposed_a}, work_of(graph_, op));
   }
 
-  // --- convolution: cuDNN's tensor-core kernels want NHWC; from NCHW each operand is transposed on the way in and out,
-  // but for 1x1 stride 1, which is a matrix product in either layout when its rows are aligned.
-  bool transposes(const Op& op, const ConvAttributes& conv, const Shape& image) const {
-    if (format_ == MemoryFormat::channels_last || conv.groups > 1 || op.math == DType::fp32 || !gpu_.matrix.has(op.math)) return false;
+  // --- convolution: cuDNN's tensor-core kernels want NHWC, its fp32 kernels NCHW; from the other layout each operand is
+  // transposed on the way in and out. Seen on an H200: 1x1 stride 1 on tensor cores is a matrix product in either layout
+  // when its rows are aligned; in fp32 images of few channels and most weight gradients are read as they are.
+  bool transposes(const Op& op, const ConvAttributes& conv, const Shape& image, ConvDirection direction) const {
+    if (conv.groups > 1) return false;
+    if (op.math == DType::fp32 || !gpu_.matrix.has(op.math)) {
+      if (format_ != MemoryFormat::channels_last || image[1] <= 4) return false;
+      return direction != ConvDirection::weight_gradient || (conv.kernel_h == 3 && conv.stride == 1);
+    }
+    if (format_ == MemoryFormat::channels_last) return false;
     const bool product = conv.kernel_h == 1 && conv.kernel_w == 1 && conv.stride == 1;
-    return !product || image[2] * image[3] * bits_of(op.math) / 8 % 16 != 0;
+    return !product || image[2] * image[3] % 8 != 0;
   }
   ConvShape conv_shape(ConvDirection direction, const Shape& x, const Shape& y, const ConvAttributes& a) const {
     return {direction, x[0], x[1], y[1], x[2], x[3], y[2], y[3], a.kernel_h, a.kernel_w, a.stride, a.groups,
@@ -171,7 +183,7 @@ class Lowering {
 
   void lower_conv(const Op& op) {
     const auto& a = std::get<ConvAttributes>(op.attributes);
-    const bool layout = transposes(op, a, in(op, 0).shape);
+    const bool layout = transposes(op, a, in(op, 0).shape, ConvDirection::forward);
     if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
     put("conv2d", op, conv_shape(ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
         {{conv_flops(in(op, 0).shape, out(op).shape, a)}, in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)});
@@ -183,9 +195,9 @@ class Lowering {
   void lower_conv_backward(const Op& op) {
     const auto& a = std::get<ConvAttributes>(op.attributes);
     const Shape &y = in(op, 0).shape, &x = in(op, 1).shape, &w = in(op, 2).shape;
-    const bool layout = transposes(op, a, x);
     for (std::size_t i = 0; i < op.output_count; ++i) {
       const Shape& result = out(op, i).shape;
+      const bool layout = transposes(op, a, x, result == w ? ConvDirection::weight_gradient : ConvDirection::data_gradient);
       const Work work{{conv_flops(x, y, a)}, {}, out_bytes(op, i)};
       if (result == w && result.rank() == 4) {
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));

@@ -20,6 +20,11 @@ const Report* find(const Comparison& comparison, std::string_view precision) {
   return nullptr;
 }
 
+// The recipes that train without rounding the weights themselves, where results need no watching.
+bool keeps_fp32_weights(const Report& r) {
+  return r.precision.rfind("amp-", 0) == 0 || r.precision == "tf32" || r.precision.rfind("fp32", 0) == 0;
+}
+
 std::string cost_cell(const Report& r) {
   if (r.cost_usd) return money_text(*r.cost_usd);
   // Without a run's length the price still says something: what a million samples cost.
@@ -56,6 +61,43 @@ const Report& baseline(const Comparison& comparison) {
   return *slowest;
 }
 
+std::string run_terms(const Report& r) {
+  std::string out;
+  if (r.steps) out = fmt::format("{} steps", number_text(*r.steps));
+  if (r.price_usd_per_gpu_hour)
+    out += fmt::format("{}{} at {} per GPU-hour", out.empty() ? "" : " on ", r.gpus > 1 ? fmt::format("{} GPUs", r.gpus) : "1 GPU",
+                       money_text(*r.price_usd_per_gpu_hour));
+  return out;
+}
+
+std::string verdict(const Comparison& comparison) {
+  if (!comparison.any_fits()) return "Nothing here fits in memory: a smaller batch or more GPUs to shard over would.";
+  const Report& best = comparison.reports.front();
+  const Report& base = baseline(comparison);
+  auto run_of = [](const Report& r) {
+    if (!r.total) return std::string();
+    return to_text(*r.total) + (r.cost_usd ? " and " + money_text(*r.cost_usd) : std::string());
+  };
+  auto described = [&](const Report& r) {
+    std::string out = r.precision;
+    if (&r != &base) out += fmt::format(", {:.2f}x {}", base.step / r.step, base.precision);
+    return out;
+  };
+  std::string out = "Fastest: " + described(best);
+  if (best.total) {
+    out += fmt::format("; the run takes {}", run_of(best));
+    if (&best != &base) out += fmt::format(" instead of {}", run_of(base));
+  }
+  out += '.';
+  if (keeps_fp32_weights(best)) return out;
+  for (const Report& r : comparison.reports) {
+    if (!r.memory.fits || !keeps_fp32_weights(r)) continue;
+    out += fmt::format(" With weights kept in fp32: {}", described(r));
+    return out + (r.total ? fmt::format("; {}.", run_of(r)) : ".");
+  }
+  return out;
+}
+
 std::string insight(const Comparison& comparison) {
   if (comparison.reports.empty()) return "";
   const Report& best = comparison.reports.front();
@@ -88,7 +130,9 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   std::string gpus = first.gpus > 1 ? fmt::format("{} x {}", first.gpus, first.gpu_title) : first.gpu_title;
   std::string out = style(Ink::bold, wrapped("", fmt::format("{} ({} parameters) on {}", first.model,
                                                              number_text(static_cast<double>(first.parameters)), gpus)));
-  out += wrapped("", job_line(first)) + '\n';
+  out += wrapped("", job_line(first));
+  if (std::string run = run_terms(first); !run.empty()) out += wrapped("", (first.steps ? "run: " : "price: ") + run);
+  out += '\n';
 
   bool tokens = first.tokens_per_s.has_value();
   bool money = std::any_of(reports.begin(), reports.end(), [](const Report& r) { return r.price_usd_per_gpu_hour.has_value(); });
@@ -124,9 +168,10 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
             r.precision, to_text(r.memory.device), to_text(r.memory.capacity)));
     break;  // the first stands for all
   }
+  out += style(Ink::bold, wrapped("", verdict(comparison)));
   out += wrapped("", insight(comparison));
-  out +=
-      wrapped("", fmt::format("80% interval of {}: {} to {}.", first.precision, to_text(first.step_low), to_text(first.step_high)));
+  out += wrapped("", fmt::format("Predicted, not measured: the step of {} is {} to {} with 80% confidence.", first.precision,
+                                 to_text(first.step_low), to_text(first.step_high)));
   // What is estimated: the fastest one's sources stand for all, since they share GPU, cluster and host.
   if (!first.provenance.empty()) out += "What this rests on:\n";
   for (const std::string& line : provenance_lines(first)) out += style(Ink::dim, wrapped("  ", line));
@@ -142,6 +187,7 @@ Json to_json(const Comparison& comparison) {
   Json out = Json::object();
   out["schema"] = 1;
   out["baseline"] = comparison.reports.empty() ? Json(nullptr) : Json(baseline(comparison).precision);
+  out["verdict"] = verdict(comparison);
   out["insight"] = insight(comparison);
   Json reports = Json::array();
   for (const Report& r : comparison.reports) {

@@ -20,13 +20,15 @@ constexpr const char* kPageStyle =
     ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}th,td{text-align:right;padding:.35rem "
     ".6rem;border-bottom:1px solid var(--line);white-space:nowrap}"
     "th{color:var(--muted);font-weight:600}th:first-child,td:first-child,td:last-child,th:last-child{text-align:left}"
+    ".lead{font-weight:600;margin-top:1rem}footer{margin:2rem 0;font-size:.85rem}"
     ".no{color:#d55e00;font-weight:600}";
 
 std::string page(std::string_view title, std::string_view body) {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>{}</title>\n<style>{}</style>\n"
-      "</head>\n<body>\n<main>\n{}</main>\n</body>\n</html>\n",
+      "</head>\n<body>\n<main>\n{}"
+      "<footer class=\"muted\">Predicted by precog, not measured.</footer>\n</main>\n</body>\n</html>\n",
       escaped(title), kPageStyle, body);
 }
 
@@ -46,17 +48,26 @@ std::string list(std::string_view heading, const std::vector<std::string>& items
 std::string fits_cell(const Report& r) { return r.memory.fits ? "yes" : "<span class=\"no\">no</span>"; }
 
 std::string reports_table(const std::vector<const Report*>& reports, const Report& base) {
-  bool tokens = reports.front()->tokens_per_s.has_value();
-  std::string out = "<div class=\"scroll\">\n<table>\n<thead>\n";
-  out += row("th", {"precision", "step", "80% interval", "vs " + escaped(base.precision), tokens ? "tokens/s" : "samples/s",
-                    "peak memory", "fits", "MFU", "kernels", "cost of the run", "bound by"});
-  out += "</thead>\n<tbody>\n";
-  for (const Report* r : reports)
-    out += row("td", {escaped(r->precision), to_text(r->step), fmt::format("{} to {}", to_text(r->step_low), to_text(r->step_high)),
-                      fmt::format("{:.2f}x", r->step.value > 0 ? base.step / r->step : 0),
-                      number_text(tokens && r->tokens_per_s ? *r->tokens_per_s : r->samples_per_s), to_text(r->memory.peak),
-                      fits_cell(*r), fmt::format("{:.1f}%", 100 * r->mfu), fmt::format("{}", r->kernels),
-                      r->cost_usd ? money_text(*r->cost_usd) : "-", escaped(r->bound)});
+  const Report& first = *reports.front();
+  bool tokens = first.tokens_per_s.has_value();
+  std::vector<std::string> titles = {"precision", "step", "80% interval"};
+  if (reports.size() > 1) titles.push_back("vs " + escaped(base.precision));
+  titles.insert(titles.end(), {tokens ? "tokens/s" : "samples/s", "peak memory", "fits", "MFU"});
+  if (first.total) titles.emplace_back("run time");
+  if (first.cost_usd) titles.emplace_back("run cost");
+  titles.emplace_back("bound by");
+  std::string out = "<div class=\"scroll\">\n<table>\n<thead>\n" + row("th", titles) + "</thead>\n<tbody>\n";
+  for (const Report* r : reports) {
+    std::vector<std::string> cells = {escaped(r->precision), to_text(r->step),
+                                      fmt::format("{} to {}", to_text(r->step_low), to_text(r->step_high))};
+    if (reports.size() > 1) cells.push_back(fmt::format("{:.2f}x", r->step.value > 0 ? base.step / r->step : 0));
+    cells.insert(cells.end(), {number_text(tokens && r->tokens_per_s ? *r->tokens_per_s : r->samples_per_s), to_text(r->memory.peak),
+                               fits_cell(*r), fmt::format("{:.1f}%", 100 * r->mfu)});
+    if (first.total) cells.push_back(r->total ? to_text(*r->total) : "-");
+    if (first.cost_usd) cells.push_back(r->cost_usd ? money_text(*r->cost_usd) : "-");
+    cells.push_back(escaped(r->bound));
+    out += row("td", cells);
+  }
   return out + "</tbody>\n</table>\n</div>\n";
 }
 
@@ -68,8 +79,10 @@ std::string parts_table(const Report& r) {
 }
 
 std::string heading(const Report& r, std::string_view title) {
-  return fmt::format("<h1>{}</h1>\n<p class=\"muted\">{} parameters on {} x {}; {}</p>\n", escaped(title),
-                     number_text(static_cast<double>(r.parameters)), r.gpus, escaped(r.gpu_title), escaped(job_line(r)));
+  std::string run = run_terms(r);
+  return fmt::format("<h1>{}</h1>\n<p class=\"muted\">{} parameters on {} x {}; {}{}</p>\n", escaped(title),
+                     number_text(static_cast<double>(r.parameters)), r.gpus, escaped(r.gpu_title), escaped(job_line(r)),
+                     run.empty() ? "" : "; " + escaped(run));
 }
 
 }  // namespace
@@ -86,7 +99,7 @@ std::string comparison_html(const Comparison& comparison) {
   }
   for (const LeftOut& left : comparison.left_out) left_out.push_back(left.precision + ": " + left.reason);
   std::string title = first.model + ": every precision compared";
-  std::string body = heading(first, title) + fmt::format("<p>{}</p>\n", escaped(insight(comparison)));
+  std::string body = heading(first, title) + fmt::format("<p class=\"lead\">{}</p>\n<p>{}</p>\n", escaped(verdict(comparison)), escaped(insight(comparison)));
   body += comparison_svg(comparison) + "<h2>Table</h2>\n" + reports_table(reports, baseline(comparison));
   body += list("Where the numbers come from", provenance_lines(first)) + list("Warnings", warnings) + list("Left out", left_out);
   return page(title, body);

@@ -189,6 +189,65 @@ TEST_CASE("ComparisonTable") {
   CHECK(text.find("Casting costs amp-bf16 5% of its step (200 of 1000 kernels).") != std::string::npos);
 }
 
+TEST_CASE("VerdictSaysWhatToTakeAndWhatItCosts") {
+  std::vector<Report> reports = {example_report("fp32", 1), example_report("bf16", 0.2), example_report("amp-bf16", 0.25)};
+  CHECK(verdict(make_comparison(reports, {})) == "Fastest: bf16, 5.00x fp32. With weights kept in fp32: amp-bf16, 4.00x fp32.");
+  for (Report& r : reports) {
+    r.steps = 36000;
+    r.total = r.step * 36000;
+    r.price_usd_per_gpu_hour = 2;
+    r.cost_usd = r.total->value / 3600 * 8 * 2;
+  }
+  Comparison c = make_comparison(reports, {});
+  CHECK(verdict(c) ==
+        "Fastest: bf16, 5.00x fp32; the run takes 2 h and $32.00 instead of 10 h and $160. "
+        "With weights kept in fp32: amp-bf16, 4.00x fp32; 2.5 h and $40.00.");
+  CHECK(compare_text(c, {}).find("run: 36 k steps on 8 GPUs at $2.00 per GPU-hour\n") != std::string::npos);
+  CHECK(verdict(make_comparison({example_report("fp32", 1)}, {})) == "Fastest: fp32.");
+  CHECK(verdict(make_comparison({example_report("fp32", 1, false)}, {})).rfind("Nothing here fits", 0) == 0);
+}
+
+TEST_CASE("ProvenanceIsAtMostFiveShortLines") {
+  Report r = example_report("fp32", 1);
+  r.provenance.clear();
+  for (const char* family : {"gemm", "softmax", "pointwise", "cast"})
+    r.provenance.push_back({family, "fitted", "data/profiles/x.json on hopper", 0.2});
+  r.provenance.push_back({"pooling", "estimate", "data/profiles/x.json on hopper", 0.2});
+  r.provenance.push_back({"collective", "estimate", "data/profiles/x.json on hopper", 0});
+  r.provenance.push_back({"hardware", "datasheet", "data/gpus/x.json", 0});
+  r.provenance.push_back({"host", "estimate", "data/hosts/default.json", 0.1});
+  r.provenance.push_back({"memory", "estimate", "tensor lifetimes; fragmentation is an estimate", 0});
+  CHECK(provenance_lines(r) == std::vector<std::string>{"kernels: fitted on hopper operator timings (80% of GPU time), estimate (20%)",
+                                                        "communication: estimate", "host: estimate (data/hosts/default.json)",
+                                                        "hardware: datasheet (data/gpus/x.json)", "memory: fragmentation is an estimate"});
+}
+
+TEST_CASE("PartsTooSmallToSpeakOfAreADash") {
+  Report r = example_report("fp32", 1);
+  r.breakdown.host = {1e-10};
+  r.peak_16bit = "fp16";
+  std::string text = text_report(r, {});
+  CHECK(text.find("waiting for host            - <0.1%\n") != std::string::npos);
+  CHECK(text.find("of the fp16 peak") != std::string::npos);
+}
+
+TEST_CASE("ControlCharactersAreNotEchoed") {
+  CHECK(printable("plain \u00e9 \u4e16") == "plain \u00e9 \u4e16");
+  CHECK(printable("a\x1b[31m\n\t\x7f") == "a\\x1B[31m\\x0A\\x09\\x7F");
+  CHECK(printable("\xc2\x9b" "2J") == "\\xC2\\x9B" "2J");  // the other set of control characters
+  CHECK(printable("\xff\xe4\xb8") == "\\xFF\\xE4\\xB8");
+  Table table({{"id"}});
+  table.add({{"\x1b]0;x"}});
+  CHECK(table.text({}).find('\x1b') == std::string::npos);
+}
+
+TEST_CASE("TheColumnThatGivesWayIsCut") {
+  Table table({{"name", Table::Align::left, true}, {"number", Table::Align::right}});
+  table.add({{std::string(100, 'x')}, {"123456789"}});
+  CHECK(longest_line(table.text({})) == kTextWidth);
+  CHECK(table.text({}).find("..  123456789\n") != std::string::npos);
+}
+
 TEST_CASE("InsightNamesAmpSlowerThanTf32") {
   Comparison c = make_comparison({example_report("tf32", 1), example_report("amp-bf16", 1.5)}, {});
   CHECK(insight(c).rfind("amp-bf16 is slower than tf32", 0) == 0);

@@ -29,6 +29,10 @@ Json to_json(const Comparison& comparison);
 
 // The precision that speed-ups are measured against: fp32 where it is there, else the slowest that fits.
 const Report& baseline(const Comparison& comparison);
+// What to take from it: the fastest that fits, and the fastest that keeps its weights in fp32, with what the run takes.
+std::string verdict(const Comparison& comparison);
+// "39.06 k steps on 8 GPUs at $2.50 per GPU-hour"; empty when neither a length nor a price was given.
+std::string run_terms(const Report& report);
 // One sentence that the table alone does not say: what the fastest owes its place to, or what holds it back.
 std::string insight(const Comparison& comparison);
 

@@ -107,6 +107,12 @@ TEST_CASE("RunningOutOfMemoryIsCountedByItself") {
   CHECK(report.fits.right == 1);
   CHECK(*report.overall.mape == doctest::Approx(0));  // of the run that has a step
   CHECK(*report.memory.bias == doctest::Approx(-50));
+  CHECK(report.overall.predicted == 3);
+  CHECK(report.overall.oom == 2);
+  CHECK(to_json(report)["overall"]["oom"] == 2);
+  std::string text = to_text(report, {});
+  CHECK(text.find("runs  predicted  OOM") != std::string::npos);
+  CHECK(text.find("Of 2 runs that ran out of memory, 1 were predicted to.") != std::string::npos);
 }
 
 TEST_CASE("RegimesFollowTheBusyShare") {
@@ -133,6 +139,8 @@ TEST_CASE("GroupsMayBeNestedFieldsAndCombinations") {
   CHECK(report.groups.count("precision=fp32,cluster.gpu=t4") == 1);
   CHECK(report.groups.count("regime=unknown") == 1);
   CHECK(report.groups.count("nonsense=none") == 1);
+  CHECK(report.groups.at("precision=fp32,cluster.gpu=t4").value == "fp32, t4");
+  CHECK(to_text(report, {}).find("by precision+cluster.gpu\n  fp32, t4") != std::string::npos);
 }
 
 TEST_CASE("CsvRowsBecomeRuns") {
@@ -199,6 +207,6 @@ TEST_CASE("ValidationViews") {
   CHECK(json["unpredicted"][0]["id"] == "line 2");
   CHECK(json["memory"]["mape"].is_null());
   std::string text = to_text(report, {});
-  CHECK(text.find("overall            2          1  10.0%   10.0%  10.0%  +10.0%\n") != std::string::npos);
+  CHECK(text.find("overall          2          1  10.0%   10.0%  10.0%  +10.0%\n") != std::string::npos);
   CHECK(text.find("Not predicted: 1") != std::string::npos);
 }
