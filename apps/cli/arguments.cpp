@@ -121,10 +121,12 @@ std::string senseless(const CLI::App& sub, const Arguments& arguments) {
       return fmt::format("{}: is empty; it wants {}", name, wants);
     }
   }
-  std::error_code code;
-  namespace fs = std::filesystem;
-  if (!arguments.trace.empty() && !arguments.html.empty() &&
-      fs::weakly_canonical(arguments.trace, code) == fs::weakly_canonical(arguments.html, code) && !code)
+  auto whole = [](const std::string& path) {  // "a" and "./a" are one file, there or not
+    std::error_code code;
+    std::filesystem::path full = std::filesystem::weakly_canonical(std::filesystem::absolute(path, code), code);
+    return code ? std::filesystem::path(path) : full;
+  };
+  if (!arguments.trace.empty() && !arguments.html.empty() && whole(arguments.trace) == whole(arguments.html))
     return fmt::format("--trace, --html: both are '{}'; give them two files, not the same", arguments.html.substr(0, 80));
   return "";
 }

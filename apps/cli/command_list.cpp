@@ -49,13 +49,12 @@ Table model_table(const Catalog& catalog) {
 }
 
 Table cluster_table(const Catalog& catalog) {
-  Table table({{"cluster"}, {"gpu"}, {"one node"}, {"network"}, {"source"}});
+  Table table({{"cluster"}, {"gpu"}, {"one node"}, {"network"}});
   for (const SystemSpec& system : catalog.systems)
     table.add({{system.name, Ink::bold},
                {system.gpu.empty() ? "any" : system.gpu},
                {fmt::format("{} x {}", system.gpus_per_node, system.intra_kind)},
-               {fmt::format("{} x {}", system.nics_per_node, system.network)},
-               {first_of(system.sources), Ink::dim}});
+               {fmt::format("{} x {}", system.nics_per_node, system.network)}});
   return table;
 }
 

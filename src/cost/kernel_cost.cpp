@@ -46,6 +46,17 @@ bool aligned(const GemmShape& shape, double element_bytes) {
   return fits(shape.n) && fits(shape.transposed_a ? shape.m : shape.k);
 }
 
+// What large products reach where power does not hold them back: the fits on A100, V100, P100 and H200 lie at 0.82 to 0.87.
+constexpr double kUnlimitedEfficiency = 0.84;
+
+// L40S and T4 have about one watt per TFLOP/s and throttle; a sibling with more watts per FLOP/s (the consumer cards have
+// three to five times as many) throttles less, one with fewer (L4) more. Proportional until power is no longer the limit.
+double sustained_efficiency(const MathCoefficients& math, const GpuSpec& gpu, FlopsPerSecond peak) {
+  if (math.watts_per_tflops <= 0) return math.efficiency;
+  const double own = gpu.power.value / (peak.value * 1e-12);
+  return std::min(std::max(kUnlimitedEfficiency, math.efficiency), math.efficiency * own / math.watts_per_tflops);
+}
+
 struct Costing {
   const Kernel& kernel;
   const GpuSpec& gpu;
@@ -59,7 +70,7 @@ struct Costing {
     problem.element_bytes = bytes_of(kernel.input);
     problem.bytes = moved(kernel) / launches();
     problem.peak = unit.peak;
-    problem.efficiency = math.efficiency * factor;
+    problem.efficiency = sustained_efficiency(math, gpu, unit.peak) * factor;
     problem.k_latency_clocks = math.k_latency_clocks;
     const GemmTime time = gemm_time(problem, gpu, profile.gemm);
     return finish(time.compute, time.memory, time.launch + overhead, time.total + overhead, source, launches());
@@ -78,7 +89,7 @@ struct Costing {
   KernelCost operator()(const ConvShape& s) const {
     if (s.depthwise()) return depthwise(s, profile.depthwise[s.channels_last][static_cast<std::size_t>(s.direction)]);
     const Unit unit = unit_of(kernel, gpu);
-    const double pace = unit.peak.value * profile.gemm.math[static_cast<std::size_t>(unit.math)].efficiency;
+    const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], gpu, unit.peak);
     const ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     return product(problem.product, problem.factor, profile.convolution.source, problem.overhead);
   }

@@ -67,6 +67,7 @@ void read_gemm(Leaves leaves, GemmCoefficients& gemm) {
   read_by_math(leaves.group("k_latency_clocks"), gemm, &MathCoefficients::k_latency_clocks, 1e4);
   read_by_math(leaves.group("transposed_a_factor"), gemm, &MathCoefficients::transposed_a_factor, 1);
   read_by_math(leaves.group("misaligned_factor"), gemm, &MathCoefficients::misaligned_factor, 1);
+  read_by_math(leaves.group("watts_per_tflops"), gemm, &MathCoefficients::watts_per_tflops, 1e4);
   gemm.math[static_cast<std::size_t>(DType::fp64)] = gemm.math[static_cast<std::size_t>(DType::fp32)];  // no data of its own
   leaves.done();
 }

@@ -17,6 +17,7 @@ struct MathCoefficients {  // of matrix products in one arithmetic
   double k_latency_clocks = 0;     // least clocks per step of k for one block (per 2 bytes): what long, thin products wait for
   double transposed_a_factor = 1;  // what is left of `efficiency` when a is stored [k,m]
   double misaligned_factor = 1;    // ... and when a row is no multiple of 16 bytes
+  double watts_per_tflops = 0;     // of the GPU that `efficiency` was fitted on, where power is what held it back; else 0
   CostSource source = CostSource::estimate;
 };
 

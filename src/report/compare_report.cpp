@@ -25,6 +25,13 @@ bool keeps_fp32_weights(const Report& r) {
   return r.precision.rfind("amp-", 0) == 0 || r.precision == "tf32" || r.precision.rfind("fp32", 0) == 0;
 }
 
+const char* what_would_help(const std::string& bound) {
+  if (bound == "memory") return "fusing operators or more memory bandwidth would gain more than faster arithmetic";
+  if (bound == "network") return "a larger batch per GPU, or more micro-batches between reductions, would hide it";
+  if (bound == "host") return "a larger batch or a faster CPU would gain more than a faster GPU";
+  return "faster arithmetic, by precision or by GPU, shortens it directly";
+}
+
 std::string cost_cell(const Report& r) {
   if (r.cost_usd) return money_text(*r.cost_usd);
   // Without a run's length the price still says something: what a million samples cost.
@@ -116,10 +123,11 @@ std::string insight(const Comparison& comparison) {
   for (const char* amp_name : {"amp-bf16", "amp-fp16"}) {
     const Report* amp = find(comparison, amp_name);
     if (amp && casts_share(*amp) >= 0.01)
-      return fmt::format("Casting costs {} {} of its step ({:.0f} of {} kernels).", amp_name, percent_text(casts_share(*amp)),
-                         amp->cast_kernels, amp->kernels);
+      return fmt::format("Casting costs {} {} of its step ({:.0f} of {} kernels).{}", amp_name, percent_text(casts_share(*amp)),
+                         amp->cast_kernels, amp->kernels,
+                         find(comparison, amp_name + 4) ? fmt::format(" {} weights need no casts.", amp_name + 4) : "");
   }
-  return fmt::format("The fastest, {}, is bound by {}.", best.precision, best.bound);
+  return fmt::format("The fastest, {}, is bound by {}: {}.", best.precision, best.bound, what_would_help(best.bound));
 }
 
 std::string compare_text(const Comparison& comparison, const Style& style) {
@@ -170,10 +178,10 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   }
   out += style(Ink::bold, wrapped("", verdict(comparison)));
   out += wrapped("", insight(comparison));
-  out += wrapped("", fmt::format("Predicted, not measured: the step of {} is {} to {} with 80% confidence.", first.precision,
+  out += wrapped("", fmt::format("80% interval of the step in {}: {} to {}.", first.precision,
                                  to_text(first.step_low), to_text(first.step_high)));
   // What is estimated: the fastest one's sources stand for all, since they share GPU, cluster and host.
-  if (!first.provenance.empty()) out += "What this rests on:\n";
+  if (!first.provenance.empty()) out += "Predicted, not measured. What this rests on:\n";
   for (const std::string& line : provenance_lines(first)) out += style(Ink::dim, wrapped("  ", line));
   std::set<std::string> said;
   for (const Report& r : reports)

@@ -14,12 +14,12 @@ constexpr const char* kPageStyle =
     ":root{color-scheme:light dark;--fg:#1b1f24;--bg:#fff;--muted:#57606a;--line:#d0d7de}"
     "@media (prefers-color-scheme:dark){:root{--fg:#e6edf3;--bg:#0d1117;--muted:#9da7b3;--line:#30363d}}"
     "body{font:16px/1.5 system-ui,-apple-system,'Segoe "
-    "UI',sans-serif;color:var(--fg);background:var(--bg);max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "UI',sans-serif;color:var(--fg);background:var(--bg);max-width:66rem;margin:2rem auto;padding:0 1rem}"
     "h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}p{margin:.3rem 0}.muted{color:var(--muted)}"
-    "svg{max-width:100%;height:auto;border:1px solid var(--line);border-radius:6px;margin-top:1rem}"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%}th,td{text-align:right;padding:.35rem "
-    ".6rem;border-bottom:1px solid var(--line);white-space:nowrap}"
-    "th{color:var(--muted);font-weight:600}th:first-child,td:first-child,td:last-child,th:last-child{text-align:left}"
+    "svg{width:100%;height:auto;border:1px solid var(--line);border-radius:6px;margin-top:1rem}"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.9rem}th,td{text-align:right;padding:.35rem "
+    ".5rem;border-bottom:1px solid var(--line);white-space:nowrap}"
+    "th{color:var(--muted);font-weight:600}th:first-child,td:first-child,.jobs td:last-child,.jobs th:last-child{text-align:left}"
     ".lead{font-weight:600;margin-top:1rem}footer{margin:2rem 0;font-size:.85rem}"
     ".no{color:#d55e00;font-weight:600}";
 
@@ -45,24 +45,26 @@ std::string list(std::string_view heading, const std::vector<std::string>& items
   return out + "</ul>\n";
 }
 
-std::string fits_cell(const Report& r) { return r.memory.fits ? "yes" : "<span class=\"no\">no</span>"; }
+std::string memory_cell(const Report& r) {
+  return r.memory.fits ? to_text(r.memory.peak) : fmt::format("<span class=\"no\">{}, does not fit</span>", to_text(r.memory.peak));
+}
 
 std::string reports_table(const std::vector<const Report*>& reports, const Report& base) {
   const Report& first = *reports.front();
   bool tokens = first.tokens_per_s.has_value();
   std::vector<std::string> titles = {"precision", "step", "80% interval"};
   if (reports.size() > 1) titles.push_back("vs " + escaped(base.precision));
-  titles.insert(titles.end(), {tokens ? "tokens/s" : "samples/s", "peak memory", "fits", "MFU"});
+  titles.insert(titles.end(), {tokens ? "tokens/s" : "samples/s", "peak memory", "MFU"});
   if (first.total) titles.emplace_back("run time");
   if (first.cost_usd) titles.emplace_back("run cost");
   titles.emplace_back("bound by");
-  std::string out = "<div class=\"scroll\">\n<table>\n<thead>\n" + row("th", titles) + "</thead>\n<tbody>\n";
+  std::string out = "<div class=\"scroll\">\n<table class=\"jobs\">\n<thead>\n" + row("th", titles) + "</thead>\n<tbody>\n";
   for (const Report* r : reports) {
     std::vector<std::string> cells = {escaped(r->precision), to_text(r->step),
                                       fmt::format("{} to {}", to_text(r->step_low), to_text(r->step_high))};
     if (reports.size() > 1) cells.push_back(fmt::format("{:.2f}x", r->step.value > 0 ? base.step / r->step : 0));
-    cells.insert(cells.end(), {number_text(tokens && r->tokens_per_s ? *r->tokens_per_s : r->samples_per_s), to_text(r->memory.peak),
-                               fits_cell(*r), fmt::format("{:.1f}%", 100 * r->mfu)});
+    cells.insert(cells.end(), {number_text(tokens && r->tokens_per_s ? *r->tokens_per_s : r->samples_per_s), memory_cell(*r),
+                               fmt::format("{:.1f}%", 100 * r->mfu)});
     if (first.total) cells.push_back(r->total ? to_text(*r->total) : "-");
     if (first.cost_usd) cells.push_back(r->cost_usd ? money_text(*r->cost_usd) : "-");
     cells.push_back(escaped(r->bound));
@@ -99,7 +101,8 @@ std::string comparison_html(const Comparison& comparison) {
   }
   for (const LeftOut& left : comparison.left_out) left_out.push_back(left.precision + ": " + left.reason);
   std::string title = first.model + ": every precision compared";
-  std::string body = heading(first, title) + fmt::format("<p class=\"lead\">{}</p>\n<p>{}</p>\n", escaped(verdict(comparison)), escaped(insight(comparison)));
+  std::string body = heading(first, title);
+  body += fmt::format("<p class=\"lead\">{}</p>\n<p>{}</p>\n", escaped(verdict(comparison)), escaped(insight(comparison)));
   body += comparison_svg(comparison) + "<h2>Table</h2>\n" + reports_table(reports, baseline(comparison));
   body += list("Where the numbers come from", provenance_lines(first)) + list("Warnings", warnings) + list("Left out", left_out);
   return page(title, body);

@@ -16,7 +16,7 @@ std::string kernel_source(const std::string& kind, const std::string& source) {
   std::size_t on = source.rfind(" on ");
   std::string architecture = on == std::string::npos ? "" : source.substr(on + 4);
   if (kind == "fitted") return fmt::format("fitted on {}operator timings", architecture.empty() ? "" : architecture + " ");
-  if (kind == "scaled") return "scaled from another architecture's timings";
+  if (kind == "scaled") return "scaled from other GPUs' timings";
   return kind;
 }
 
@@ -65,7 +65,8 @@ std::vector<std::string> provenance_lines(const Report& report) {
   static const std::array<std::string, 5> kNames = {"kernels", "communication", "host", "hardware", "memory"};
   std::map<std::string, Line> lines;
   for (const ProvenanceEntry& entry : report.provenance) {
-    bool own = std::find(kNames.begin(), kNames.end(), entry.what) != kNames.end();
+    // Kernels come from a profile, whatever their family is called ("host" copies among them).
+    bool own = std::find(kNames.begin(), kNames.end(), entry.what) != kNames.end() && entry.source.rfind("data/profiles/", 0) != 0;
     Line& line = lines[own ? entry.what : entry.what == "collective" ? "communication" : "kernels"];
     line.shares[entry.kind] += entry.share;
     line.source.try_emplace(entry.kind, entry.source);
@@ -81,8 +82,9 @@ std::vector<std::string> provenance_lines(const Report& report) {
     for (const auto& [share, kind] : kinds) {
       const std::string& source = found->second.source[kind];
       if (name == "kernels") {
-        if (share < 0.0005 && !said.empty()) continue;
-        said.push_back(fmt::format("{} ({}{})", kernel_source(kind, source), percent_text(share), said.empty() ? " of GPU time" : ""));
+        if (share < 0.005 && !said.empty()) continue;
+        const char* of = said.empty() ? " of GPU time" : "";
+        said.push_back(fmt::format("{} ({}{})", kernel_source(kind, source), percent_text(share), of));
         continue;
       }
       // Of a source in two halves the second says what is uncertain; one that names its kind needs it no second time.

@@ -50,12 +50,13 @@ struct LegendItem {
 };
 
 std::string legend(double& y, const std::vector<LegendItem>& items) {
+  constexpr double kFrom = 14;
   std::string out;
-  double x = kLeft;
+  double x = kFrom;
   for (const LegendItem& item : items) {
-    double width = 28 + 8.0 * static_cast<double>(display_width(item.text));
+    double width = 32 + 7.2 * static_cast<double>(display_width(item.text));
     if (x + width > kWidth - 10) {
-      x = kLeft;
+      x = kFrom;
       y += 20;
     }
     out += box(x, y - 10, 12, 12, item.colour, item.text);
@@ -130,7 +131,7 @@ std::string bars(const std::vector<const Report*>& reports, std::string_view id,
   double bottom = kTop + kRow * static_cast<double>(reports.size());
   double legend_y = bottom + 42;
   std::string key = legend(legend_y, time_legend(reports));
-  std::string out = open_svg(legend_y + 16, id, title, description);
+  std::string out = open_svg(legend_y + 38, id, title, description);
   out += label(14, 24, "t h", "start", title);
   out += time_axis(most, kTop - 4, bottom);
   for (std::size_t i = 0; i < reports.size(); ++i) {
@@ -139,11 +140,12 @@ std::string bars(const std::vector<const Report*>& reports, std::string_view id,
     out += label(kLeft - 8, y + 16, "t", "end", r.precision);
     out += step_bar(r, y, kBar, most);
     std::string note = r.memory.fits ? to_text(r.step) : "does not fit";
-    if (r.memory.fits && base && base != &r && r.step.value > 0) note += fmt::format(" {:.2f}x", base->step / r.step);
+    if (r.memory.fits && base && base != &r && r.step.value > 0) note += fmt::format(", {:.2f}x", base->step / r.step);
     double x = std::min(kLeft + kPlot * (most > 0 ? r.step_high.value / most : 0) + 8, kWidth - kRight + 6);
     out += label(x, y + 16, "t", "start", note);
   }
-  return out + key + "</svg>\n";
+  std::string note = fmt::format("{}. Predicted; whiskers: 80% interval.", job_line(*reports.front()));
+  return out + key + label(14, legend_y + 22, "m", "start", note) + "</svg>\n";
 }
 
 }  // namespace
@@ -241,7 +243,7 @@ std::string timeline_svg(const TimelineView& view) {
   std::string note = "Height: how busy the track is." + std::string(earlier ? " Pale: work of the step before." : "");
   std::string title = "Timeline of one step, from its first call to its last kernel";
   return open_svg(legend_y + 34, "timeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
-         label(kLeft, legend_y + 22, "m", "start", note) + "</svg>\n";
+         label(14, legend_y + 22, "m", "start", note) + "</svg>\n";
 }
 
 }  // namespace precog

@@ -112,7 +112,7 @@ TEST_CASE("RunningOutOfMemoryIsCountedByItself") {
   CHECK(to_json(report)["overall"]["oom"] == 2);
   std::string text = to_text(report, {});
   CHECK(text.find("runs  predicted  OOM") != std::string::npos);
-  CHECK(text.find("Of 2 runs that ran out of memory, 1 were predicted to.") != std::string::npos);
+  CHECK(text.find("Ran out of memory, as predicted: 1 of 2.") != std::string::npos);
 }
 
 TEST_CASE("RegimesFollowTheBusyShare") {

@@ -35,9 +35,9 @@ std::vector<Cell> error_row(const std::string& name, const ErrorSummary& s, bool
 }
 
 // One line above the groups of one kind, so that they need not repeat what they are groups of.
-std::vector<Cell> heading_row(const std::string& by, bool oom) {
+std::vector<Cell> heading_row(const std::string& title, bool oom) {
   std::vector<Cell> row(oom ? 8 : 7);
-  row.front() = {"by " + by, Ink::dim};
+  row.front() = {title, Ink::dim};
   return row;
 }
 
@@ -85,7 +85,7 @@ std::string to_text(const ValidationReport& report, const Style& style) {
   Table table(std::move(columns));
   table.add(error_row("overall", report.overall, oom, Ink::bold));
   for (const std::string& by : report.by) {
-    table.add(heading_row(by, oom));
+    table.add(heading_row("by " + by, oom));
     for (const auto& [name, group] : report.groups)
       if (group.by == by) table.add(error_row("  " + group.value, group, oom, Ink::plain));
   }
@@ -113,7 +113,7 @@ std::string to_text(const ValidationReport& report, const Style& style) {
     out += wrapped("",
                    fmt::format("Ran, but predicted not to fit: {} of {}.", report.fits.rows - report.fits.right, report.fits.rows));
   if (report.oom.rows)
-    out += wrapped("", fmt::format("Of {} runs that ran out of memory, {} were predicted to.", report.oom.rows, report.oom.right));
+    out += wrapped("", fmt::format("Ran out of memory, as predicted: {} of {}.", report.oom.right, report.oom.rows));
   for (const std::string& warning : report.warnings) out += style(Ink::yellow, wrapped("warning: ", printable(warning)));
   if (!report.unpredicted.empty()) {
     out += '\n' + style(Ink::bold, fmt::format("Not predicted: {}", report.unpredicted.size())) + '\n';

@@ -126,6 +126,7 @@ def main():
 
     DONOR = {"ampere": "hopper", "ada": "hopper", "blackwell": "hopper", "volta": "hopper", "turing": "volta", "pascal": "volta",
              "ampere-ga10x": "ada", "blackwell-gb20x": "ada", "cdna3": "hopper", "cdna2": "cdna3", "hopper": None}
+    POWER_LIMITED = {"ada": "l40s", "ampere-ga10x": "l40s", "blackwell-gb20x": "l40s", "turing": "t4"}
     gemms["cdna3"], maths["cdna3"] = cdna, {m: cdna_source for m in ("bf16", "fp16", "fp8")}
     built = {}
     for arch in ("hopper", "volta", "ampere", "ada", "blackwell", "turing", "pascal", "cdna3", "ampere-ga10x", "blackwell-gb20x", "cdna2"):
@@ -169,6 +170,13 @@ def main():
         if arch != "hopper":
             key = note("estimate_any_layout", "estimate: its matrix instructions read either layout, so no loss")
             entry["gemm"]["transposed_a_factor"] = retag(entry["gemm"]["transposed_a_factor"], key)
+
+        # Where power held the fitted GPU back, its siblings are scaled by their own watts per FLOP/s (src/cost/kernel_cost.cpp).
+        entry["gemm"]["watts_per_tflops"] = {}
+        if arch in POWER_LIMITED:
+            held_back = specs.load(POWER_LIMITED[arch])
+            key = note(f"power_{held_back.name}", f"derived: board power over peak rate of {held_back.name} (data/gpus)")
+            entry["gemm"]["watts_per_tflops"] = {m: leaf(held_back.power / held_back.peak(m) * 1e12, key) for m in ("fp16", "bf16", "tf32", "fp32", "fp8")}
 
         conv = convs.get(arch) or convs.get(donor) or convs["hopper"]
         source = f"conv_{arch}" if arch in convs else estimate(donor if donor in convs else "hopper")

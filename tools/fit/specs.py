@@ -12,7 +12,7 @@ PREFIX = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "Ki": 2**10
 
 
 def number(text):
-    value, prefix = re.match(r"\s*([0-9.eE+]+)\s*([kMGTP]?i?)(?:FLOP/s|FLOPS|B/s|B|Hz|OP/s)\s*$", text).groups()
+    value, prefix = re.match(r"\s*([0-9.eE+]+)\s*([kMGTP]?i?)(?:FLOP/s|FLOPS|B/s|B|Hz|OP/s|W)\s*$", text).groups()
     return float(value) * PREFIX[prefix]
 
 
@@ -25,6 +25,7 @@ class Gpu:
     l2: float
     matrix: dict
     vector: dict
+    power: float = 0.0
 
     def peak(self, math):
         """FLOP/s of a GEMM in this arithmetic: tensor cores where the chip has them, else its ordinary units."""
@@ -36,4 +37,4 @@ def load(name):
     get = lambda entry: entry["value"] if isinstance(entry, dict) else entry
     rates = lambda group: {k: number(get(v)) for k, v in raw.get(group, {}).items() if k != "source"}
     return Gpu(name, float(get(raw["sms"])), number(get(raw["boost_clock"])), number(get(raw["memory"]["bandwidth"])),
-               number(get(raw["memory"]["l2"])), rates("matrix"), rates("vector"))
+               number(get(raw["memory"]["l2"])), rates("matrix"), rates("vector"), number(get(raw["power"])))
