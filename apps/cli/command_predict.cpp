@@ -28,7 +28,6 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   auto predicted = predict(*request, context.catalog, arguments.dump_after);
   if (!predicted) return tl::unexpected(with_flag_names(predicted.error(), arguments));
   Prediction& prediction = *predicted;
-  if (!request->gpu->matrix.has(DType::bf16)) prediction.report.peak_16bit = "fp16";
   const Report& report = prediction.report;
 
   Output out;

@@ -161,7 +161,9 @@ class Lowering {
   // when its rows are aligned; in fp32 images of few channels and most weight gradients are read as they are.
   bool transposes(const Op& op, const ConvAttributes& conv, const Shape& image, ConvDirection direction) const {
     if (conv.groups > 1) return false;
-    if (op.math == DType::fp32 || !gpu_.matrix.has(op.math)) {
+    // Where TF32 is no faster than fp32 (consumer cards) the library has no reason to transpose for it.
+    const bool idle_tf32 = op.math == DType::tf32 && gpu_.matrix[DType::tf32] < gpu_.vector[DType::fp32] * 1.5;
+    if (op.math == DType::fp32 || !gpu_.matrix.has(op.math) || idle_tf32) {
       if (format_ != MemoryFormat::channels_last || image[1] <= 4) return false;
       return direction != ConvDirection::weight_gradient || (conv.kernel_h == 3 && conv.stride == 1);
     }

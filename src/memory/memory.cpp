@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "training/optimizer.h"
+
 namespace precog {
 namespace {
 
@@ -51,7 +53,11 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   }
 
   MemoryUse use;
-  Bytes held_parameters, held_inputs, held_gradients;
+  Bytes held_parameters, held_inputs, held_gradients, held_states;
+  for (const ParameterGradient& g : step.gradients) {
+    const std::int64_t elements = graph.tensors[g.parameter].shape.elements();
+    held_states += rounded({elements * bits_of(step.optimizer_state_type) / 8}) * static_cast<double>(state_tensors(training.optimizer));
+  }
   for (const Tensor& tensor : graph.tensors) {
     const TensorId id = graph.tensors.id_at(static_cast<std::size_t>(&tensor - &*graph.tensors.begin()));
     if (tensor.role == Role::parameter) held_parameters += rounded(graph.bytes(id));
@@ -89,11 +95,11 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
       if (last != kForever) dies[static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i)))].push_back(id.value);
     }
     const Bytes workspace = library + program.calls[i].workspace;
-    const Bytes total = held_parameters + step.optimizer_state + activations + gradients + workspace;
+    const Bytes total = held_parameters + held_states + activations + gradients + workspace;
     if (total > use.peak) {
       use.peak = total;
       use.parameters = held_parameters;
-      use.optimizer = step.optimizer_state;
+      use.optimizer = held_states;
       use.activations = activations;
       use.gradients = gradients;
       use.workspace = workspace;

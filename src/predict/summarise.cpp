@@ -170,6 +170,7 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
   report.mfu = model_flops * per_s / peak_of(*request.gpu, static_cast<DType>(main_type)).value;
   const DType sixteen = request.gpu->matrix.has(DType::bf16) ? DType::bf16 : DType::fp16;
   report.mfu_bf16 = model_flops * per_s / peak_of(*request.gpu, sixteen).value;
+  report.peak_16bit = to_text(sixteen);
 
   const double host_share = report.breakdown.host / report.step;
   const double carried = report.gpu_busy.value > 0 ? estimated / report.gpu_busy : 0;
