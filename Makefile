@@ -22,8 +22,7 @@ help:
 
 build:
 	@tools/install_packages $(BUILD_PACKAGES)
-	@cmake --preset release >/dev/null
-	@cmake --build --preset release -j $(JOBS) -- --quiet || cmake --build --preset release -j 1
+	@tools/build release $(JOBS)
 
 demo: build
 	@tools/demo $(PRECOG)
@@ -34,7 +33,7 @@ test:
 
 bench:
 	@tools/install_packages $(BENCH_PACKAGES)
-	@cmake --preset bench >/dev/null && cmake --build --preset bench -j $(JOBS)
+	@tools/build bench $(JOBS)
 	@build/bench/precog_bench
 
 accuracy: build
