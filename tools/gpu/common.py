@@ -119,6 +119,7 @@ class Campaign:
         self.clock = Clock(args.budget)
         self.out = args.out
         self.only = args.only
+        self.held_out = args.held_out
         self.parts = parts
         self.notes = []
         os.makedirs(self.out, exist_ok=True)

@@ -30,6 +30,7 @@ def main():
     parser.add_argument("--parts", default="A,B,C,D")
     parser.add_argument("--only", type=lambda text: text.split(","), default=None,
                         help="part A and B: these models; part D: these families")
+    parser.add_argument("--held-out", action="store_true", help="part A: the models and sizes kept back for judging")
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
     parts = [part.strip().upper() for part in args.parts.split(",") if part.strip()]

@@ -6,9 +6,9 @@
 import torch
 import torch.nn.functional as F
 
-VISION = {"resnet18": "resnet18", "resnet50": "resnet50", "resnet152": "resnet152", "vgg16": "vgg16",
-          "mobilenet_v2": "mobilenet_v2", "vit-b": "vit_b_16", "vit-l": "vit_l_16"}
-CONVOLUTIONAL = ("resnet18", "resnet50", "resnet152", "vgg16", "mobilenet_v2")
+VISION = {"resnet18": "resnet18", "resnet34": "resnet34", "resnet50": "resnet50", "resnet101": "resnet101", "resnet152": "resnet152",
+          "vgg16": "vgg16", "mobilenet_v2": "mobilenet_v2", "vit-b": "vit_b_16", "vit-l": "vit_l_16"}
+CONVOLUTIONAL = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152", "vgg16", "mobilenet_v2")
 
 
 def _gpt2(layers, hidden, heads):
@@ -34,11 +34,23 @@ TEXT = {
     "gpt2": _gpt2(12, 768, 12),
     "gpt2-medium": _gpt2(24, 1024, 16),
     "gpt2-large": _gpt2(36, 1280, 20),
+    "gpt2-xl": _gpt2(48, 1600, 25),
     "t5-base": ("T5ForConditionalGeneration", "T5Config", dict(
         d_model=768, d_kv=64, d_ff=3072, num_layers=12, num_decoder_layers=12, num_heads=12, vocab_size=32128,
         decoder_start_token_id=0, pad_token_id=0)),
     "qwen2.5-0.5b": _qwen2(24, 896, 14, 2, 4864),
     "qwen2.5-1.5b": _qwen2(28, 1536, 12, 2, 8960),
+    "qwen2.5-3b": _qwen2(36, 2048, 16, 2, 11008),
+    "llama2-7b": ("LlamaForCausalLM", "LlamaConfig", dict(
+        num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=32,
+        intermediate_size=11008, vocab_size=32000, max_position_embeddings=4096, rms_norm_eps=1e-5,
+        tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1e4})),
+    "mistral-7b": ("MistralForCausalLM", "MistralConfig", dict(
+        num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8,
+        intermediate_size=14336, vocab_size=32000, max_position_embeddings=32768, sliding_window=4096, rms_norm_eps=1e-5,
+        tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 1e4})),
+    "gpt-neox-20b": ("GPTNeoXForCausalLM", "GPTNeoXConfig", dict(
+        num_hidden_layers=44, hidden_size=6144, num_attention_heads=64, intermediate_size=24576, vocab_size=50432)),
     "llama3-8b": ("LlamaForCausalLM", "LlamaConfig", dict(
         num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8,
         intermediate_size=14336, vocab_size=128256, max_position_embeddings=8192, rms_norm_eps=1e-5,
