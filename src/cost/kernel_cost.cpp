@@ -123,7 +123,7 @@ struct Costing {
     const double keys = s.causal ? std::min(kv, (kv + kAttentionBlock) / 2) : kv;
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(wide ? DType::fp32 : kernel.math)];
     const double power = math.efficiency > 0 ? sustained_efficiency(math, gpu, peak) / math.efficiency : 1;
-    const double rate = peak.value / sms * std::min(0.95, c.efficiency * power) * std::pow(std::min(1.0, dim / 128), c.head_dim_exponent);
+    const double rate = peak.value / sms * std::min(std::max(0.95, c.efficiency), c.efficiency * power) * std::pow(std::min(1.0, dim / 128), c.head_dim_exponent);
     const double work = (s.backward ? kBackwardFlops : kForwardFlops) * kAttentionBlock * dim / rate;
     const double compute = std::max(blocks, 1.0) * (c.block_overhead.value + work * keys) +
                            c.tail * (c.block_overhead.value + work * kv);

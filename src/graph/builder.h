@@ -89,7 +89,7 @@ class GraphBuilder {
   TensorId max_pool2d(TensorId x, std::int64_t kernel, std::int64_t stride, std::int64_t padding);
   TensorId adaptive_avg_pool2d(TensorId x, std::int64_t out);
 
-  const Shape& shape(TensorId id) const { return graph_.tensors[id].shape; }
+  Shape shape(TensorId id) const { return graph_.tensors[id].shape; }  // by value: the next operator moves the tensors
   Graph finish() &&;  // the built graph; the last operator's first output is the loss
 
  private:

@@ -2,10 +2,11 @@
 """Turns a campaign's raw files into what data/measured keeps. Measures nothing, needs no torch.
 
   python3 tools/gpu/tidy.py RAW_FOLDER data/measured/2026-11-15-h200
+  python3 tools/gpu/tidy.py RAW_FOLDER data/measured/2026-11-15-h200-held-out --as-recorded
 
 steps.jsonl becomes one contract-form run per line (`precog validate` reads it as it is): the campaign's header and
 clock readings move to meta.json, a run out of memory becomes {"oom": true}, and kernels get the class that their name
-has in kernels.py now. The kernel names are kept for the 40 longest a run, packed.
+has in kernels.py now (with --as-recorded they keep theirs: campaigns after the first have the right ones). The kernel names are kept for the 40 longest a run, packed.
 """
 import ast
 import gzip
@@ -35,7 +36,7 @@ def class_of(name, known):
 # Names that were recorded under another class than kernels.py gives them now, and that class.
 MOVED = {"flip_filter": "other", "atomic_adaptive_average": "other", "compute_dot_do_o": "conv", "convert_dq": "conv",
          "unpack_cudnn": "conv"}
-TEXT = ("bert", "gpt2", "qwen", "llama", "t5")
+TEXT = ("bert", "gpt", "qwen", "llama", "mistral", "t5")
 
 
 def move(by_class, source, target, count, seconds):
@@ -73,7 +74,7 @@ def pack(path, records):
             file.write((json.dumps(record, separators=(",", ":")) + "\n").encode())
 
 
-def main(raw, out):
+def main(raw, out, as_recorded):
     os.makedirs(out, exist_ok=True)
     known = classes()
     names = lines(os.path.join(raw, "steps_kernels.jsonl"))
@@ -89,7 +90,7 @@ def main(raw, out):
                 record["measured"] = {"oom": True}
             elif "error" in record:
                 raise SystemExit("%s failed: %s" % (record["id"], record["error"]))
-            else:
+            elif not as_recorded:
                 model = record["request"]["model"]
                 reclassify(model if isinstance(model, str) else model["name"], record["measured"]["by_class"],
                            top[record["id"]], known)
@@ -100,17 +101,21 @@ def main(raw, out):
             file.write(json.dumps(run, separators=(",", ":")) + "\n")
     pack(os.path.join(out, "steps_kernels.jsonl.gz"),
          [dict(record, kernels=record["kernels"][:TOP]) if "kernels" in record else record for record in names])
-    meta["others"] = lines(os.path.join(raw, "host.jsonl"))[0]["meta"]
+    whole = os.path.exists(os.path.join(raw, "host.jsonl"))  # parts B, C and D as well
+    if whole:
+        meta["others"] = lines(os.path.join(raw, "host.jsonl"))[0]["meta"]
     with open(os.path.join(out, "meta.json"), "w") as file:
         json.dump(meta, file, indent=1)
         file.write("\n")
-    shutil.copyfile(os.path.join(raw, "host.jsonl"), os.path.join(out, "host.jsonl"))
-    pack(os.path.join(out, "operators.jsonl.gz"), lines(os.path.join(raw, "operators.jsonl")))
-    pack(os.path.join(out, "dispatch_traces.jsonl.gz"), lines(os.path.join(raw, "dispatch_traces.jsonl.gz")))
+    if whole:
+        shutil.copyfile(os.path.join(raw, "host.jsonl"), os.path.join(out, "host.jsonl"))
+        pack(os.path.join(out, "operators.jsonl.gz"), lines(os.path.join(raw, "operators.jsonl")))
+        pack(os.path.join(out, "dispatch_traces.jsonl.gz"), lines(os.path.join(raw, "dispatch_traces.jsonl.gz")))
     print("%d runs, %d out of memory" % (len(runs), sum("oom" in run["measured"] for run in runs)))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    folders = [argument for argument in sys.argv[1:] if argument != "--as-recorded"]
+    if len(folders) != 2:
         sys.exit(__doc__)
-    main(*sys.argv[1:])
+    main(*folders, as_recorded="--as-recorded" in sys.argv)
