@@ -11,6 +11,7 @@ import program
 
 GOOD = {"schema": 1, "model": "bert-base", "batch": 4, "seq": 64, "precision": "amp-bf16", "cluster": {"gpu": "h100-sxm", "gpus": 2}}
 FLAGS = ["predict", "--model", "bert-base", "--batch", "4", "--precision", "bf16", "--gpu", "h100-sxm"]
+COMPARED = ["--model", "bert-base", "--batch", "4", "--gpu", "h100-sxm"]
 
 
 def good(**changes):
@@ -210,7 +211,9 @@ COMMAND_LINES = [
     ([*FLAGS, "--trace", ""], "--trace"),
     ([*FLAGS, "--trace", "same", "--html", "same"], "same"),
     ([*FLAGS, "--trace", "same", "--html", "./same"], "same"),
-    (["compare", *FLAGS[1:], "--precisions", ","], "--precisions"),
+    (["compare", *FLAGS[1:]], "--precisions"),
+    (["compare", *COMPARED, "--precision=bf16"], "--precisions"),
+    (["compare", *COMPARED, "--precisions", ","], "--precisions"),
     (["gpus", ""], "NAME"),
     ([*FLAGS, "--from", "config.json"], "does not have it yet"),
     ([*FLAGS, "--max-batch"], "does not have it yet"),
@@ -220,15 +223,17 @@ COMMAND_LINES = [
     ([*FLAGS, "--color", "pink"], "--color"),
     ([*FLAGS, "--data", "/no/such/folder"], "/no/such/folder"),
     ([*FLAGS, "extra.json", "more.json"], "more.json"),
-    (["compare", *FLAGS[1:], "--precisions", "fp32,fp33"], "fp33"),
-    (["compare", *FLAGS[1:], "--precisions", ""], "--precisions"),
-    (["compare", *FLAGS[1:], "--gpu", "v100-sxm2-32gb", "--precisions", "bf16"], "bf16"),
+    (["compare", *COMPARED, "--precisions", "fp32,fp33"], "fp33"),
+    (["compare", *COMPARED, "--precisions", "fp32,fp8"], "--precisions: 'fp8' is not modelled by this version"),
+    (["compare", *COMPARED, "--precisions", ""], "--precisions"),
+    (["compare", *COMPARED, "--gpu", "v100-sxm2-32gb", "--precisions", "bf16"], "bf16"),
     (["compare", "--model", "resnet50", "--seq", "5", "--batch", "4", "--gpu", "t4"], "takes images"),
     (["compare", "--gpu", "t4"], "model"),
     (["inspect"], "GRAPH"),
     (["inspect", "bert-base"], "precision"),
     (["inspect", "bert-bass", "--precision", "fp32"], "bert-base"),
     (["inspect", "bert-base", "--precision", "fp99"], "fp99"),
+    (["inspect", "bert-base", "--precision", "fp32", "--gpu", "h1000"], "--gpu"),
     (["inspect", "bert-base", "--diff", "fp32"], "--diff"),
     (["inspect", "bert-base", "--diff", "fp32", "fp77"], "fp77"),
     (["gpus", "h1000"], "h100"),
@@ -255,6 +260,7 @@ RUNS = {
     "no_measured.jsonl": (b'{"id": "r1", "request": {}}\n', "measured"),
     "text_time.jsonl": (b'{"id": "r1", "request": {}, "measured": {"step_s": "fast"}}\n', "measured.step_s"),
     "no_time.jsonl": (b'{"id": "r1", "request": {}, "measured": {}}\n', "step_s"),
+    "text_kernels.jsonl": (b'{"id": "r1", "request": {}, "measured": {"step_s": 1, "kernels": "many"}}\n', "measured.kernels"),
     "negative_time.jsonl": (b'{"id": "r1", "request": {}, "measured": {"step_s": -1}}\n', "measured.step_s"),
     "quote.csv": (b'id,model,step_s\n"r1,bert-base,1\n', "quote"),
     "short_row.csv": (b"id,model,step_s\nr1,bert-base\n", "fields"),
@@ -362,7 +368,7 @@ class BadInput(unittest.TestCase):
         for target in (self.folder / "absent" / "out", locked):
             for flag in ("--html", "--trace"):
                 self.refused([*FLAGS, flag, target], target.name)
-            self.refused(["compare", *FLAGS[1:], "--html", target], target.name)
+            self.refused(["compare", *COMPARED, "--html", target], target.name)
         self.assertEqual(set(os.listdir(self.folder)), before)
         self.assertEqual(os.listdir(locked), [])
         # Wrong input: the file of before stays as it was.

@@ -11,11 +11,18 @@ import unittest
 LLAMA = ["--model", "llama3-8b", "--gpu", "h100-sxm", "--gpus", 8, "--batch", 1, "--seq", 2048, "--precision", "bf16"]
 SMALL = ["--model", "bert-base", "--layers", 2, "--gpu", "h100-sxm", "--gpus", 2, "--batch", 4, "--seq", 64, "--precision", "amp-bf16"]
 
+
+def every_precision(arguments):
+    """The same job for `compare`, which takes no --precision."""
+    at = arguments.index("--precision")
+    return [*arguments[:at], *arguments[at + 2:]]
+
+
 REPORT_NUMBERS = ["step_s", "step_s_low", "step_s_high", "samples_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "mfu_bf16",
                   "tflops_per_gpu", "peak_bytes", "reserved_bytes", "device_bytes", "kernels", "gpu_busy_s", "host_s"]
 REPORT_REST = ["fits", "memory", "total_s", "cost_usd", "breakdown", "by_dtype", "by_op_class", "bound", "provenance", "warnings", "request"]
 MEMORY = ["parameters", "gradients", "optimizer", "activations", "workspace", "fragmentation"]
-BREAKDOWN = ["forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "host"]
+BREAKDOWN = ["forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "between_kernels", "host"]
 COMMANDS = ["predict", "compare", "validate", "inspect", "models", "gpus", "clusters", "precisions", "networks", "hosts", "completion"]
 LISTS = {"models": "bert-large", "gpus": "v100-sxm2-32gb", "clusters": "dgx-h100", "precisions": "amp-fp16", "networks": "ib-ndr",
          "hosts": "default"}

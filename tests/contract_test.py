@@ -7,7 +7,7 @@ import re
 import tempfile
 import unittest
 
-from contract import BREAKDOWN, LLAMA, MEMORY, PRECISION_NAMES, REPORT_NUMBERS, REPORT_REST, SMALL, InTemporaryFolder
+from contract import BREAKDOWN, LLAMA, MEMORY, PRECISION_NAMES, REPORT_NUMBERS, REPORT_REST, SMALL, InTemporaryFolder, every_precision
 from program import run, run_json
 
 
@@ -54,6 +54,9 @@ class ReportFields(unittest.TestCase):
         self.assertLessEqual(kinds, {"measured", "fitted", "scaled", "datasheet", "estimate"})
         self.assertIn("estimate", kinds)  # the host and the allocator's own are, so far
         self.assertTrue(all(entry["what"] and entry["source"] for entry in report["provenance"]))
+        self.assertTrue(all(entry.get("on", "somewhere") for entry in report["provenance"]))
+        self.assertIsInstance(report["cast_kernels"], int)
+        self.assertLessEqual(report["cast_kernels"], report["kernels"])
 
     def test_a_job_that_does_not_fit_still_gets_its_whole_report(self):
         done = run("predict", *LLAMA, "--json")
@@ -111,7 +114,7 @@ class ReportFields(unittest.TestCase):
 
 class Requests(InTemporaryFolder):
     def test_the_same_request_gives_the_same_bytes(self):
-        for arguments in (["predict", *SMALL, "--json"], ["compare", *SMALL, "--json"], ["predict", *SMALL, "--dump-after", "sim"]):
+        for arguments in (["predict", *SMALL, "--json"], ["compare", *every_precision(SMALL), "--json"], ["predict", *SMALL, "--dump-after", "sim"]):
             self.assertEqual(run(*arguments).stdout, run(*arguments).stdout)
 
     def test_flags_override_the_job_file(self):
@@ -134,6 +137,18 @@ class Requests(InTemporaryFolder):
     def test_a_named_cluster_with_its_nodes(self):
         report = run_json("predict", "--model", "bert-base", "--batch", 8, "--precision", "bf16", "--cluster", "dgx-h100:4")
         self.assertEqual((report["gpu"], report["gpus"], report["request"]["cluster"]["gpus_per_node"]), ("h100-sxm", 32, 8))
+
+    def test_the_cluster_that_was_assumed_is_said(self):
+        job = ["--model", "bert-base", "--batch", 8, "--gpu", "rtx-4090", "--gpus", 8]
+        cluster = run_json("predict", *job, "--precision", "amp-bf16")["request"]["cluster"]
+        nodes = 8 // cluster["gpus_per_node"]
+        said = f"8 GPUs: {nodes} nodes of {cluster['gpus_per_node']} ({cluster['name']}), {cluster['network']} between\n"
+        self.assertGreater(nodes, 1)
+        page = self.folder / "page.html"
+        self.assertIn(said, run("predict", *job, "--precision", "amp-bf16", "--html", page).stdout)
+        self.assertIn(said.strip(), page.read_text())
+        self.assertIn(said, run("compare", *job).stdout)
+        self.assertNotIn(" GPUs: ", run("compare", *job, "--gpus", 1).stdout)
 
     def test_the_global_batch_is_accumulated(self):
         one = run_json("predict", *SMALL)
@@ -183,14 +198,30 @@ class Compare(unittest.TestCase):
                 self.assertEqual(times, sorted(times))
 
     def test_what_is_left_out_is_said(self):
-        """Without TF32, PyTorch's default is fp32 again; asked for by name, it is there."""
+        """Every precision is a row or has a reason. Without TF32, PyTorch's default is fp32 again; asked for by name, it is there."""
         arguments = ["--model", "resnet18", "--gpu", "v100-sxm2-32gb", "--batch", 16]
-        left_out = {entry["precision"]: entry["reason"] for entry in run_json("compare", *arguments)["left_out"]}
+        compared = run_json("compare", *arguments)
+        left_out = {entry["precision"]: entry["reason"] for entry in compared["left_out"]}
+        self.assertEqual({report["precision"] for report in compared["reports"]} | set(left_out),
+                         {entry["name"] for entry in run_json("precisions")})
         self.assertIn("TF32", left_out["fp32-default"])
-        self.assertRegex(run("compare", *arguments).stdout, r"(?m)^left out fp32-default: .*TF32")
+        for name, missing in {"bf16": "bf16", "amp-bf16": "bf16", "tf32": "tf32"}.items():
+            self.assertIn(f"no {missing} hardware", left_out[name])
+        lines = run("compare", *arguments).stdout.split("left out: ")
+        self.assertEqual(len(lines), 2)
+        for name in left_out:
+            self.assertIn(name, lines[1])
         asked = run_json("compare", *arguments, "--precisions", "fp32,fp32-default")
         self.assertEqual(len({report["step_s"] for report in asked["reports"]}), 1)
         self.assertEqual(asked["left_out"], [])
+
+    def test_advice_when_nothing_fits_is_what_can_be_predicted(self):
+        job = ["--model", "llama3-70b", "--gpu", "h100-sxm", "--gpus", 8, "--seq", 512]
+        for more, expected in ((["--batch", 2], "a smaller batch, --recompute full or a GPU with more memory."),
+                               (["--batch", 1], "help: --recompute full or a GPU with more memory."),
+                               (["--batch", 1, "--recompute", "full"], "help: a GPU with more memory.")):
+            verdict = run_json("compare", *job, *more, expected=(3,))["verdict"]
+            self.assertTrue(verdict.endswith(expected), verdict)
 
     def test_the_table_says_the_same_as_the_json(self):
         arguments = ["--model", "bert-large", "--gpu", "h100-sxm", "--gpus", 8, "--batch", 32, "--price", 2]
@@ -221,7 +252,7 @@ class Compare(unittest.TestCase):
         self.assertLess(order.index("amp-fp16"), order.index("fp32"))
 
     def test_only_the_precisions_asked_for(self):
-        reports = run_json("compare", *SMALL, "--precisions", "fp32,amp-bf16")["reports"]
+        reports = run_json("compare", *every_precision(SMALL), "--precisions", "fp32,amp-bf16")["reports"]
         self.assertEqual({report["precision"] for report in reports}, {"fp32", "amp-bf16"})
 
 

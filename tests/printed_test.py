@@ -9,7 +9,7 @@ import subprocess
 import unittest
 
 import program
-from contract import COMMANDS, GPU_NAMES, LISTS, LLAMA, MODEL_NAMES, PRECISION_NAMES, SMALL, STAGES, InTemporaryFolder
+from contract import COMMANDS, GPU_NAMES, LISTS, LLAMA, MODEL_NAMES, PRECISION_NAMES, SMALL, STAGES, InTemporaryFolder, every_precision
 from program import run, run_json
 
 
@@ -32,7 +32,11 @@ class Lists(unittest.TestCase):
         self.assertIn("layer_norm", text)
         self.assertIn("cast", text)
         self.assertIn("autocast", text)
-        run_json("inspect", "bert-base", "--precision", "amp-bf16")
+        self.assertTrue(text.startswith("bert-base in amp-bf16 on h100-sxm\n"))
+        self.assertEqual(run_json("inspect", "bert-base", "--precision", "amp-bf16")["gpu"], "h100-sxm")
+        for gpu, expected in {"h100-sxm": True, "v100-sxm2-32gb": False}.items():  # the GPU decides whether there is TF32
+            document = run_json("inspect", "bert-base", "--precision", "tf32", "--gpu", gpu)
+            self.assertEqual(("tf32" in document["summary"]["by_dtype"], document["gpu"]), (expected, gpu))
         difference = run("inspect", "gpt2", "--diff", "fp32", "amp-fp16")
         self.assertEqual((difference.returncode, difference.stderr), (0, ""))
         self.assertIn("fp16", difference.stdout)
@@ -53,7 +57,7 @@ class Printed(InTemporaryFolder):
                            "--price", 4.25],
                           ["--model", "gpt2", "--gpu", "v100-sxm2-32gb", "--batch", 2, "--precision", "amp-bf16", "--allow-emulated"]):
             yield ["predict", *arguments]
-            yield ["compare", *arguments]
+            yield ["compare", *every_precision(arguments)]
         yield ["inspect", "bert-base", "--precision", "amp-bf16"]
         yield ["inspect", "deepseek-v3", "--precision", "amp-bf16"]
         yield ["inspect", "resnet50", "--diff", "fp32", "amp-fp16"]
@@ -88,7 +92,7 @@ class Printed(InTemporaryFolder):
                 self.assertIn("precog " + (arguments[0] if len(arguments) > 1 else ""), examples[1])
 
     def test_json_is_one_clean_document(self):
-        for arguments in (["predict", *SMALL], ["compare", *SMALL], *([command] for command in LISTS), ["gpus", "h100-sxm"],
+        for arguments in (["predict", *SMALL], ["compare", *every_precision(SMALL)], *([command] for command in LISTS), ["gpus", "h100-sxm"],
                           ["inspect", "bert-base", "--precision", "amp-bf16"]):
             with self.subTest(arguments[0]):
                 done = run(*arguments, "--json")
@@ -159,7 +163,7 @@ class Files(InTemporaryFolder):
         for command in ("predict", "compare"):
             with self.subTest(command):
                 path = self.folder / f"{command}.html"
-                done = run(command, *SMALL, "--html", path)
+                done = run(command, *(SMALL if command == "predict" else every_precision(SMALL)), "--html", path)
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
                 self.assertIn(str(path), done.stdout)
                 text = path.read_text()
@@ -176,7 +180,7 @@ class Files(InTemporaryFolder):
 
     def test_a_picture(self):
         path = self.folder / "out.svg"
-        self.assertEqual(run("compare", *SMALL, "--html", path).returncode, 0)
+        self.assertEqual(run("compare", *every_precision(SMALL), "--html", path).returncode, 0)
         self.assertTrue(path.read_text().lstrip().startswith("<svg"))
 
     def test_the_trace_loads(self):

@@ -14,7 +14,7 @@ class Validate(InTemporaryFolder):
             return {"id": identifier, "source": "made up for this test",
                     "request": {"model": {"name": "bert-base", "layers": 2}, "batch": 4, "seq": 64, "precision": precision,
                                 "cluster": {"gpu": gpu, "gpus": 1}},
-                    "measured": {"step_s": step_s, "peak_bytes": 1e9, "gpu_busy_s": step_s / 2}}
+                    "measured": {"step_s": step_s, "peak_bytes": 1e9, "gpu_busy_s": step_s / 2, "kernels": 1000}}
 
         def predicted(precision):
             return run_json("predict", *SMALL, "--gpus", 1, "--precision", precision)["step_s"]
@@ -46,22 +46,28 @@ class Validate(InTemporaryFolder):
         self.assertAlmostEqual(report["groups"]["precision=fp32"]["mape"], 25, places=3)
         self.assertAlmostEqual(report["groups"]["precision=amp-bf16"]["mape"], 0, places=3)
         self.assertAlmostEqual(report["speedups"]["fp32->amp-bf16"]["median"], 25, places=3)
+        counted = run_json("predict", *SMALL, "--gpus", 1)["kernels"], run_json("predict", *SMALL, "--gpus", 1, "--precision", "fp32")["kernels"]
+        self.assertEqual((report["kernels"]["rows"], report["kernels"]["predicted"]), (3, 2))
+        self.assertAlmostEqual(report["kernels"]["bias"], sum(count / 10 - 100 for count in counted) / 2, places=6)
+        self.assertAlmostEqual(report["kernels"]["mape"], sum(abs(count / 10 - 100) for count in counted) / 2, places=6)
         self.assertEqual(report["unpredicted"][0]["id"], "odd")
         self.assertIn("bf16", report["unpredicted"][0]["reason"])
         text = run("validate", path, "--by", "precision,gpu")
         self.assertEqual((text.returncode, text.stderr), (0, ""))
-        for fragment in ["12.5", "fp32", "amp-bf16", "odd"]:
+        for fragment in ["12.5", "fp32", "amp-bf16", "odd", "kernels"]:
             self.assertIn(fragment, text.stdout)
 
     def test_a_csv_says_the_same(self):
-        lines = ["id,model,layers,batch,seq,precision,gpu,gpus,step_s,peak_bytes,gpu_busy_s"]
+        lines = ["id,model,layers,batch,seq,precision,gpu,gpus,step_s,peak_bytes,gpu_busy_s,kernels"]
         for entry in self.runs():
             request, measured = entry["request"], entry["measured"]
             lines.append(f"{entry['id']},bert-base,2,4,64,{request['precision']},{request['cluster']['gpu']},1,{measured['step_s']!r},"
-                         f"{measured['peak_bytes']!r},{measured['gpu_busy_s']!r}")
+                         f"{measured['peak_bytes']!r},{measured['gpu_busy_s']!r},{measured['kernels']}")
         jsonl = self.write("runs.jsonl", "\n".join(map(json.dumps, self.runs())) + "\n")
         csv = self.write("runs.csv", "\n".join(lines) + "\n")
-        self.assertEqual(run_json("validate", csv)["overall"], run_json("validate", jsonl)["overall"])
+        from_csv, from_jsonl = run_json("validate", csv), run_json("validate", jsonl)
+        for figures in ("overall", "kernels", "gpu_busy", "memory"):
+            self.assertEqual(from_csv[figures], from_jsonl[figures])
 
     def test_the_recorded_runs(self):
         recorded = [path for path in sorted((program.ROOT / "data" / "measured").rglob("*.jsonl"))

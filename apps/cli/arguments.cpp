@@ -65,9 +65,10 @@ CLI::App& command(CLI::App& app, Arguments& arguments, const std::string& name, 
   return *sub;
 }
 
-void add_job(CLI::App& sub, Arguments& arguments) {
+void add_job(CLI::App& sub, Arguments& arguments, bool one_precision = true) {
   sub.add_option("JOB.json", arguments.job_file, "a request; flags override it")->type_name("");
-  for (const JobFlag& flag : job_flags()) add_job_flag(sub, arguments, flag);
+  for (const JobFlag& flag : job_flags())
+    if (one_precision || flag.flag != std::string("--precision")) add_job_flag(sub, arguments, flag);
   add_json(sub, arguments);
   add_text(sub, "--html", arguments.html, "FILE", "also write a page (or FILE.svg)");
 }
@@ -100,6 +101,8 @@ std::string unexpected(const CLI::App& app, const CLI::App* sub) {
   for (const std::string& extra : extras) {
     if (extra.size() < 2 || extra[0] != '-') continue;
     std::string name = extra.substr(0, extra.find('='));
+    if (sub && sub->get_name() == "compare" && name == "--precision")
+      return "--precision: compare takes --precisions A,B,.. (or none of it, for every precision)";
     return among(kLaterFlags, name) ? not_yet(name) : unknown_name("flag", name, flag_names(where), help);
   }
   if (extras.empty()) return "";
@@ -163,7 +166,7 @@ void describe(CLI::App& app, Arguments& arguments) {
                               "  precog compare --model bert-large --gpu h100-sxm --gpus 8 --batch 32\n"
                               "  precog compare job.json --precisions fp32,tf32,amp-bf16 --html out.html\n"
                               "  precog compare --model resnet50 --gpu t4 --batch 64 --allow-emulated");
-  add_job(compare, arguments);
+  add_job(compare, arguments, false);
   compare
       .add_option_function<std::string>(
           "--precisions", [&](const std::string& text) { arguments.precisions = split(text); }, "only these, separated by commas")
@@ -173,7 +176,7 @@ void describe(CLI::App& app, Arguments& arguments) {
 
   CLI::App& validate = command(app, arguments, "validate", "predicted against measured runs",
                                "\nOne measured run per line (JSON), or a CSV with columns such as id, model,\n"
-                               "batch, seq, precision, gpu, gpus, step_s, peak_bytes, gpu_busy_s.\n"
+                               "batch, seq, precision, gpu, gpus, step_s, peak_bytes, gpu_busy_s, kernels.\n"
                                "\nExamples:\n"
                                "  precog validate runs.jsonl --by precision,gpu\n"
                                "  precog validate runs.csv --by regime,precision+gpu --json");
@@ -189,11 +192,18 @@ void describe(CLI::App& app, Arguments& arguments) {
   CLI::App& inspect = command(app, arguments, "inspect", "operators after the precision pass, and why",
                               "\nExamples:\n"
                               "  precog inspect bert-large --precision amp-bf16\n"
-                              "  precog inspect gpt2 --diff fp32 amp-fp16");
+                              "  precog inspect gpt2 --diff fp32 amp-fp16\n"
+                              "  precog inspect resnet50 --precision tf32 --gpu v100-pcie");
   inspect.add_option("GRAPH", arguments.name, "a model (precog models)")->required()->type_name("");
   for (const JobFlag& flag : job_flags())
     for (const char* used : {"--precision", "--batch", "--seq", "--src-seq", "--layers"})
       if (flag.flag == std::string(used)) add_job_flag(inspect, arguments, flag);
+  for (JobFlag flag : job_flags()) {
+    if (flag.flag != std::string("--gpu")) continue;
+    static const std::string kHelp = fmt::format("GPU (default: {})", kInspectedGpu);
+    flag.help = kHelp.c_str();
+    add_job_flag(inspect, arguments, flag);
+  }
   inspect.add_option("--diff", arguments.diff, "what differs between two precisions")
       ->expected(2)
       ->type_name("A B")

@@ -24,6 +24,9 @@ struct Arguments {
   bool json = false, everything = false;
 };
 
+// The GPU of `inspect` when none is named; its headline says which it was.
+inline constexpr const char* kInspectedGpu = "h100-sxm";
+
 struct Output {
   std::string text;             // for standard output
   std::vector<TextFile> files;  // written before it, all or none

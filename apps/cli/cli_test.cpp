@@ -71,6 +71,8 @@ TEST_CASE("UnknownFlagsAndCommandsNameTheNearest") {
   CHECK(parse({"validate"}).code == kWrongInput);
   CHECK(parse({"inspect", "gpt2", "--diff", "fp32"}).code == kWrongInput);
   CHECK(parse({}).problem == "a command is missing");
+  CHECK(parse({"compare", "--precision", "bf16"}).problem.find("--precisions") != std::string::npos);
+  CHECK(parse({"compare", "--precision=bf16"}).code == kWrongInput);
   CHECK(parse({"predict", "--color", "pink"}).code == kWrongInput);
 }
 

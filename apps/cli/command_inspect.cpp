@@ -9,13 +9,19 @@
 namespace precog::cli {
 namespace {
 
-// The precision pass knows nothing of GPUs, so any will do, and hardware support does not matter here.
-Result<Graph> graph_in(const std::string& precision, const Arguments& arguments, const Context& context) {
+struct Decided {
+  Graph graph;
+  std::string gpu;
+};
+
+// What the precision pass decides depends on the GPU: whether there is TF32, and which attention kernels take the types.
+// A precision without hardware there is still shown, as emulated.
+Result<Decided> graph_in(const std::string& precision, const Arguments& arguments, const Context& context) {
   PRECOG_TRY(json, request_json(arguments));
   json["precision"] = precision;
   json["allow_emulated"] = true;
   if (!json.contains("batch")) json["batch"] = 1;
-  if (!json.contains("cluster")) json["cluster"] = {{"gpu", context.catalog.gpus.front().name}};
+  if (!json.contains("cluster")) json["cluster"] = {{"gpu", kInspectedGpu}};
   auto request = parse_request(json, context.catalog, request_name(arguments));
   if (!request) {
     Error error = with_flag_names(request.error(), arguments);
@@ -23,7 +29,8 @@ Result<Graph> graph_in(const std::string& precision, const Arguments& arguments,
       if (problem.where == "--model") problem.where = "GRAPH";
     return tl::unexpected(std::move(error));
   }
-  return forward_after_precision(*request);
+  PRECOG_TRY(graph, forward_after_precision(*request));
+  return Decided{std::move(graph), request->gpu->name};
 }
 
 }  // namespace
@@ -35,17 +42,29 @@ Result<Output> run_inspect(const Arguments& given, const Context& context) {
   InspectOptions options{"", given.everything};
   if (!given.diff.empty()) {
     const std::string &a = given.diff[0], &b = given.diff[1];
-    PRECOG_TRY(graph_a, graph_in(a, arguments, context));
-    PRECOG_TRY(graph_b, graph_in(b, arguments, context));
-    options.title = fmt::format("{}: {} against {}", given.name, a, b);
-    out.text = given.json ? json_document(diff_json(graph_a, graph_b)) : diff_text(graph_a, graph_b, a, b, options, context.style);
+    PRECOG_TRY(first, graph_in(a, arguments, context));
+    PRECOG_TRY(second, graph_in(b, arguments, context));
+    options.title = fmt::format("{}: {} against {} on {}", given.name, a, b, first.gpu);
+    if (given.json) {
+      Json json = diff_json(first.graph, second.graph);
+      json["gpu"] = first.gpu;
+      out.text = json_document(json);
+    } else {
+      out.text = diff_text(first.graph, second.graph, a, b, options, context.style);
+    }
     return out;
   }
   auto precision = given.flags.find("--precision");
   if (precision == given.flags.end()) return fail("--precision", "is missing: a name from `precog precisions` (or --diff A B)");
-  PRECOG_TRY(graph, graph_in(precision->second, arguments, context));
-  options.title = fmt::format("{} in {}", given.name, precision->second);
-  out.text = given.json ? json_document(inspect_json(graph)) : inspect_text(graph, options, context.style);
+  PRECOG_TRY(decided, graph_in(precision->second, arguments, context));
+  options.title = fmt::format("{} in {} on {}", given.name, precision->second, decided.gpu);
+  if (given.json) {
+    Json json = inspect_json(decided.graph);
+    json["gpu"] = decided.gpu;
+    out.text = json_document(json);
+  } else {
+    out.text = inspect_text(decided.graph, options, context.style);
+  }
   return out;
 }
 

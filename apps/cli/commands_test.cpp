@@ -57,7 +57,7 @@ TEST_CASE("PredictAnswersInJsonAndInText") {
   CHECK(report["total_s"].get<double>() == doctest::Approx(100 * report["step_s"].get<double>()));
   CHECK(report["cost_usd"].get<double>() == doctest::Approx(report["total_s"].get<double>() / 3600));
   double sum = report["breakdown"]["host"].get<double>();
-  for (const char* part : {"forward", "backward", "optimizer", "casts", "loss_scaling", "pipeline_bubble"})
+  for (const char* part : {"forward", "backward", "optimizer", "casts", "loss_scaling", "pipeline_bubble", "between_kernels"})
     sum += report["breakdown"][part].get<double>();
   for (const Json& time : report["breakdown"]["exposed_communication"]) sum += time.get<double>();
   CHECK(sum == doctest::Approx(report["step_s"].get<double>()).epsilon(1e-6));
@@ -85,6 +85,7 @@ TEST_CASE("CompareTakesWhatTheGpuHasHardwareFor") {
     CHECK(report["step_s"].get<double>() >= last);
     last = report["step_s"].get<double>();
   }
+  CHECK(json["reports"].size() + json["left_out"].size() == catalog().precisions.size());
   auto emulated = run_compare(
       arguments({"compare", "--model", "resnet18", "--gpu", "v100-pcie", "--batch", "8", "--allow-emulated", "--json"}), context());
   REQUIRE(emulated);
@@ -115,6 +116,14 @@ TEST_CASE("InspectShowsTheCastsOfAutocast") {
   REQUIRE(diff);
   CHECK(diff->text.find("linear") != std::string::npos);
   CHECK(longest_line(diff->text) <= kTextWidth);
+  CHECK(diff->text.rfind("bert-base: fp32 against amp-fp16 on h100-sxm\n", 0) == 0);
+  auto tf32 = [](const char* gpu) {
+    auto shown = run_inspect(arguments({"inspect", "resnet18", "--precision", "tf32", "--gpu", gpu, "--json"}), context());
+    return Json::parse(shown.value().text);
+  };
+  CHECK(tf32("A100-SXM-80GB")["gpu"] == "a100-sxm-80gb");
+  CHECK(tf32("a100-sxm-80gb")["summary"]["by_dtype"].contains("tf32"));
+  CHECK_FALSE(tf32("v100-pcie")["summary"]["by_dtype"].contains("tf32"));
   CHECK_FALSE(run_inspect(arguments({"inspect", "no-such-model", "--precision", "fp32"}), context()));
 }
 

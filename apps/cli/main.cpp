@@ -19,9 +19,16 @@ namespace precog::cli {
 namespace {
 
 int complain(const Error& error) {
-  for (const Problem& problem : error.problems)
+  constexpr std::size_t kShown = 25;  // a broken data file may have hundreds of the same
+  for (std::size_t i = 0; i < error.problems.size(); ++i) {
+    if (i == kShown) {
+      fmt::print(stderr, "precog: error: and {} more\n", error.problems.size() - kShown);
+      break;
+    }
+    const Problem& problem = error.problems[i];
     fmt::print(stderr, "precog: error: {}{}{}\n", printable(problem.where), problem.where.empty() ? "" : ": ",
                printable(problem.message));
+  }
   return kWrongInput;
 }
 

@@ -1,7 +1,10 @@
-// All-reduce over the ranks of one node, or of several.
-// Inside a node: a ring's steps at link latency, its bytes at link speed, and the fill of its pipeline, which grows with
-// the square root of the message (the best chunk size balances the two). Between nodes the rings leave each node once,
-// spread over its ports, and NCCL pipelines both legs: the slower one sets the pace.
+// All-reduce over the ranks of one node, or of several, by what joins them.
+// A ring passes 2 (n-1)/n of the message over each rank's link. A switch that reduces (NVLS: Hopper and Blackwell behind
+// NVSwitch, five ranks and more) has each rank send the message once and its share of the result once, 1 + 1/n; NCCL takes
+// it where it is faster, for long messages. Both pay ring steps at link latency and the fill of a pipeline, which grows
+// with the square root of the time on the wire (the best chunk size balances the two).
+// Between nodes a flat ring carries its share out of every node, spread over the node's ports; with a reducing switch
+// only the nodes' sums travel, up and down a tree. Both legs run at once: the slower one sets the pace.
 #include <algorithm>
 #include <cmath>
 
@@ -9,10 +12,19 @@
 #include "cost/profile.h"
 
 namespace precog {
+namespace {
+
+constexpr double kInSwitchRanks = 5;  // fewer: NCCL stays with the ring, which is as fast (published H200 and B200 runs)
+
+double filled(double wire, Seconds fill) { return wire + std::sqrt(wire * fill.value); }
+double ring_share(double members) { return 2 * (members - 1) / members; }
+
+}  // namespace
 
 KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec& cluster, const GpuSpec& gpu,
                            const ArchitectureProfile& profile) {
-  const CollectiveCoefficients& c = profile.all_reduce;
+  const bool pcie = cluster.intra_kind == "pcie";
+  const CollectiveCoefficients& c = pcie ? profile.pcie_all_reduce : profile.all_reduce;
   KernelCost cost;
   cost.bound = Bound::network;
   cost.source = c.source;
@@ -21,20 +33,27 @@ KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec&
   const double ranks = collective.participants, bytes = static_cast<double>(collective.bytes.value);
   const double local = std::min(ranks, static_cast<double>(std::max(1, cluster.gpus_per_node)));
   const double nodes = std::ceil(ranks / local);
-  const double link = cluster.intra_bandwidth.value > 0 ? cluster.intra_bandwidth.value : gpu.link_bandwidth.value;
+  double link = cluster.intra_bandwidth.value > 0 ? cluster.intra_bandwidth.value : gpu.link_bandwidth.value;
+  if (pcie && gpu.pcie_bandwidth.value > 0) link = std::min(link, gpu.pcie_bandwidth.value);  // an SXM card's NVLink lies idle here
+  const double ports = std::max(1, cluster.nics_per_node) * cluster.network.port_bandwidth.value * cluster.network.efficiency;
+
+  double ring = 0;
+  if (local > 1) ring = ring_share(ranks) * bytes / (link * c.efficiency) * std::pow(local / 2, c.contention);
+  if (nodes > 1) ring = std::max(ring, ring_share(ranks) * bytes / ports);
+  double wire = filled(ring, c.pipeline_fill);
+  if (c.in_switch_efficiency > 0 && cluster.intra_kind == "nvswitch" && local >= kInSwitchRanks) {
+    double reduced = (1 + 1 / local) * bytes / (link * c.in_switch_efficiency);
+    if (nodes > 1) reduced = std::max(reduced, ring_share(nodes) * bytes / ports);
+    wire = std::min(wire, filled(reduced, c.in_switch_fill));
+  }
 
   double latency = 2 * (local - 1) * cluster.intra_latency.value;
-  double wire = 0;
-  if (local > 1) wire = 2 * (local - 1) / local * bytes / (link * c.efficiency) * std::pow(local / 2, c.contention);
-  if (nodes > 1) {
-    const double ports = std::max(1, cluster.nics_per_node) * cluster.network.port_bandwidth.value * cluster.network.efficiency;
-    wire = std::max(wire, 2 * (nodes - 1) / nodes * bytes / ports);
-    latency += 2 * std::ceil(std::log2(nodes)) * cluster.network.latency.value;  // a tree up and down
-  }
-  const double fill = std::sqrt(wire * c.pipeline_fill.value);
-  cost.memory = {wire + fill};
+  if (nodes > 1) latency += 2 * std::ceil(std::log2(nodes)) * cluster.network.latency.value;  // a tree up and down
+  cost.memory = {wire};
   cost.launch = {c.launch_floor.value + latency};
   cost.total = cost.memory + cost.launch;
+  if (nodes > 1) cost.source = CostSource::estimate;  // the networks' latency and efficiency are estimates
+  else if (pcie && local > 2) cost.source = CostSource::scaled;  // the contention was read off another machine
   return cost;
 }
 

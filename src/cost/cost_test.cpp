@@ -57,8 +57,19 @@ TEST_CASE("EmulatedArithmeticRunsAtFp32Speed") {
   Kernel kernel = kernel_of(GemmShape{1, 128, 128, 32}, DType::bf16);
   kernel.emulated = true;
   CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(kTileFlops));
+  CHECK(kernel_cost(kernel, slow_gpu(), ideal()).source == CostSource::estimate);
   CHECK(kernel_cost(kernel_of(GemmShape{1, 128, 128, 32}, DType::tf32), slow_gpu(), ideal()).total.value ==
         doctest::Approx(kTileFlops));
+}
+
+TEST_CASE("EmulationPaysForWideOperandsAndConversions") {
+  ArchitectureProfile profile = ideal();
+  profile.cast_widen.launch_floor = {7};
+  profile.memory[static_cast<std::size_t>(MemoryPattern::cast)].launch_floor = {7};
+  Kernel kernel = kernel_of(GemmShape{1, 1, 1, 32}, DType::bf16, 1'000'000, 2'000'000);
+  kernel.emulated = true;
+  // The fp32 product moves 6 MB; widening 1 MB into 2 moves 3, narrowing 4 into 2 moves 6; one more launch.
+  CHECK(kernel_cost(kernel, slow_gpu(), profile).total.value == doctest::Approx(6e6 + 3e6 + 6e6 + 7).epsilon(1e-6));
 }
 
 TEST_CASE("GemmWithHugeOperandsIsBytesOverBandwidth") {
@@ -304,6 +315,57 @@ TEST_CASE("RingMovesTwiceTheMessageLessOneShare") {
   CHECK(collective_cost({{8}, 4}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(3 + 6));
 }
 
+TEST_CASE("PcieHasCoefficientsOfItsOwnWhateverTheArchitecture") {
+  ArchitectureProfile profile = ideal();
+  profile.pcie_all_reduce.efficiency = 0.5;
+  profile.pcie_all_reduce.contention = 1;
+  profile.pcie_all_reduce.source = CostSource::fitted;
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 4;
+  GpuSpec gpu = slow_gpu();
+  gpu.link_bandwidth = {8};
+  gpu.pcie_bandwidth = {2};
+  const auto cost = [&](int ranks) { return collective_cost({{8}, ranks}, cluster, gpu, profile); };
+  CHECK(cost(4).total.value == doctest::Approx(12.0 / 8));
+  cluster.intra_kind = "pcie";
+  CHECK(cost(4).total.value == doctest::Approx(12.0 / 2 / 0.5 * 2));  // its NVLink lies idle; four share what two have
+  CHECK(cost(2).total.value == doctest::Approx(8.0 / 2 / 0.5));
+  CHECK(cost(2).source == CostSource::fitted);
+  CHECK(cost(4).source == CostSource::scaled);
+}
+
+TEST_CASE("SwitchThatReducesIsUsedFromFiveRanksWhereItIsFaster") {
+  ArchitectureProfile profile = ideal();
+  profile.all_reduce.in_switch_efficiency = 0.5;
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 8;
+  const auto time = [&](int ranks) { return collective_cost({{8}, ranks}, cluster, slow_gpu(), profile).total.value; };
+  CHECK(time(8) == doctest::Approx(14));  // links without a switch: the ring
+  cluster.intra_kind = "nvswitch";
+  CHECK(time(8) == doctest::Approx(14));  // the switch would take 18
+  profile.all_reduce.in_switch_efficiency = 0.9;
+  CHECK(time(8) == doctest::Approx(10));
+  CHECK(time(4) == doctest::Approx(12));
+  profile.all_reduce.in_switch_fill = {1000};  // long to fill
+  CHECK(time(8) == doctest::Approx(14));
+}
+
+TEST_CASE("ReducingSwitchSendsOnlyTheNodesSumsAcross") {
+  ArchitectureProfile profile = ideal();
+  ClusterSpec cluster;
+  cluster.gpus = 16;
+  cluster.gpus_per_node = 8;
+  cluster.intra_kind = "nvswitch";
+  cluster.intra_bandwidth = {1e6};
+  cluster.network.port_bandwidth = {1};
+  cluster.network.efficiency = 1;
+  const auto cost = [&] { return collective_cost({{16}, 16}, cluster, slow_gpu(), profile); };
+  CHECK(cost().total.value == doctest::Approx(30));  // a flat ring: 2 * 15/16 of the message
+  profile.all_reduce.in_switch_efficiency = 1;
+  CHECK(cost().total.value == doctest::Approx(16));  // a tree of two nodes: 2 * 1/2
+  CHECK(cost().source == CostSource::estimate);
+}
+
 TEST_CASE("SlowestLegSetsThePaceAcrossNodes") {
   ClusterSpec cluster;
   cluster.gpus = 8;
@@ -313,9 +375,9 @@ TEST_CASE("SlowestLegSetsThePaceAcrossNodes") {
   cluster.network.port_bandwidth = {1};
   cluster.network.efficiency = 0.5;
   cluster.network.latency = {3};
-  // Two nodes: the message once out of each node over two half-efficient ports, and a tree one level high, up and down.
+  // Eight ranks in a ring: 2 * 7/8 of the message out of each node over two half-efficient ports; latency of a tree one level high.
   const KernelCost cost = collective_cost({{100}, 8}, cluster, slow_gpu(), ideal());
-  CHECK(cost.total.value == doctest::Approx(100 + 6));
+  CHECK(cost.total.value == doctest::Approx(175 + 6));
   CHECK(cost.bound == Bound::network);
 }
 

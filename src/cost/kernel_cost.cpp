@@ -6,6 +6,7 @@
 #include "base/ensure.h"
 #include "cost/conv_cost.h"
 #include "cost/cost.h"
+#include "cost/emulated_cost.h"
 #include "cost/gemm_cost.h"
 #include "cost/profile.h"
 
@@ -28,8 +29,8 @@ struct Unit {  // what runs a kernel's arithmetic
 };
 
 Unit unit_of(const Kernel& kernel, const GpuSpec& gpu) {
-  if (!kernel.emulated && gpu.matrix.has(kernel.math)) return {kernel.math, gpu.matrix[kernel.math], true};
-  if (!kernel.emulated && gpu.vector.has(kernel.math)) return {kernel.math, gpu.vector[kernel.math], false};
+  if (gpu.matrix.has(kernel.math)) return {kernel.math, gpu.matrix[kernel.math], true};
+  if (gpu.vector.has(kernel.math)) return {kernel.math, gpu.vector[kernel.math], false};
   return {DType::fp32, gpu.vector[DType::fp32], false};
 }
 
@@ -114,7 +115,7 @@ struct Costing {
 
   KernelCost operator()(const AttentionShape& s) const {
     // In fp32 and tf32 the fused kernels run at vector speed; only 16-bit reaches the tensor cores as they should be used.
-    const bool wide = kernel.emulated || !is_16bit(kernel.math);
+    const bool wide = !is_16bit(kernel.math);
     const FlopsPerSecond peak = wide ? gpu.vector[DType::fp32] : unit_of(kernel, gpu).peak;
     const AttentionCoefficients& c = attention(s, wide);
     const auto real = [](std::int64_t v) { return static_cast<double>(v); };
@@ -180,6 +181,7 @@ struct Costing {
 constexpr double kTf32Advantage = 4;
 
 KernelCost kernel_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& profile) {
+  if (kernel.emulated) return emulated_cost(kernel, gpu, profile);
   KernelCost cost = std::visit(Costing{kernel, gpu, profile}, kernel.shape);
   if (kernel.math == DType::tf32 && gpu.matrix[DType::tf32] < gpu.vector[DType::fp32] * kTf32Advantage) {
     Kernel plain = kernel;

@@ -9,6 +9,8 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kDirectionKeys = {"forward", "backward_data", "backward_weight"};  // by ConvDirection
 
+constexpr std::string_view kPcieFitted = "ada";  // the architecture of the cards that the PCIe set was fitted on
+
 // Reads leaves {"value", "source"}: a missing one is a problem, a present one also tells how far to trust it.
 class Leaves {
  public:
@@ -147,8 +149,14 @@ void read_attention(Leaves leaves, std::array<AttentionCoefficients, 2>& attenti
 void read_collective(Leaves one, CollectiveCoefficients& collective) {
   one.read("launch_floor", collective.launch_floor);
   one.read("pipeline_fill", collective.pipeline_fill);
-  one.read("efficiency", collective.efficiency, 0.001, 2);  // in-switch reduction passes 1
+  one.read("efficiency", collective.efficiency, 0.001, 1);
   one.read("contention", collective.contention, 0, 4);
+  if (one.reader().has("in_switch")) {  // where the switches of this generation reduce
+    Leaves in_switch = one.group("in_switch");
+    in_switch.read("efficiency", collective.in_switch_efficiency, 0.001, 1);
+    in_switch.read("pipeline_fill", collective.in_switch_fill);
+    in_switch.done();
+  }
   collective.source = one.source();
   one.done();
 }
@@ -178,9 +186,6 @@ void read_architecture(Leaves leaves, ArchitectureProfile& profile) {
   attention.done();
   Leaves collective = leaves.group("collective");
   read_collective(collective.group("all_reduce"), profile.all_reduce);
-  read_collective(collective.group("all_gather"), profile.all_gather);
-  read_collective(collective.group("reduce_scatter"), profile.reduce_scatter);
-  read_collective(collective.group("all_to_all"), profile.all_to_all);
   collective.done();
   leaves.read("kernel_gap", profile.kernel_gap);
   leaves.done();
@@ -197,10 +202,16 @@ Result<CostProfile> CostProfile::parse(const Json& json, const std::string& wher
   CostProfile profile;
   profile.name_ = file.required_text("name");
   file.required_text("title");
+  CollectiveCoefficients pcie;
+  JsonReader shared = file.required_object("pcie");
+  read_collective(Leaves(shared.required_object("all_reduce")), pcie);
+  shared.reject_unknown_keys();
   JsonReader architectures = file.required_object("architectures");
   for (const std::string& key : architectures.keys()) {
     auto one = std::make_shared<ArchitectureProfile>();
     read_architecture(Leaves(architectures.required_object(key)), *one);
+    one->pcie_all_reduce = pcie;
+    one->pcie_all_reduce.source = key == kPcieFitted ? CostSource::fitted : CostSource::scaled;
     profile.architectures_.emplace(key, std::move(one));
   }
   file.reject_unknown_keys();

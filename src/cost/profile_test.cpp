@@ -167,6 +167,78 @@ TEST_CASE("UnmeasuredArchitecturesSayThatTheyAreScaled") {
   CHECK(gemm("rtx-3090", DType::bf16, {1, 512, 512, 512}).source == CostSource::scaled);
 }
 
+TEST_CASE("EmulatedKernelsAreNeverFasterThanFp32") {
+  for (const char* name : {"v100-sxm2-16gb", "t4", "p100"}) {
+    const auto [gpu, coefficients] = machine(name);
+    const auto check = [&gpu = gpu, &coefficients = coefficients](KernelShape shape, std::int64_t read, std::int64_t written) {
+      Kernel wide;
+      wide.shape = shape;
+      wide.read = {4 * read};
+      wide.written = {4 * written};
+      Kernel narrow = wide;
+      narrow.math = narrow.input = narrow.output = DType::bf16;
+      narrow.read = {2 * read};
+      narrow.written = {2 * written};
+      narrow.emulated = true;
+      const KernelCost emulated = kernel_cost(narrow, gpu, *coefficients), fp32 = kernel_cost(wide, gpu, *coefficients);
+      CAPTURE(to_text(narrow));
+      CHECK(emulated.total > fp32.total);
+      CHECK(emulated.launch > fp32.launch);
+    };
+    for (std::int64_t n : {16, 100, 512, 4096}) check(GemmShape{1, n, n, n}, 2 * n * n, n * n);
+    for (std::int64_t k : {1, 3})
+      check(ConvShape{ConvDirection::forward, 8, 64, 64, 28, 28, 28, 28, k, k}, 8 * 64 * 28 * 28 + 64 * 64 * k * k, 8 * 64 * 28 * 28);
+    check(AttentionShape{4, 12, 12, 512, 512, 64, 64}, 3 * 4 * 12 * 512 * 64, 4 * 12 * 512 * 64);
+  }
+}
+
+namespace {
+
+KernelCost all_reduce(const std::string& gpu, const std::string& kind, int ranks, double bytes, int nodes = 1) {
+  const auto [spec, coefficients] = machine(gpu);
+  ClusterSpec cluster;
+  cluster.gpus = ranks;
+  cluster.gpus_per_node = ranks / nodes;
+  cluster.intra_kind = kind;
+  cluster.intra_latency = {kind == "pcie" ? 1.4e-6 : 0.8e-6};
+  cluster.nics_per_node = 8;
+  cluster.network.port_bandwidth = {50e9};
+  cluster.network.latency = {5e-6};
+  cluster.network.efficiency = 0.9;
+  return collective_cost({{static_cast<std::int64_t>(bytes)}, ranks}, cluster, spec, *coefficients);
+}
+
+}  // namespace
+
+TEST_CASE("AllReduceTakesAboutAsLongAsPublished") {
+  // nccl-tests on 8 H100 (SimuMax), 8 B200 (stas00/ml-engineering), 16 B200 on two nodes with eight NDR ports each (Vultr).
+  const auto us = [](const KernelCost& cost) { return microseconds_of(cost); };
+  CHECK(us(all_reduce("h100-sxm", "nvswitch", 8, 33554432)) == doctest::Approx(203.3).epsilon(0.08));
+  CHECK(us(all_reduce("h100-sxm", "nvswitch", 8, 134217728)) == doctest::Approx(579.2).epsilon(0.08));
+  CHECK(us(all_reduce("h100-sxm", "nvswitch", 8, 1073741824)) == doctest::Approx(4022.4).epsilon(0.08));
+  CHECK(us(all_reduce("b200-sxm", "nvswitch", 8, 1073741824)) == doctest::Approx(2597.7).epsilon(0.08));
+  CHECK(us(all_reduce("b200-sxm", "nvswitch", 16, 1073741824, 2)) == doctest::Approx(3016.6).epsilon(0.2));
+}
+
+TEST_CASE("AllReduceOverPcieGoesByTheLinkNotTheArchitecture") {
+  const double ampere = all_reduce("a100-pcie-80gb", "pcie", 8, 95e6).total.value;
+  for (const char* gpu : {"l40s", "rtx-4090", "a10", "a30"}) CHECK(all_reduce(gpu, "pcie", 8, 95e6).total.value == doctest::Approx(ampere));
+  CHECK(all_reduce("h100-pcie", "pcie", 8, 95e6).total.value == doctest::Approx(ampere / 2).epsilon(0.05));  // PCIe 5
+  CHECK(all_reduce("v100-pcie", "pcie", 8, 95e6).total.value == doctest::Approx(ampere * 2).epsilon(0.05));  // PCIe 3
+  CHECK(all_reduce("l40s", "pcie", 2, 134217728).total.value == doctest::Approx(6.7e-3).epsilon(0.1));       // aiconfigurator: 20 GB/s
+}
+
+TEST_CASE("CollectivesSayHowFarToTrustThem") {
+  CHECK(all_reduce("h100-sxm", "nvswitch", 8, 1e6).source == CostSource::fitted);
+  CHECK(all_reduce("a100-sxm-80gb", "nvswitch", 8, 1e6).source == CostSource::fitted);
+  CHECK(all_reduce("b200-sxm", "nvswitch", 8, 1e6).source == CostSource::fitted);
+  CHECK(all_reduce("v100-sxm2-16gb", "nvlink", 8, 1e6).source == CostSource::scaled);
+  CHECK(all_reduce("l40s", "pcie", 2, 1e6).source == CostSource::fitted);
+  CHECK(all_reduce("l40s", "pcie", 8, 1e6).source == CostSource::scaled);
+  CHECK(all_reduce("h100-pcie", "pcie", 2, 1e6).source == CostSource::scaled);
+  CHECK(all_reduce("h100-sxm", "nvswitch", 16, 1e6, 2).source == CostSource::estimate);
+}
+
 TEST_CASE("MoreWorkNeverTakesLess") {
   for (const char* gpu : {"v100-sxm2-16gb", "a100-sxm-80gb", "h100-sxm", "b200-sxm"}) {
     double before = 0;

@@ -30,7 +30,7 @@ enum class OpKind : std::uint8_t {
   kCount
 };
 
-enum class Role : std::uint8_t { activation, input, parameter, buffer, gradient, optimizer_state };
+enum class Role : std::uint8_t { activation, input, parameter, buffer, gradient, gradient_bucket };
 
 struct Tensor {
   Shape shape;
@@ -83,6 +83,7 @@ struct PoolAttributes {
 struct MultiTensorAttributes {
   std::int64_t tensors = 0, elements = 0, launches = 0;
   int element_bytes_moved = 0;  // per element, reads and writes together
+  bool one_by_one = false;      // not one call at all but a loop over the tensors (foreach=False)
   friend bool operator==(const MultiTensorAttributes&, const MultiTensorAttributes&) = default;
 };
 struct CollectiveAttributes {

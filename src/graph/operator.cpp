@@ -22,6 +22,22 @@ std::string_view to_text(Family family) {
   return kNames[static_cast<std::size_t>(family)];
 }
 
+bool is_matrix_work(OpKind kind) {
+  const Family family = definition(kind).family;
+  return family == Family::gemm || family == Family::convolution || family == Family::attention;
+}
+
+Flops training_flops(const Graph& forward) {
+  Flops total;
+  for (const Op& op : forward.ops) {
+    if (!is_matrix_work(op.kind)) continue;
+    int products = 1;
+    for (std::size_t i = 0; i < 2 && i < op.input_count; ++i) products += forward.tensors[forward.input(op, i)].requires_grad ? 1 : 0;
+    total += work_of(forward, op).flops * products;
+  }
+  return total;
+}
+
 Work work_of(const Graph& graph, const Op& op) {
   const OperatorDefinition& known = definition(op.kind);
   if (known.work) return known.work(graph, op);

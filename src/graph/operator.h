@@ -40,6 +40,11 @@ struct OperatorDefinition {
 const OperatorDefinition& definition(OpKind kind);
 Work work_of(const Graph& graph, const Op& op);
 std::string_view to_text(Family family);
+// Tensor-core work: matrix products, convolutions, attention.
+bool is_matrix_work(OpKind kind);
+// What a step must compute, by convention: each product of the forward graph, and again for each of its operands that
+// needs a gradient. Recomputation, and how an attention kernel does it, do not count; nor does the precision.
+Flops training_flops(const Graph& forward);
 
 #define PRECOG_OPERATOR(name) OperatorDefinition define_##name();
 #include "graph/operators.def"

@@ -16,11 +16,17 @@ Work collective_work(const Graph&, const Op& op) {
   return {{0}, a.bytes, a.bytes};
 }
 
+// sum += gradient, in place
+Work accumulate_work(const Graph& graph, const Op& op) {
+  const Bytes gradient = graph.bytes(graph.input(op, 0));
+  return {{static_cast<double>(graph.tensors[graph.input(op, 0)].shape.elements())}, gradient * 2.0, gradient};
+}
+
 Work nothing(const Graph&, const Op&) { return {}; }
 
 }  // namespace
 
-OperatorDefinition define_accumulate_gradient() { return {Family::pointwise}; }
+OperatorDefinition define_accumulate_gradient() { return {Family::pointwise, Autocast::none, accumulate_work}; }
 OperatorDefinition define_multi_tensor() { return {Family::optimizer, Autocast::none, multi_tensor_work}; }
 OperatorDefinition define_unscale_and_check() { return {Family::loss_scaling, Autocast::none, multi_tensor_work}; }
 OperatorDefinition define_update_scale() { return {Family::loss_scaling}; }

@@ -126,7 +126,7 @@ class Lowering {
       case Family::optimizer:
       case Family::loss_scaling:
         if (const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes)) {
-          Kernel& kernel = memory(name_of(op), op, MemoryPattern::multi_tensor);
+          Kernel& kernel = memory(name_of(op), op, many->one_by_one ? MemoryPattern::pointwise : MemoryPattern::multi_tensor);
           kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, many->launches));
         } else {
           memory(name_of(op), op, MemoryPattern::pointwise, {8}, {8});

@@ -18,8 +18,7 @@ constexpr std::int64_t kAllocationUnit = 512, kSegment = 2 << 20, kSmallestRest 
 // cuBLAS workspace that PyTorch allocates per handle and stream: 32 MiB on Hopper and later, 8.125 MiB before
 // (CUBLAS_WORKSPACE_CONFIG's default ":4096:2:16:8"; aten/src/ATen/cuda/CublasHandlePool.cpp).
 Bytes cublas_workspace(const GpuSpec& gpu) {
-  const bool hopper_or_later = gpu.vendor == "nvidia" && std::strtod(gpu.compute_capability.c_str(), nullptr) >= 9.0;
-  return {hopper_or_later ? 32 << 20 : 8519680};
+  return {gpu.capability() >= 90 ? 32 << 20 : 8519680};
 }
 
 // Estimates, and marked so in the report: the share of reserved memory lost to block splitting on steady steps, the
@@ -47,7 +46,6 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   std::vector<std::int32_t> last_use(graph.tensors.size(), -1);
   for (std::size_t i = 0; i < ops; ++i) {
     const Op& op = graph.ops[graph.ops.id_at(i)];
-    if (op.phase == Phase::accumulate) continue;
     for (TensorId id : graph.inputs(op)) last_use[graph.tensors[id].storage.index()] = static_cast<std::int32_t>(i);
     for (TensorId id : graph.outputs(op)) last_use[graph.tensors[id].storage.index()] = static_cast<std::int32_t>(i);
   }
@@ -62,10 +60,8 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
     const TensorId id = graph.tensors.id_at(static_cast<std::size_t>(&tensor - &*graph.tensors.begin()));
     if (tensor.role == Role::parameter) held_parameters += rounded(graph.bytes(id));
     if (tensor.role == Role::input) held_inputs += rounded(graph.bytes(id));
-    if (tensor.role == Role::buffer && tensor.storage == id) {
-      if (graph.name(tensor.name) == "ddp_bucket") held_gradients += rounded(graph.bytes(id));
-      else held_parameters += rounded(graph.bytes(id));
-    }
+    if (tensor.role == Role::buffer && tensor.storage == id) held_parameters += rounded(graph.bytes(id));
+    if (tensor.role == Role::gradient_bucket) held_gradients += rounded(graph.bytes(id));
   }
   // A gradient stays until the next step clears it; when accumulating, those of earlier micro-batches are there all
   // along and a new one is folded in as soon as it is complete.
@@ -74,27 +70,32 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
     const std::size_t storage = graph.tensors[g.gradient].storage.index();
     if (accumulating) {
       held_gradients += rounded(graph.bytes(g.gradient));
+      last_use[storage] = g.made_by.value;
     } else {
       is_gradient[storage] = 1;
       last_use[storage] = kForever;
     }
   }
 
-  Bytes activations = held_inputs, gradients = held_gradients;
+  // What the optimizer makes on its way is its workspace, not an activation: recomputation would not save it.
+  Bytes activations = held_inputs, gradients = held_gradients, temporaries;
+  auto pool = [&](TensorId id, Phase phase) -> Bytes& {
+    if (is_gradient[id.index()]) return gradients;
+    return phase == Phase::optimizer ? temporaries : activations;
+  };
   const Bytes library = cublas_workspace(gpu);
   std::vector<std::vector<std::int32_t>> dies(ops);
   for (std::size_t i = 0; i < ops; ++i) {
     const Op& op = graph.ops[graph.ops.id_at(i)];
-    if (op.phase == Phase::accumulate) continue;
     for (TensorId id : graph.outputs(op)) {
       const Tensor& tensor = graph.tensors[id];
       const bool allocated = tensor.storage == id && (tensor.role == Role::activation || tensor.role == Role::gradient);
       if (!allocated) continue;
-      (is_gradient[id.index()] ? gradients : activations) += rounded(graph.bytes(id));
+      pool(id, op.phase) += rounded(graph.bytes(id));
       const std::int32_t last = last_use[id.index()];
       if (last != kForever) dies[static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i)))].push_back(id.value);
     }
-    const Bytes workspace = library + program.calls[i].workspace;
+    const Bytes workspace = library + program.calls[i].workspace + temporaries;
     const Bytes total = held_parameters + held_states + activations + gradients + workspace;
     if (total > use.peak) {
       use.peak = total;
@@ -107,7 +108,7 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
     }
     for (std::int32_t value : dies[i]) {
       const TensorId id{value};
-      (is_gradient[id.index()] ? gradients : activations) -= rounded(graph.bytes(id));
+      pool(id, op.phase) -= rounded(graph.bytes(id));
     }
   }
   use.fragmentation = use.peak * kFragmentation;

@@ -56,8 +56,8 @@ StepGraph apply_plan(const Plan& plan, StepGraph step) {
   auto send = [&](const Bucket& bucket) {
     const DType dtype = graph.tensors[step.gradients[bucket.gradients.front()].gradient].dtype;
     const std::int64_t elements = bucket.bytes.value * 8 / bits_of(dtype);
-    // Buckets live as long as the model (gradient_as_bucket_view is off by default): a buffer, not an activation.
-    TensorId memory = graph.add_tensor({.shape = {elements}, .dtype = dtype, .role = Role::buffer, .name = graph.intern("ddp_bucket")});
+    // Buckets live as long as the model (gradient_as_bucket_view is off by default).
+    TensorId memory = graph.add_tensor({.shape = {elements}, .dtype = dtype, .role = Role::gradient_bucket, .name = graph.intern("ddp_bucket")});
     bucket_tensors.push_back(memory);
     for (std::size_t i : bucket.gradients)  // each gradient is divided by the number of ranks on its way in
       graph.add_op(sync_op(OpKind::bucket_copy, dtype), std::array{step.gradients[i].gradient}, {});
@@ -82,7 +82,7 @@ StepGraph apply_plan(const Plan& plan, StepGraph step) {
       received = true;
     }
     moved[i] = graph.ops.add(op);
-    while (next < buckets.size() && buckets[next].ready.index() <= i && op.phase != Phase::accumulate) send(buckets[next++]);
+    while (next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
   }
   for (ParameterGradient& g : step.gradients) g.made_by = moved[g.made_by.index()];
   return step;

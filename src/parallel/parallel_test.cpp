@@ -56,3 +56,14 @@ TEST_CASE("TheFirstBucketLeavesBeforeBackwardEnds") {
 TEST_CASE("EveryGradientGoesInAndComesBack") {
   CHECK(count(spread(uniform(DType::fp32), 4).graph, OpKind::bucket_copy) == 2 * 4);
 }
+
+TEST_CASE("WhatIsSentHasBeenAccumulated") {
+  const PrecisionRecipe recipe = uniform(DType::fp32);
+  const StepGraph step = apply_plan({.dp = 2}, make_step(apply_precision(recipe, gpu(), two_layers()), recipe, {.micro_batches = 3}));
+  CHECK(verify(step.graph).empty());
+  int accumulated = 0, copied = 0;
+  for (const Op& op : step.graph.ops) {
+    if (op.kind == OpKind::accumulate_gradient) ++accumulated;
+    if (op.kind == OpKind::bucket_copy && ++copied <= 4) CHECK(accumulated >= copied);
+  }
+}

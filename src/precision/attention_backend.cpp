@@ -1,26 +1,14 @@
-#include <cstdlib>
-
 #include "precision/precision.h"
 
 namespace precog {
-namespace {
-
-// NVIDIA's compute capability as a number, 8.0 -> 80. AMD's matrix GPUs have a flash kernel of their own: as 8.0.
-int capability(const GpuSpec& gpu) {
-  if (gpu.vendor != "nvidia") return 80;
-  const double value = std::strtod(gpu.compute_capability.c_str(), nullptr);
-  return static_cast<int>(value * 10 + 0.5);
-}
-
-}  // namespace
 
 // The checks of aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, in its order of preference (PyTorch 2.11; seen on
 // an H200: data/measured/2026-11-15-h200/dispatch_traces.jsonl.gz).
 AttentionBackend attention_backend(const AttentionAttributes& a, DType dtype, const GpuSpec& gpu, bool mask_needs_gradient) {
-  const int cc = capability(gpu);
+  const int cc = gpu.vendor == "nvidia" ? gpu.capability() : 80;  // AMD's matrix GPUs have a flash kernel too
   const bool grouped_query = a.heads != a.kv_heads;
   if (mask_needs_gradient) return AttentionBackend::math;  // a learned bias: no fused kernel returns its gradient
-  if (is_16bit(dtype) && cc >= 90 && a.head_dim <= 256 && a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && gpu.vendor == "nvidia")
+  if (is_16bit(dtype) && cc >= 90 && cc < 110 && a.head_dim <= 256 && a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && gpu.vendor == "nvidia")
     return AttentionBackend::cudnn;
   if (is_16bit(dtype) && cc >= 80 && !a.mask && a.head_dim <= 256 && a.head_dim == a.value_dim) return AttentionBackend::flash;
   const bool efficient_type = dtype == DType::fp32 || dtype == DType::fp16 || (dtype == DType::bf16 && cc >= 80);

@@ -123,7 +123,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                             [&](const Timeline& timeline) { return schedule_text(out.schedule, out.program, step.graph, &timeline); });
   const MemoryUse memory = stages.run("memory", [&] { return memory_use(step, out.program, request.training, *request.gpu, request.cluster.gpus); },
                                       [](const MemoryUse& use) { return to_text(use); });
-  out.report = stages.run("report", [&] { return summarise(request, step, out.program, out.costs, out.schedule, out.timeline, memory); },
+  out.report = stages.run("report", [&] { return summarise(request, training_flops(*built), kernel_gap(*profile), step, out.program, out.costs, out.schedule, out.timeline, memory); },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
   out.graph = std::move(step.graph);
   return out;

@@ -130,18 +130,21 @@ class RequestReader {
     }
     if (!request_.gpu && system && !system->gpu.empty()) request_.gpu = *catalog_.gpu(system->gpu);
     if (!request_.gpu) {
-      if (problems_.empty()) root_.problem("cluster", "names no GPU: add \"gpu\" (see `precog gpus`)");
+      const bool named = cluster->is_object() && (cluster->contains("gpu") || cluster->contains("name"));
+      if (!named && !(cluster->is_string() && !system)) root_.problem("cluster", "names no GPU: add \"gpu\" (see `precog gpus`)");
       return;
     }
     if (system && !system->gpu.empty() && catalog_.gpu(system->gpu) != request_.gpu)
       root_.problem("cluster", fmt::format("{} has {} GPUs, not {}; leave one of the two out", system->name, system->gpu, request_.gpu->name));
+    const bool by_name = system != nullptr;
     if (!system) system = *catalog_.system(request_.gpu->usual_system);
     ClusterSpec& out = request_.cluster;
     out.system = system->name;
     out.gpus_per_node = static_cast<int>(gpus_per_node.value_or(system->gpus_per_node));
     if (nodes && gpus && *gpus != *nodes * out.gpus_per_node)
       root_.problem("cluster", fmt::format("says {} GPUs and {} nodes of {}", *gpus, *nodes, out.gpus_per_node));
-    const std::int64_t total = gpus.value_or(nodes ? *nodes * out.gpus_per_node : 1);
+    // A cluster by name alone is one whole node of it; a GPU by name alone is one GPU.
+    const std::int64_t total = gpus.value_or(nodes ? *nodes * out.gpus_per_node : by_name ? out.gpus_per_node : 1);
     if (total > kMaxGpus) root_.problem("cluster", fmt::format("has {} GPUs; at most {} can be modelled", total, kMaxGpus));
     out.gpus = static_cast<int>(std::min(total, kMaxGpus));
     out.intra_kind = system->intra_kind;
@@ -207,9 +210,18 @@ class RequestReader {
     const Json* precision = root_.raw("precision");
     if (!precision) return root_.problem("precision", "is missing: a name from `precog precisions`");
     if (precision->is_string()) {
+      if (refuse_later_precision(precision->get<std::string>())) return;
       request_.precision = look_up(root_, "precision", catalog_.precision(precision->get<std::string>()));
+    } else if (!precision->is_object()) {
+      return root_.problem("precision", "wants a name from `precog precisions`, or a recipe as an object");
     } else {
-      auto parsed = parse_precision(*precision, root_.path("precision"));
+      if (!precision->contains("parameters"))
+        return root_.problem("precision.parameters", "is missing: the type a recipe keeps its parameters in (fp32, fp16, bf16)");
+      Json recipe = *precision;  // what a data file must say of itself, an inline recipe need not
+      for (auto [key, value] : {std::pair<const char*, Json>{"schema", 1}, {"name", "inline"}, {"title", "inline recipe"}, {"source", "the request"}})
+        if (!recipe.contains(key)) recipe[key] = value;
+      request_.inline_precision = *precision;
+      auto parsed = parse_precision(recipe, root_.path("precision"));
       if (!parsed) {
         problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
         return;
@@ -218,13 +230,36 @@ class RequestReader {
       request_.precision = request_.own_precision.get();
     }
     if (!request_.precision || !request_.gpu || request_.allow_emulated) return;
-    for (DType dtype : request_.precision->required_types()) {
-      if (request_.gpu->computes(dtype)) continue;
-      std::vector<std::string> names;
-      for (const PrecisionRecipe* recipe : supported_precisions(catalog_, *request_.gpu)) names.push_back(recipe->name);
-      root_.problem("precision", fmt::format("'{}' needs {} arithmetic, which {} has no hardware for; supported: {} (or --allow-emulated)",
-                                             request_.precision->name, to_text(dtype), request_.gpu->name, join(names, ", ")));
+    for (DType dtype : request_.precision->required_types())
+      if (!request_.gpu->computes(dtype))
+        root_.problem("precision", fmt::format("'{}' needs {} arithmetic, which {} has no hardware for; supported: {} (or --allow-emulated)",
+                                               request_.precision->name, to_text(dtype), request_.gpu->name, supported_names()));
+  }
+
+  std::string supported_names() const {
+    std::vector<std::string> names;
+    for (const PrecisionRecipe* recipe : supported_precisions(catalog_, *request_.gpu)) names.push_back(recipe->name);
+    return join(names, ", ");
+  }
+
+  // Precisions that exist but that this version does not model: said so, and whether the GPU could run them at all.
+  bool refuse_later_precision(const std::string& name) {
+    static constexpr std::pair<std::string_view, DType> kLater[] = {
+        {"fp8", DType::fp8}, {"fp8-rowwise", DType::fp8}, {"fp8-delayed", DType::fp8}, {"fp8-blockwise", DType::fp8},
+        {"mxfp8", DType::fp8}, {"nvfp4", DType::nvfp4}, {"bf16-master", DType::bf16}, {"fp16-master", DType::fp16},
+        {"fsdp-bf16", DType::bf16}, {"fsdp-bf16-fp32reduce", DType::bf16}};
+    for (const auto& [later, dtype] : kLater) {
+      if (normalised_name(name) != later) continue;
+      if (!request_.gpu)
+        root_.problem("precision", fmt::format("'{}' is not modelled by this version (see `precog precisions`)", later));
+      else if (!request_.gpu->computes(dtype))
+        root_.problem("precision", fmt::format("'{}' needs {} arithmetic, which {} has no hardware for; supported: {}", later, to_text(dtype),
+                                               request_.gpu->name, supported_names()));
+      else
+        root_.problem("precision", fmt::format("'{}' is not modelled by this version; on {} it models: {}", later, request_.gpu->name, supported_names()));
+      return true;
     }
+    return false;
   }
 
   void read_training() {
@@ -276,7 +311,8 @@ class RequestReader {
     if (r.model->language) out["seq"] = r.inputs.seq;
     if (r.model->encoder_decoder) out["src_seq"] = r.inputs.src_seq;
     out["global_batch"] = r.global_batch;
-    out["precision"] = r.precision->name;
+    if (r.own_precision) out["precision"] = r.inline_precision;
+    else out["precision"] = r.precision->name;
     out["mode"] = "eager";
     out["optimizer"] = to_text(r.training.optimizer);
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};

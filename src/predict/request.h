@@ -23,6 +23,7 @@ struct Request {
   std::int64_t global_batch = 1;
   const PrecisionRecipe* precision = nullptr;
   std::shared_ptr<const PrecisionRecipe> own_precision;  // an inline recipe's; `precision` then points to it
+  Json inline_precision;                                 // and as it was given
   const GpuSpec* gpu = nullptr;
   ClusterSpec cluster;
   const HostSpec* host = nullptr;

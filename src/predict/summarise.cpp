@@ -26,6 +26,7 @@ struct SteadyStep {
   Seconds length;
   Seconds exposed_collectives;  // the compute stream idle while the communication stream runs
   Seconds host_busy;
+  Seconds host_busy_second;     // in the second micro-batch alone: what one more would add
 };
 
 // The last simulated step, from the end of the one before it.
@@ -36,10 +37,14 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline) {
   const Picoseconds begin = end_of(last - 1), end = end_of(last);
 
   std::vector<Span> compute, collectives;
-  Picoseconds host = 0;
+  Picoseconds host = 0, host_second = 0;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Span span = timeline.spans[i];
-    if (tasks[i].resource == kHost && schedule.labels[i].step == static_cast<std::int16_t>(last)) host += span.end - span.start;
+    const TaskLabel& label = schedule.labels[i];
+    if (tasks[i].resource == kHost && label.step == static_cast<std::int16_t>(last)) {
+      host += span.end - span.start;
+      if (label.micro_batch == 1) host_second += span.end - span.start;
+    }
     if (span.end <= begin || span.start >= end) continue;
     if (tasks[i].resource == kCompute) compute.push_back(span);
     if (tasks[i].resource == kCommunication) collectives.push_back(span);
@@ -59,7 +64,7 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline) {
       at = std::max(at, compute[i].end);
     }
   }
-  return {seconds(end - begin), seconds(exposed), seconds(host)};
+  return {seconds(end - begin), seconds(exposed), seconds(host), seconds(host_second)};
 }
 
 // Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send.
@@ -87,11 +92,13 @@ constexpr Spread kFittedSpread{0.88, 1.14};
 constexpr Spread kCarriedSpread{0.70, 1.45};
 constexpr Spread kMeasuredHostSpread{0.85, 1.45};
 constexpr Spread kGuessedHostSpread{0.55, 1.80};
+constexpr Spread kNodeLinkSpread{0.75, 1.35};   // collectives inside a node: fitted to NCCL timings of a few systems
+constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's latency and efficiency are estimates
 
 }  // namespace
 
-Report summarise(const Request& request, const StepGraph& step, const KernelProgram& program, const std::vector<KernelCost>& costs,
-                 const Schedule& schedule, const Timeline& timeline, const MemoryUse& memory) {
+Report summarise(const Request& request, Flops model_flops, Seconds gap, const StepGraph& step, const KernelProgram& program,
+                 const std::vector<KernelCost>& costs, const Schedule& schedule, const Timeline& timeline, const MemoryUse& memory) {
   Report report;
   report.request = request.echo;
   report.model = request.model->name;
@@ -99,6 +106,8 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
   report.gpu_title = request.gpu->title;
   report.precision = request.precision->name;
   report.precision_title = request.precision->title;
+  report.fp32_weights = request.precision->parameters == DType::fp32;
+  report.autocast = request.precision->autocast.has_value();
   report.parameters = parameter_count(step.graph);
   report.gpus = request.cluster.gpus;
   report.batch = request.inputs.batch;
@@ -110,13 +119,10 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
   // Busy time by what it was spent on.
   std::map<std::string, std::map<CostSource, Seconds>> sources;
   std::array<double, kDTypeCount> matrix_flops{};
-  Seconds compute_bound{}, memory_bound{}, micro_host{}, estimated{};
+  Seconds compute_bound{}, memory_bound{}, estimated{};
   double kernels = 0;
-  const HostTimes host_time(*request.host);
   for (const Call& call : program.calls) {
     const double times = repeats(call.phase, report.micro_batches);
-    const bool per_micro = call.phase <= Phase::accumulate;
-    if (per_micro) micro_host += host_time(call, program, step.graph);
     for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
       const Kernel& kernel = program.kernels[call.first_kernel + i];
       const KernelCost& cost = costs[call.first_kernel + i];
@@ -126,6 +132,7 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
       kernels += times * kernel.launches;
       if (call.collective) continue;
       report.gpu_busy += spent;
+      report.breakdown.between_kernels += gap * (times * kernel.launches);
       report.by_op_class[family] += spent;
       report.by_dtype[std::string(to_text(kernel.math))] += spent;
       (cost.bound == Bound::compute ? compute_bound : memory_bound) += spent;
@@ -136,7 +143,7 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
       else if (call.phase == Phase::loss_scaling) report.breakdown.loss_scaling += spent;
       else report.breakdown.backward += spent;
       if (call.family == Family::cast) report.cast_kernels += times;
-      if (call.family == Family::gemm || call.family == Family::convolution || call.family == Family::attention)
+      if (is_matrix_work(step.graph.ops[call.op].kind))
         matrix_flops[static_cast<std::size_t>(kernel.math)] += kernel.flops.value * times;
     }
   }
@@ -145,9 +152,12 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
   const SteadyStep steady = steady_step(schedule, timeline);
   const double missing = static_cast<double>(report.micro_batches - schedule.micro_batches_laid_out);
   report.step = steady.length + one_more_micro_batch(schedule, timeline) * missing;
-  report.host = steady.host_busy + micro_host * missing;
+  report.host = steady.host_busy + steady.host_busy_second * missing;
   if (request.plan.dp > 1) report.breakdown.exposed_communication["all_reduce"] = steady.exposed_collectives;
-  report.breakdown.host = std::max(Seconds{}, report.step - report.gpu_busy - steady.exposed_collectives);
+  // A gap that the host fills with waiting is no gap of the stream's: what is left over bounds it.
+  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - steady.exposed_collectives);
+  report.breakdown.between_kernels = std::min(report.breakdown.between_kernels, idle);
+  report.breakdown.host = idle - report.breakdown.between_kernels;
 
   // What bounds it: what the GPU spends most of its time waiting for or working at.
   if (report.breakdown.host > report.step * 0.3) report.bound = "host";
@@ -162,24 +172,28 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
     report.tokens_per_s = samples * tokens * per_s;
     report.tokens_per_s_per_gpu = *report.tokens_per_s / report.gpus;
   }
-  const double model_flops = step.model_flops.value * static_cast<double>(report.micro_batches);
-  report.tflops_per_gpu = model_flops * per_s / 1e12;
+  const double step_flops = model_flops.value * static_cast<double>(report.micro_batches);
+  report.tflops_per_gpu = step_flops * per_s / 1e12;
   std::size_t main_type = static_cast<std::size_t>(DType::fp32);
   for (std::size_t i = 0; i < kDTypeCount; ++i)
     if (matrix_flops[i] > matrix_flops[main_type]) main_type = i;
-  report.mfu = model_flops * per_s / peak_of(*request.gpu, static_cast<DType>(main_type)).value;
+  report.mfu = step_flops * per_s / peak_of(*request.gpu, static_cast<DType>(main_type)).value;
   const DType sixteen = request.gpu->matrix.has(DType::bf16) ? DType::bf16 : DType::fp16;
-  report.mfu_bf16 = model_flops * per_s / peak_of(*request.gpu, sixteen).value;
+  report.mfu_bf16 = step_flops * per_s / peak_of(*request.gpu, sixteen).value;
   report.peak_16bit = to_text(sixteen);
 
   const double host_share = report.breakdown.host / report.step;
+  const double network_share = steady.exposed_collectives / report.step;
+  const double gpu_share = std::max(0.0, 1 - host_share - network_share);
   const double carried = report.gpu_busy.value > 0 ? estimated / report.gpu_busy : 0;
   const Spread& host_spread = request.host->estimated ? kGuessedHostSpread : kMeasuredHostSpread;
-  auto mixed = [&](double fitted, double carried_over, double host) {
-    return (1 - host_share) * ((1 - carried) * fitted + carried * carried_over) + host_share * host;
+  const Spread& network_spread = request.cluster.nodes() > 1 ? kNetworkSpread : kNodeLinkSpread;
+  auto mixed = [&](double Spread::* side) {
+    return gpu_share * ((1 - carried) * kFittedSpread.*side + carried * kCarriedSpread.*side) + host_share * host_spread.*side +
+           network_share * network_spread.*side;
   };
-  report.step_low = report.step * mixed(kFittedSpread.low, kCarriedSpread.low, host_spread.low);
-  report.step_high = report.step * mixed(kFittedSpread.high, kCarriedSpread.high, host_spread.high);
+  report.step_low = report.step * mixed(&Spread::low);
+  report.step_high = report.step * mixed(&Spread::high);
 
   const RunLength& run = request.run;
   if (run.steps) report.steps = *run.steps;
@@ -194,12 +208,18 @@ Report summarise(const Request& request, const StepGraph& step, const KernelProg
   }
 
   for (const auto& [family, by_source] : sources)
-    for (const auto& [source, spent] : by_source)
-      report.provenance.push_back({family, std::string(to_text(source)), fmt::format("{} on {}", "data/profiles/datasheet.json", request.gpu->architecture),
-                                   report.gpu_busy.value > 0 && family != "collective" ? spent / report.gpu_busy : 0});
-  report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), 0});
-  report.provenance.push_back({"host", request.host->estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name), host_share});
-  report.provenance.push_back({"memory", "estimate", "tensor lifetimes of the step; allocator fragmentation, CUDA context and NCCL buffers are estimates", 0});
+    for (const auto& [source, spent] : by_source) {
+      const bool collective = family == to_text(Family::collective);
+      report.provenance.push_back({family, std::string(to_text(source)), collective && request.cluster.nodes() > 1
+                                       ? fmt::format("data/networks/{}.json", request.cluster.network.name)
+                                       : std::string("data/profiles/datasheet.json"),
+                                   collective ? request.cluster.system : request.gpu->architecture,
+                                   collective ? network_share : report.gpu_busy.value > 0 ? spent / report.gpu_busy : 0});
+    }
+  report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), "", 0});
+  report.provenance.push_back({"host", request.host->estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name),
+                               "", host_share});
+  report.provenance.push_back({"memory", "estimate", "tensor lifetimes; fragmentation, CUDA context and NCCL buffers are estimates", "", 0});
 
   if (!memory.fits)
     report.warnings.push_back(fmt::format("does not fit: needs {} of {}", to_text(memory.device), to_text(memory.capacity)));

@@ -11,7 +11,8 @@
 
 namespace precog {
 
-Report summarise(const Request& request, const StepGraph& step, const KernelProgram& program, const std::vector<KernelCost>& costs,
-                 const Schedule& schedule, const Timeline& timeline, const MemoryUse& memory);
+// `model_flops` is one micro-batch's (training_flops), `gap` the stream's idle time between two queued kernels.
+Report summarise(const Request& request, Flops model_flops, Seconds gap, const StepGraph& step, const KernelProgram& program,
+                 const std::vector<KernelCost>& costs, const Schedule& schedule, const Timeline& timeline, const MemoryUse& memory);
 
 }  // namespace precog

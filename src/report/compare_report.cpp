@@ -20,9 +20,23 @@ const Report* find(const Comparison& comparison, std::string_view precision) {
   return nullptr;
 }
 
-// The recipes that train without rounding the weights themselves, where results need no watching.
-bool keeps_fp32_weights(const Report& r) {
-  return r.precision.rfind("amp-", 0) == 0 || r.precision == "tf32" || r.precision.rfind("fp32", 0) == 0;
+// The fastest that is trained in this way: reports are sorted, fastest first.
+const Report* fastest(const Comparison& comparison, bool fp32_weights, bool autocast) {
+  for (const Report& r : comparison.reports)
+    if (r.memory.fits && r.fp32_weights == fp32_weights && r.autocast == autocast) return &r;
+  return nullptr;
+}
+
+// What this version can predict that needs less memory; sharding and offloading are not among it.
+std::string what_would_fit(const Report& r) {
+  std::vector<std::string> ways;
+  if (r.batch > 1) ways.emplace_back("a smaller batch");
+  bool recomputes = r.request.is_object() && r.request.contains("recompute") && r.request["recompute"] == "full";
+  if (!recomputes) ways.emplace_back("--recompute full");
+  ways.emplace_back("a GPU with more memory");
+  std::string last = ways.back();
+  ways.pop_back();
+  return ways.empty() ? last : join(ways, ", ") + " or " + last;
 }
 
 const char* what_would_help(const std::string& bound) {
@@ -78,7 +92,8 @@ std::string run_terms(const Report& r) {
 }
 
 std::string verdict(const Comparison& comparison) {
-  if (!comparison.any_fits()) return "Nothing here fits in memory: a smaller batch or more GPUs to shard over would.";
+  if (!comparison.any_fits())
+    return fmt::format("Nothing here fits in memory. What may help: {}.", what_would_fit(comparison.reports.front()));
   const Report& best = comparison.reports.front();
   const Report& base = baseline(comparison);
   auto run_of = [](const Report& r) {
@@ -96,9 +111,9 @@ std::string verdict(const Comparison& comparison) {
     if (&best != &base) out += fmt::format(" instead of {}", run_of(base));
   }
   out += '.';
-  if (keeps_fp32_weights(best)) return out;
+  if (best.fp32_weights) return out;  // results need no watching: the weights themselves are not rounded
   for (const Report& r : comparison.reports) {
-    if (!r.memory.fits || !keeps_fp32_weights(r)) continue;
+    if (!r.memory.fits || !r.fp32_weights) continue;
     out += fmt::format(" With weights kept in fp32: {}", described(r));
     return out + (r.total ? fmt::format("; {}.", run_of(r)) : ".");
   }
@@ -108,26 +123,38 @@ std::string verdict(const Comparison& comparison) {
 std::string insight(const Comparison& comparison) {
   if (comparison.reports.empty()) return "";
   const Report& best = comparison.reports.front();
-  const Report* tf32 = find(comparison, "tf32");
-  for (const char* amp_name : {"amp-bf16", "amp-fp16"}) {
-    const Report* amp = find(comparison, amp_name);
-    if (amp && tf32 && amp->step.value > 1.02 * tf32->step.value)
-      return fmt::format(
-          "{} is slower than tf32 here: its {:.0f} cast kernels take {} of the step, and the GPU waits for the host {} of it.",
-          amp_name, amp->cast_kernels, percent_text(casts_share(*amp)), percent_text(host_share(*amp)));
-  }
+  const Report* amp = fastest(comparison, true, true);
+  const Report* plain = fastest(comparison, true, false);
+  if (amp && plain && amp->step.value > 1.02 * plain->step.value)
+    return fmt::format(
+        "{} is slower than {} here: its {:.0f} cast kernels take {} of the step, and the GPU waits for the host {} of it.",
+        amp->precision, plain->precision, amp->cast_kernels, percent_text(casts_share(*amp)), percent_text(host_share(*amp)));
   if (host_share(best) > 0.15)
     return fmt::format(
         "The GPU waits for the host {} of the fastest step ({}): a larger batch or fewer operators would gain more than precision.",
         percent_text(host_share(best)), best.precision);
-  for (const char* amp_name : {"amp-bf16", "amp-fp16"}) {
-    const Report* amp = find(comparison, amp_name);
-    if (amp && casts_share(*amp) >= 0.01)
-      return fmt::format("Casting costs {} {} of its step ({:.0f} of {} kernels).{}", amp_name, percent_text(casts_share(*amp)),
-                         amp->cast_kernels, amp->kernels,
-                         find(comparison, amp_name + 4) ? fmt::format(" {} weights need no casts.", amp_name + 4) : "");
+  if (amp && casts_share(*amp) >= 0.01) {
+    const Report* whole = fastest(comparison, false, false);  // the whole model in one narrow type
+    std::string other;
+    if (whole)
+      other = fmt::format("; {} has {}", whole->precision, whole->cast_kernels > 0 ? number_text(whole->cast_kernels) : "none");
+    return fmt::format("Casting costs {} {} of its step ({:.0f} of {} kernels{}).", amp->precision, percent_text(casts_share(*amp)),
+                       amp->cast_kernels, amp->kernels, other);
   }
   return fmt::format("The fastest, {}, is bound by {}: {}.", best.precision, best.bound, what_would_help(best.bound));
+}
+
+std::vector<std::string> left_out_texts(const Comparison& comparison) {
+  std::vector<std::string> reasons, out;
+  for (const LeftOut& left : comparison.left_out)
+    if (std::find(reasons.begin(), reasons.end(), left.reason) == reasons.end()) reasons.push_back(left.reason);
+  for (const std::string& reason : reasons) {
+    std::vector<std::string> names;
+    for (const LeftOut& left : comparison.left_out)
+      if (left.reason == reason) names.push_back(left.precision);
+    out.push_back(fmt::format("{} ({})", join(names, ", "), reason));
+  }
+  return out;
 }
 
 std::string compare_text(const Comparison& comparison, const Style& style) {
@@ -139,6 +166,7 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   std::string out = style(Ink::bold, wrapped("", fmt::format("{} ({} parameters) on {}", first.model,
                                                              number_text(static_cast<double>(first.parameters)), gpus)));
   out += wrapped("", job_line(first));
+  if (std::string cluster = cluster_line(first); !cluster.empty()) out += wrapped("", cluster);
   if (std::string run = run_terms(first); !run.empty()) out += wrapped("", (first.steps ? "run: " : "price: ") + run);
   out += '\n';
 
@@ -187,7 +215,7 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   for (const Report& r : reports)
     for (const std::string& warning : r.warnings)
       if (said.insert(warning).second) out += style(Ink::yellow, wrapped("warning: ", warning));
-  for (const LeftOut& left : comparison.left_out) out += wrapped(fmt::format("left out {}: ", left.precision), left.reason);
+  if (!comparison.left_out.empty()) out += wrapped("left out: ", join(left_out_texts(comparison), "; "));
   return out;
 }
 

@@ -5,12 +5,15 @@
 
 namespace precog {
 
+// Weights and autocast as the name says here, where a test names them.
 inline Report example_report(std::string precision, double step_s, bool fits = true) {
   Report r;
   r.request = {{"model", "toy"}, {"precision", precision}, {"optimizer", "adamw"}, {"mode", "eager"}};
   r.model = "toy";
   r.gpu = "h100-sxm";
   r.gpu_title = "NVIDIA H100";
+  r.fp32_weights = precision != "bf16" && precision != "fp16";
+  r.autocast = precision == "amp-bf16" || precision == "amp-fp16";
   r.precision = std::move(precision);
   r.precision_title = "a toy recipe";
   r.bound = "compute";
@@ -42,13 +45,15 @@ inline Report example_report(std::string precision, double step_s, bool fits = t
   r.breakdown.optimizer = {0.1 * step_s};
   r.breakdown.casts = {0.05 * step_s};
   r.breakdown.exposed_communication["all_reduce"] = {0.04 * step_s};
-  r.breakdown.host = {0.06 * step_s};
+  r.breakdown.between_kernels = {0.02 * step_s};
+  r.breakdown.host = {0.04 * step_s};
   r.by_dtype["bf16"] = {0.8 * step_s};
   r.kernels = 1000;
   r.cast_kernels = 200;
   r.gpu_busy = {0.9 * step_s};
   r.host = {0.5 * step_s};
-  r.provenance = {{"gemm", "fitted", "data/profiles/x.json", 0.7}, {"host", "estimate", "a guess", 0}};
+  r.provenance = {{"gemm", "fitted", "data/profiles/x.json", "hopper", 0.7},
+                  {"host", "estimate", "data/hosts/default.json", "", 0}};
   return r;
 }
 

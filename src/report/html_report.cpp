@@ -81,10 +81,11 @@ std::string parts_table(const Report& r) {
 }
 
 std::string heading(const Report& r, std::string_view title) {
-  std::string run = run_terms(r);
-  return fmt::format("<h1>{}</h1>\n<p class=\"muted\">{} parameters on {} x {}; {}{}</p>\n", escaped(title),
+  std::string run = run_terms(r), cluster = cluster_line(r);
+  if (!cluster.empty()) cluster = fmt::format("<p class=\"muted\">{}</p>\n", escaped(cluster));
+  return fmt::format("<h1>{}</h1>\n<p class=\"muted\">{} parameters on {} x {}; {}{}</p>\n{}", escaped(title),
                      number_text(static_cast<double>(r.parameters)), r.gpus, escaped(r.gpu_title), escaped(job_line(r)),
-                     run.empty() ? "" : "; " + escaped(run));
+                     run.empty() ? "" : "; " + escaped(run), cluster);
 }
 
 }  // namespace
@@ -92,19 +93,19 @@ std::string heading(const Report& r, std::string_view title) {
 std::string comparison_html(const Comparison& comparison) {
   const Report& first = comparison.reports.front();
   std::vector<const Report*> reports;
-  std::vector<std::string> warnings, left_out;
+  std::vector<std::string> warnings;
   std::set<std::string> said;
   for (const Report& r : comparison.reports) {
     reports.push_back(&r);
     for (const std::string& warning : r.warnings)
       if (said.insert(warning).second) warnings.push_back(warning);
   }
-  for (const LeftOut& left : comparison.left_out) left_out.push_back(left.precision + ": " + left.reason);
   std::string title = first.model + ": every precision compared";
   std::string body = heading(first, title);
   body += fmt::format("<p class=\"lead\">{}</p>\n<p>{}</p>\n", escaped(verdict(comparison)), escaped(insight(comparison)));
   body += comparison_svg(comparison) + "<h2>Table</h2>\n" + reports_table(reports, baseline(comparison));
-  body += list("Where the numbers come from", provenance_lines(first)) + list("Warnings", warnings) + list("Left out", left_out);
+  body += list("Where the numbers come from", provenance_lines(first)) + list("Warnings", warnings);
+  body += list("Left out", left_out_texts(comparison));
   return page(title, body);
 }
 

@@ -36,13 +36,17 @@ Json to_json(const Breakdown& breakdown) {
           {"loss_scaling", finite(breakdown.loss_scaling)},
           {"exposed_communication", seconds_by_name(breakdown.exposed_communication)},
           {"pipeline_bubble", finite(breakdown.pipeline_bubble)},
+          {"between_kernels", finite(breakdown.between_kernels)},
           {"host", finite(breakdown.host)}};
 }
 
 Json to_json(const std::vector<ProvenanceEntry>& provenance) {
   Json out = Json::array();
-  for (const ProvenanceEntry& entry : provenance)
-    out.push_back({{"what", entry.what}, {"kind", entry.kind}, {"source", entry.source}, {"share", finite(entry.share)}});
+  for (const ProvenanceEntry& entry : provenance) {
+    Json item = {{"what", entry.what}, {"kind", entry.kind}, {"source", entry.source}, {"share", finite(entry.share)}};
+    if (!entry.on.empty()) item["on"] = entry.on;
+    out.push_back(std::move(item));
+  }
   return out;
 }
 
@@ -84,7 +88,7 @@ Json to_json(const Report& report) {
   out["by_dtype"] = seconds_by_name(report.by_dtype);
   out["by_op_class"] = seconds_by_name(report.by_op_class);
   out["kernels"] = report.kernels;
-  out["cast_kernels"] = finite(report.cast_kernels);
+  out["cast_kernels"] = static_cast<std::int64_t>(std::llround(finite(report.cast_kernels)));
   out["gpu_busy_s"] = finite(report.gpu_busy);
   out["host_s"] = finite(report.host);
   out["bound"] = report.bound;

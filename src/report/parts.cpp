@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -11,13 +10,26 @@
 namespace precog {
 namespace {
 
-// "data/profiles/x.json on hopper" is fitted on Hopper's timings; elsewhere the kind says it all.
-std::string kernel_source(const std::string& kind, const std::string& source) {
-  std::size_t on = source.rfind(" on ");
-  std::string architecture = on == std::string::npos ? "" : source.substr(on + 4);
-  if (kind == "fitted") return fmt::format("fitted on {}operator timings", architecture.empty() ? "" : architecture + " ");
-  if (kind == "scaled") return "scaled from other GPUs' timings";
-  return kind;
+std::string kernel_source(const ProvenanceEntry& entry) {
+  if (entry.kind == "fitted") return fmt::format("fitted on {}operator timings", entry.on.empty() ? "" : entry.on + " ");
+  if (entry.kind == "scaled") return "scaled from other GPUs' timings";
+  return entry.kind;
+}
+
+// "fitted (data/profiles/x.json, for dgx-h100)", "estimate (data/hosts/default.json)". Not "fitted on": `on` is what the
+// figure is used for, which need not be where it was measured.
+std::string other_source(const ProvenanceEntry& entry) {
+  std::vector<std::string> details;
+  if (!entry.source.empty()) details.push_back(entry.source);
+  if (!entry.on.empty()) details.push_back("for " + entry.on);
+  return details.empty() ? entry.kind : fmt::format("{} ({})", entry.kind, join(details, ", "));
+}
+
+// The line an entry belongs to; whatever has no line of its own is a family of kernels.
+const char* line_of(const ProvenanceEntry& entry) {
+  for (const char* own : {"host", "hardware", "memory"})
+    if (entry.what == own) return own;
+  return entry.what == "collective" || entry.what == "communication" ? "communication" : "kernels";
 }
 
 }  // namespace
@@ -39,6 +51,7 @@ std::vector<TimePart> time_parts(const Breakdown& b) {
           {"loss_scaling", "loss scaling", b.loss_scaling, kColourLossScaling, Ink::yellow},
           {"exposed_communication", communication, exposed_total(b), kColourCommunication, Ink::green},
           {"pipeline_bubble", "pipeline bubble", b.pipeline_bubble, kColourBubble, Ink::dim},
+          {"between_kernels", "between kernels", b.between_kernels, kColourBetween, Ink::dim},
           {"host", "waiting for host", b.host, kColourHost, Ink::red}};
 }
 
@@ -58,41 +71,33 @@ bool negligible(const TimePart& part, Seconds step) { return !(part.time.value >
 std::string part_text(const TimePart& part, Seconds step) { return negligible(part, step) ? "-" : to_text(part.time); }
 
 std::vector<std::string> provenance_lines(const Report& report) {
-  struct Line {
-    std::map<std::string, double> shares;       // by kind
-    std::map<std::string, std::string> source;  // the first of each kind
+  struct Source {
+    double share = 0;
+    const ProvenanceEntry* first = nullptr;  // stands for all of its kind
   };
   static const std::array<std::string, 5> kNames = {"kernels", "communication", "host", "hardware", "memory"};
-  std::map<std::string, Line> lines;
+  std::map<std::string, std::map<std::string, Source>> lines;  // by line, then by kind
   for (const ProvenanceEntry& entry : report.provenance) {
-    // Kernels come from a profile, whatever their family is called ("host" copies among them).
-    bool own = std::find(kNames.begin(), kNames.end(), entry.what) != kNames.end() && entry.source.rfind("data/profiles/", 0) != 0;
-    Line& line = lines[own ? entry.what : entry.what == "collective" ? "communication" : "kernels"];
-    line.shares[entry.kind] += entry.share;
-    line.source.try_emplace(entry.kind, entry.source);
+    Source& source = lines[line_of(entry)][entry.kind];
+    source.share += entry.share;
+    if (!source.first) source.first = &entry;
   }
   std::vector<std::string> out;
   for (const std::string& name : kNames) {
     auto found = lines.find(name);
     if (found == lines.end()) continue;
-    std::vector<std::pair<double, std::string>> kinds;
-    for (const auto& [kind, share] : found->second.shares) kinds.emplace_back(share, kind);
-    std::sort(kinds.rbegin(), kinds.rend());
+    std::vector<Source> sources;
+    for (const auto& [kind, source] : found->second) sources.push_back(source);
+    std::stable_sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.share > b.share; });
     std::vector<std::string> said;
-    for (const auto& [share, kind] : kinds) {
-      const std::string& source = found->second.source[kind];
-      if (name == "kernels") {
-        if (share < 0.005 && !said.empty()) continue;
-        const char* of = said.empty() ? " of GPU time" : "";
-        said.push_back(fmt::format("{} ({}{})", kernel_source(kind, source), percent_text(share), of));
+    for (const Source& source : sources) {
+      if (name != "kernels") {
+        said.push_back(other_source(*source.first));
         continue;
       }
-      // Of a source in two halves the second says what is uncertain; one that names its kind needs it no second time.
-      std::size_t half = source.find("; ");
-      std::string text = half == std::string::npos ? source : source.substr(half + 2);
-      if (name == "communication") text = "";
-      bool says_kind = text.find(kind) != std::string::npos;
-      said.push_back(says_kind ? text : text.empty() ? kind : fmt::format("{} ({})", kind, text));
+      if (source.share < 0.005 && !said.empty()) continue;
+      const char* of = said.empty() ? " of GPU time" : "";
+      said.push_back(fmt::format("{} ({}{})", kernel_source(*source.first), percent_text(source.share), of));
     }
     out.push_back(fmt::format("{}: {}", name, join(said, ", ")));
   }
@@ -112,6 +117,22 @@ std::string job_line(const Report& report) {
   add("optimizer");
   add("mode");
   return out;
+}
+
+std::string cluster_line(const Report& report) {
+  if (report.gpus < 2 || !report.request.is_object()) return "";
+  auto cluster = report.request.find("cluster");
+  if (cluster == report.request.end() || !cluster->is_object()) return "";
+  auto text = [&](const char* key) {
+    auto it = cluster->find(key);
+    return it != cluster->end() && it->is_string() ? it->get<std::string>() : std::string();
+  };
+  auto per_node = cluster->find("gpus_per_node");
+  if (per_node == cluster->end() || !per_node->is_number_integer() || per_node->get<int>() < 1) return "";
+  const int size = per_node->get<int>(), nodes = (report.gpus + size - 1) / size;
+  const std::string system = text("name").empty() ? "" : fmt::format(" ({})", text("name"));
+  if (nodes == 1) return fmt::format("{} GPUs: one node{}", report.gpus, system);
+  return fmt::format("{} GPUs: {} nodes of {}{}, {} between", report.gpus, nodes, size, system, text("network"));
 }
 
 }  // namespace precog

@@ -40,6 +40,10 @@ std::vector<std::string> provenance_lines(const Report& report);
 // "batch 32 x 8 GPUs, sequence 512, adamw, eager"
 std::string job_line(const Report& report);
 
+// "8 GPUs: 2 nodes of 4 (pcie-workstation), eth-10g between": what the cluster was taken to be, most of it by default.
+// Empty for one GPU.
+std::string cluster_line(const Report& report);
+
 // Okabe and Ito's palette: told apart with every common kind of colour blindness, on white and on black.
 inline constexpr const char* kColourForward = "#0072b2";
 inline constexpr const char* kColourBackward = "#56b4e9";
@@ -48,6 +52,7 @@ inline constexpr const char* kColourCasts = "#cc79a7";
 inline constexpr const char* kColourLossScaling = "#f0e442";
 inline constexpr const char* kColourCommunication = "#009e73";
 inline constexpr const char* kColourBubble = "#888888";
+inline constexpr const char* kColourBetween = "#c8c8c8";
 inline constexpr const char* kColourHost = "#d55e00";
 
 }  // namespace precog

@@ -17,13 +17,15 @@ struct Breakdown {  // adds up to the step
   Seconds forward, backward, optimizer, casts, loss_scaling;
   std::map<std::string, Seconds> exposed_communication;  // by collective
   Seconds pipeline_bubble;
-  Seconds host;  // the GPU idle, waiting for the host
+  Seconds between_kernels;  // the stream's own idle time between queued kernels
+  Seconds host;             // the GPU idle, waiting for the host
 };
 
 struct ProvenanceEntry {
   std::string what;    // "gemm", "memory-bound kernels", "all_reduce", "host", "memory", ...
   std::string kind;    // measured, fitted, scaled, datasheet, estimate
-  std::string source;  // which file, fitted on what
+  std::string source;  // which file
+  std::string on;      // the architecture or system it was taken for; may be empty
   double share = 0;    // of the GPU's busy time, where that makes sense
 };
 
@@ -52,6 +54,8 @@ struct Report {
   double cast_kernels = 0;
   std::vector<ProvenanceEntry> provenance;
   std::vector<std::string> warnings;
+  bool fp32_weights = true;  // the recipe keeps its parameters in fp32
+  bool autocast = false;     // the recipe lets autocast decide per operator
 };
 
 Json to_json(const Report& report);  // the contract's report

@@ -111,8 +111,13 @@ TEST_CASE("JsonReportHasEveryFieldOfTheContract") {
   for (const char* key : {"parameters", "gradients", "optimizer", "activations", "workspace", "fragmentation"})
     CHECK(json["memory"].contains(key));
   for (const char* key :
-       {"forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "host"})
+       {"forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "between_kernels",
+        "host"})
     CHECK(json["breakdown"].contains(key));
+  CHECK(json["cast_kernels"].is_number_integer());
+  CHECK(json["cast_kernels"] == 200);
+  CHECK(json["provenance"][0]["on"] == "hopper");
+  CHECK_FALSE(json["provenance"][1].contains("on"));
   CHECK(json["schema"] == 1);
   CHECK(json["total_s"].is_null());
   CHECK(json["cost_usd"].is_null());
@@ -184,9 +189,58 @@ TEST_CASE("ComparisonTable") {
                   "amp-bf16   250 ms    4.00x   16.38 k     100 MB  compute\n"
                   "fp32          1 s    1.00x      4096     100 MB  compute\n"
                   "bf16       200 ms    5.00x   20.48 k   100 MB !  compute\n") == 0);
-  CHECK(text.find("left out fp8: no such unit") != std::string::npos);
+  CHECK(text.find("left out: fp8 (no such unit)") != std::string::npos);
   CHECK(text.find("does not fit") != std::string::npos);
-  CHECK(text.find("Casting costs amp-bf16 5% of its step (200 of 1000 kernels). bf16 weights need") != std::string::npos);
+  CHECK(text.find("Casting costs amp-bf16 5% of its step (200 of 1000 kernels).") != std::string::npos);
+}
+
+TEST_CASE("LeftOutIsOneLineByReason") {
+  Comparison c = make_comparison({example_report("fp32", 1)}, {{"bf16", "no bf16"}, {"tf32", "no tf32"}, {"amp-bf16", "no bf16"}});
+  CHECK(compare_text(c, {}).find("left out: bf16, amp-bf16 (no bf16); tf32 (no tf32)\n") != std::string::npos);
+  CHECK(to_json(c)["left_out"].size() == 3);
+}
+
+TEST_CASE("WhatTheClusterWasTakenToBeIsSaid") {
+  Report r = example_report("fp32", 1);
+  r.request["cluster"] = {{"name", "pcie-workstation"}, {"gpu", "x"}, {"gpus", 8}, {"gpus_per_node", 4}, {"network", "eth-10g"}};
+  const std::string line = "8 GPUs: 2 nodes of 4 (pcie-workstation), eth-10g between";
+  CHECK(cluster_line(r) == line);
+  Comparison c = make_comparison({r}, {});
+  for (const std::string& view : {text_report(r, {}), compare_text(c, {}), comparison_html(c)})
+    CHECK(view.find(line) != std::string::npos);
+  r.request["cluster"]["gpus_per_node"] = 8;
+  CHECK(cluster_line(r) == "8 GPUs: one node (pcie-workstation)");
+  r.gpus = 1;
+  CHECK(cluster_line(r).empty());
+}
+
+TEST_CASE("AdviceIsWhatThisVersionCanPredict") {
+  Report r = example_report("fp32", 1, false);
+  r.request["recompute"] = "none";
+  CHECK(verdict(make_comparison({r}, {})) ==
+        "Nothing here fits in memory. What may help: a smaller batch, --recompute full or a GPU with more memory.");
+  r.batch = 1;
+  CHECK(verdict(make_comparison({r}, {})) ==
+        "Nothing here fits in memory. What may help: --recompute full or a GPU with more memory.");
+  r.request["recompute"] = "full";
+  CHECK(verdict(make_comparison({r}, {})) == "Nothing here fits in memory. What may help: a GPU with more memory.");
+}
+
+TEST_CASE("WeightsAndAutocastAreTheRecipesNotTheNames") {
+  Report mine = example_report("my-own", 0.2), plain = example_report("fp32", 1);
+  mine.fp32_weights = false;
+  CHECK(verdict(make_comparison({mine, plain}, {})) == "Fastest: my-own, 5.00x fp32. With weights kept in fp32: fp32.");
+  mine.fp32_weights = true;
+  CHECK(verdict(make_comparison({mine, plain}, {})) == "Fastest: my-own, 5.00x fp32.");
+  mine.autocast = true;
+  mine.step = {2};
+  CHECK(insight(make_comparison({mine, plain}, {})).rfind("my-own is slower than fp32", 0) == 0);
+  mine.step = {0.5};
+  mine.breakdown.casts = {0.1};
+  Report whole = example_report("bf16", 0.4);
+  whole.cast_kernels = 3;
+  CHECK(insight(make_comparison({mine, plain, whole}, {})) ==
+        "Casting costs my-own 20% of its step (200 of 1000 kernels; bf16 has 3).");
 }
 
 TEST_CASE("VerdictSaysWhatToTakeAndWhatItCosts") {
@@ -211,15 +265,16 @@ TEST_CASE("ProvenanceIsAtMostFiveShortLines") {
   Report r = example_report("fp32", 1);
   r.provenance.clear();
   for (const char* family : {"gemm", "softmax", "pointwise", "cast"})
-    r.provenance.push_back({family, "fitted", "data/profiles/x.json on hopper", 0.2});
-  r.provenance.push_back({"pooling", "estimate", "data/profiles/x.json on hopper", 0.2});
-  r.provenance.push_back({"collective", "estimate", "data/profiles/x.json on hopper", 0});
-  r.provenance.push_back({"hardware", "datasheet", "data/gpus/x.json", 0});
-  r.provenance.push_back({"host", "estimate", "data/hosts/default.json", 0.1});
-  r.provenance.push_back({"memory", "estimate", "tensor lifetimes; fragmentation is an estimate", 0});
+    r.provenance.push_back({family, "fitted", "data/profiles/x.json", "hopper", 0.2});
+  r.provenance.push_back({"pooling", "estimate", "data/profiles/x.json", "hopper", 0.2});
+  r.provenance.push_back({"collective", "estimate", "data/profiles/x.json", "", 0});
+  r.provenance.push_back({"hardware", "datasheet", "data/gpus/x.json", "", 0});
+  r.provenance.push_back({"host", "measured", "data/hosts/x.json", "a desk", 0.1});
+  r.provenance.push_back({"memory", "estimate", "", "", 0});
   const std::vector<std::string> expected = {"kernels: fitted on hopper operator timings (80% of GPU time), estimate (20%)",
-                                             "communication: estimate", "host: estimate (data/hosts/default.json)",
-                                             "hardware: datasheet (data/gpus/x.json)", "memory: fragmentation is an estimate"};
+                                             "communication: estimate (data/profiles/x.json)",
+                                             "host: measured (data/hosts/x.json, for a desk)",
+                                             "hardware: datasheet (data/gpus/x.json)", "memory: estimate"};
   CHECK(provenance_lines(r) == expected);
 }
 

@@ -110,7 +110,7 @@ std::string step_bar(const Report& r, double y, double height, double most) {
 
 std::vector<LegendItem> time_legend(const std::vector<const Report*>& reports) {
   std::vector<LegendItem> items;
-  for (std::size_t i = 0; i < 8; ++i)
+  for (std::size_t i = 0; i < time_parts({}).size(); ++i)
     for (const Report* r : reports) {
       TimePart part = time_parts(r->breakdown)[i];
       if (negligible(part, r->step)) continue;

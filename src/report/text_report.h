@@ -11,7 +11,7 @@ namespace precog {
 
 std::string text_report(const Report& report, const Style& style);
 
-struct LeftOut {  // a precision that was asked for and has no prediction
+struct LeftOut {  // a precision that has no row, and why
   std::string precision, reason;
 };
 
@@ -23,6 +23,9 @@ struct Comparison {
 
 // Sorts, fastest first: what fits before what does not, since a step that cannot run is not fast.
 Comparison make_comparison(std::vector<Report> reports, std::vector<LeftOut> left_out);
+
+// "bf16, amp-bf16 (no bf16 hardware)": one text for each reason.
+std::vector<std::string> left_out_texts(const Comparison& comparison);
 
 std::string compare_text(const Comparison& comparison, const Style& style);
 Json to_json(const Comparison& comparison);

@@ -11,7 +11,7 @@ namespace {
 // A stream holds at most about this many launches that have not run; the host waits when it is full.
 constexpr std::int64_t kLaunchQueue = 1024;
 constexpr int kSteps = 3;          // the first warms up the queues; the last two differ by one steady step
-constexpr std::int64_t kMicroBatches = 3;  // laid out in full; more repeat the last
+constexpr std::int64_t kMicroBatches = 3;  // laid out in full; more repeat the second
 
 bool once_per_step(Phase phase) { return phase == Phase::gradient_sync || phase == Phase::loss_scaling || phase == Phase::optimizer; }
 
@@ -46,6 +46,8 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
     case Phase::optimizer: {
       std::int64_t launches = 0;
       for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
+      const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
+      if (many && many->one_by_one) return forward_[static_cast<std::size_t>(OpKind::add)] * static_cast<double>(many->tensors);
       return host_.optimizer_op + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
     }
   }

@@ -1,5 +1,7 @@
 #include "spec/gpu_spec.h"
 
+#include <cstdlib>
+
 #include "base/text.h"
 
 namespace precog {
@@ -17,6 +19,11 @@ void read_rates(JsonReader reader, RateTable& table) {
 }
 
 }  // namespace
+
+int GpuSpec::capability() const {
+  if (vendor != "nvidia") return 0;
+  return static_cast<int>(std::strtod(compute_capability.c_str(), nullptr) * 10 + 0.5);
+}
 
 Result<GpuSpec> parse_gpu(const Json& json, const std::string& where) {
   std::vector<Problem> problems;

@@ -41,6 +41,8 @@ struct GpuSpec {
   std::string usual_system;
   std::vector<std::string> sources;
 
+  // NVIDIA's compute capability as a number, 8.0 -> 80; 0 for other vendors.
+  int capability() const;
   // Whether arithmetic in `dtype` has hardware of its own here, on either kind of core.
   bool computes(DType dtype) const { return matrix.has(dtype) || vector.has(dtype); }
 };

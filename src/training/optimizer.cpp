@@ -6,28 +6,28 @@
 namespace precog {
 namespace {
 
-// One call of the foreach form: how many tensor lists it touches (which sets how many tensors fit one launch),
-// and how many of them it reads or writes once over.
+// One call of the foreach form: how many tensor lists it touches (which sets how many tensors fit one launch), and how
+// often it reads or writes a list of the parameters' type (parameters, gradients) and of the states'.
 struct ForeachCall {
   std::string_view name;
   int depth;
-  int passes;
+  int parameter_passes, state_passes;
   bool makes_temporary = false;
   bool uses_temporary = false;
   bool scalar_list = false;  // one number per tensor travels along, which leaves room for fewer tensors
 };
 
 // torch/optim/adam.py (_multi_tensor_adam), torch/optim/sgd.py (_multi_tensor_sgd), PyTorch 2.11: the calls in order.
-constexpr std::array kAdam = {ForeachCall{"lerp_", 2, 3},
-                              ForeachCall{"mul_", 1, 2},
-                              ForeachCall{"addcmul_", 3, 3},
-                              ForeachCall{"sqrt", 2, 2, true, false},
-                              ForeachCall{"div_", 1, 2, false, true, true},
-                              ForeachCall{"add_", 1, 2, false, true},
-                              ForeachCall{"addcdiv_", 3, 4, false, true}};
-constexpr ForeachCall kDecay{"mul_", 1, 2};
-constexpr std::array kSgd = {ForeachCall{"add_", 2, 3}};
-constexpr std::array kMomentum = {ForeachCall{"mul_", 1, 2}, ForeachCall{"add_", 2, 3}, ForeachCall{"add_", 2, 3}};
+constexpr std::array kAdam = {ForeachCall{"lerp_", 2, 1, 2},
+                              ForeachCall{"mul_", 1, 0, 2},
+                              ForeachCall{"addcmul_", 3, 1, 2},
+                              ForeachCall{"sqrt", 2, 0, 2, true, false},
+                              ForeachCall{"div_", 1, 0, 2, false, true, true},
+                              ForeachCall{"add_", 1, 0, 2, false, true},
+                              ForeachCall{"addcdiv_", 3, 2, 2, false, true}};
+constexpr ForeachCall kDecay{"mul_", 1, 2, 0};
+constexpr std::array kSgd = {ForeachCall{"add_", 2, 3, 0}};
+constexpr std::array kMomentum = {ForeachCall{"mul_", 1, 0, 2}, ForeachCall{"add_", 2, 1, 2}, ForeachCall{"add_", 2, 2, 1}};
 
 std::vector<ForeachCall> foreach_calls(OptimizerKind kind) {
   std::vector<ForeachCall> calls;
@@ -39,9 +39,6 @@ std::vector<ForeachCall> foreach_calls(OptimizerKind kind) {
   }
   return calls;
 }
-
-// A fused step reads parameter, gradient and states once and writes all but the gradient.
-int fused_passes(OptimizerKind kind) { return 2 + 1 + 2 * static_cast<int>(state_tensors(kind)); }
 
 }  // namespace
 
@@ -90,9 +87,8 @@ void append_loss_scaler_and_optimizer(StepGraph& step, const PrecisionRecipe& re
   }
   const auto tensors = static_cast<std::int64_t>(sizes.size());
   const DType dtype = recipe.parameters;
-  const int bytes = static_cast<int>(bits_of(dtype) / 8);
+  const int bytes = static_cast<int>(bits_of(dtype) / 8), state_bytes = static_cast<int>(bits_of(recipe.optimizer_state) / 8);
   step.optimizer_state_type = recipe.optimizer_state;
-  step.optimizer_state = {state_tensors(options.optimizer) * elements * bits_of(recipe.optimizer_state) / 8};
 
   auto append = [&](OpKind kind, Phase phase, std::string_view label, Attributes attributes, std::span<const TensorId> inputs = {},
                     std::span<const TensorId> outputs = {}) {
@@ -113,16 +109,19 @@ void append_loss_scaler_and_optimizer(StepGraph& step, const PrecisionRecipe& re
   }
 
   switch (options.optimizer_impl) {
-    case OptimizerImpl::fused:
+    case OptimizerImpl::fused: {  // reads parameter, gradient and states once and writes all but the gradient
+      const int states = static_cast<int>(state_tensors(options.optimizer));
       append(OpKind::multi_tensor, Phase::optimizer, "fused",
-             MultiTensorAttributes{tensors, elements, multi_tensor_launches(sizes, 4), fused_passes(options.optimizer) * bytes});
+             MultiTensorAttributes{tensors, elements, multi_tensor_launches(sizes, 4), 3 * bytes + 2 * states * state_bytes});
       break;
+    }
     case OptimizerImpl::foreach_: {
       TensorId temporary;
       for (const ForeachCall& call : foreach_calls(options.optimizer)) {
-        MultiTensorAttributes attributes{tensors, elements, multi_tensor_launches(sizes, call.depth, call.scalar_list), call.passes * bytes};
+        MultiTensorAttributes attributes{tensors, elements, multi_tensor_launches(sizes, call.depth, call.scalar_list),
+                                         call.parameter_passes * bytes + call.state_passes * state_bytes};
         if (call.makes_temporary) {
-          temporary = graph.add_tensor({.shape = {elements}, .dtype = dtype});
+          temporary = graph.add_tensor({.shape = {elements}, .dtype = recipe.optimizer_state});
           append(OpKind::multi_tensor, Phase::optimizer, call.name, attributes, {}, std::array{temporary});
         } else if (call.uses_temporary) {
           append(OpKind::multi_tensor, Phase::optimizer, call.name, attributes, std::array{temporary});
@@ -132,9 +131,10 @@ void append_loss_scaler_and_optimizer(StepGraph& step, const PrecisionRecipe& re
       }
       break;
     }
-    case OptimizerImpl::for_loop:  // the same terms, one launch per tensor and term
+    case OptimizerImpl::for_loop:  // the same terms, one ordinary operator per tensor and term
       for (const ForeachCall& call : foreach_calls(options.optimizer))
-        append(OpKind::multi_tensor, Phase::optimizer, call.name, MultiTensorAttributes{tensors, elements, tensors, call.passes * bytes});
+        append(OpKind::multi_tensor, Phase::optimizer, call.name,
+               MultiTensorAttributes{tensors, elements, tensors, call.parameter_passes * bytes + call.state_passes * state_bytes, true});
       break;
   }
   if (recipe.loss_scaling) {

@@ -11,7 +11,7 @@ void append_loss_scaler_and_optimizer(StepGraph& step, const PrecisionRecipe& re
 // Launches that PyTorch's multi_tensor_apply needs for a list of tensors when each call reads `depth` lists.
 std::int64_t multi_tensor_launches(const std::vector<std::int64_t>& elements, int depth, bool scalar_list = false);
 
-// Bytes of optimizer state kept per parameter element.
+// Tensors of optimizer state kept per parameter.
 std::int64_t state_tensors(OptimizerKind kind);
 
 }  // namespace precog

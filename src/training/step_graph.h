@@ -13,15 +13,13 @@ namespace precog {
 
 struct ParameterGradient {
   TensorId parameter, gradient;
-  OpId made_by;  // the backward operator after which the gradient is complete
+  OpId made_by;  // the operator after which the gradient is complete, accumulation included
 };
 
 struct StepGraph {
   Graph graph;
   std::vector<ParameterGradient> gradients;  // in the order in which backward completes them
-  Bytes optimizer_state;                     // held for the whole run
   DType optimizer_state_type = DType::fp32;
-  Flops model_flops;                         // matrix products of forward and backward, one micro-batch, no recompute
 };
 
 StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options);

@@ -9,11 +9,6 @@
 namespace precog {
 namespace {
 
-bool is_matrix_work(OpKind kind) {
-  const Family family = definition(kind).family;
-  return family == Family::gemm || family == Family::convolution || family == Family::attention;
-}
-
 // Walks the forward operators backwards and lets each write its gradient.
 class Autograd : public GradientContext::Sink {
  public:
@@ -161,6 +156,27 @@ class Autograd : public GradientContext::Sink {
   std::int16_t block_ = -1;
 };
 
+// From the second micro-batch on, each gradient is added to what is there as soon as it is complete.
+void accumulate_gradients(StepGraph& step) {
+  Graph& graph = step.graph;
+  const Store<OpId, Op> before = std::move(graph.ops);
+  graph.ops = {};
+  graph.ops.reserve(before.size() + step.gradients.size());
+  std::vector<std::vector<std::size_t>> completed(before.size());
+  for (std::size_t i = 0; i < step.gradients.size(); ++i) completed[step.gradients[i].made_by.index()].push_back(i);
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    graph.ops.add(before[before.id_at(i)]);
+    for (std::size_t gradient : completed[i]) {
+      ParameterGradient& g = step.gradients[gradient];
+      Op op;
+      op.kind = OpKind::accumulate_gradient;
+      op.phase = Phase::accumulate;
+      op.math = graph.tensors[g.gradient].dtype;
+      g.made_by = graph.add_op(op, std::array{g.gradient}, {});
+    }
+  }
+}
+
 }  // namespace
 
 StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options) {
@@ -170,17 +186,7 @@ StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const Training
   step.graph = autograd.take();
   step.gradients = autograd.take_gradients();
   for (const ParameterGradient& g : step.gradients) step.graph.tensors[g.gradient].role = Role::gradient;
-  for (const Op& op : step.graph.ops)
-    if (op.phase != Phase::recompute && is_matrix_work(op.kind)) step.model_flops += work_of(step.graph, op).flops;
-  if (options.micro_batches > 1) {
-    for (const ParameterGradient& g : step.gradients) {
-      Op op;
-      op.kind = OpKind::accumulate_gradient;
-      op.phase = Phase::accumulate;
-      op.math = step.graph.tensors[g.gradient].dtype;
-      step.graph.add_op(op, std::array{g.gradient, g.gradient}, std::array{g.gradient});
-    }
-  }
+  if (options.micro_batches > 1) accumulate_gradients(step);
   append_loss_scaler_and_optimizer(step, recipe, options);
   return step;
 }

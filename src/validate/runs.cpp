@@ -52,6 +52,7 @@ std::optional<MeasuredRun> read_run(const Json& json, std::size_t line, std::str
   run.step_s = positive(*measured, "step_s", reason);
   run.gpu_busy_s = positive(*measured, "gpu_busy_s", reason);
   run.peak_bytes = positive(*measured, "peak_bytes", reason);
+  run.kernels = positive(*measured, "kernels", reason);
   if (reason.empty() && !run.oom && !run.step_s) reason = "measured.step_s is missing (or \"oom\": true)";
   if (!reason.empty()) return std::nullopt;
   return run;
@@ -79,6 +80,7 @@ constexpr ColumnPlace kColumns[] = {{"id", "/id"},
                                     {"step_s", "/measured/step_s"},
                                     {"peak_bytes", "/measured/peak_bytes"},
                                     {"gpu_busy_s", "/measured/gpu_busy_s"},
+                                    {"kernels", "/measured/kernels"},
                                     {"oom", "/measured/oom"},
                                     {"model", "/request/model"},
                                     {"batch", "/request/batch"},

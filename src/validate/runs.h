@@ -14,7 +14,7 @@ struct MeasuredRun {
   std::string id, source;
   std::size_t line = 0;  // of the file, from 1
   Json request;
-  std::optional<double> step_s, gpu_busy_s, peak_bytes;
+  std::optional<double> step_s, gpu_busy_s, peak_bytes, kernels;
   bool oom = false;  // the run ran out of memory: it has no step
 };
 

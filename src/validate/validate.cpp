@@ -220,7 +220,7 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
   out.unpredicted = file.unreadable;
   out.warnings = file.warnings;
   std::vector<Pair> pairs = predict_all(file.runs, predictor, options);
-  Group overall, memory, busy;
+  Group overall, memory, busy, kernels;
   overall.rows = file.rows();
   std::map<std::string, Group> groups;
   for (const Pair& pair : pairs) {
@@ -237,6 +237,7 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
     ValidatedRun row{run.id, run.step_s, {}, {}, run.peak_bytes, {}};
     memory.rows += run.peak_bytes.has_value();
     busy.rows += run.gpu_busy_s.has_value();
+    kernels.rows += run.kernels.has_value();
     if (!pair.report) {
       out.unpredicted.push_back({run.id, pair.reason});
       out.runs.push_back(row);
@@ -261,6 +262,10 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
         ++busy.predicted;
         busy.errors.add(per_cent(report.gpu_busy.value, *run.gpu_busy_s));
       }
+      if (run.kernels) {
+        ++kernels.predicted;
+        kernels.errors.add(per_cent(static_cast<double>(report.kernels), *run.kernels));
+      }
       if (run.peak_bytes) {
         ++memory.predicted;
         memory.errors.add(per_cent(*row.predicted_peak_bytes, *run.peak_bytes));
@@ -271,6 +276,7 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
   out.overall = summary(overall);
   out.memory = summary(memory);
   out.gpu_busy = summary(busy);
+  out.kernels = summary(kernels);
   out.by = options.by;
   for (const auto& [name, group] : groups) out.groups[name] = {summary(group), group.by, group.value};
   out.speedups = speedups(pairs);

@@ -55,7 +55,7 @@ struct ValidationReport {
   std::map<std::string, SpeedupSummary> speedups;  // "fp32->amp-bf16"
   std::vector<UnreadableRun> unpredicted;
   std::vector<ValidatedRun> runs;
-  ErrorSummary memory, gpu_busy;  // of peak_bytes and gpu_busy_s, where measured
+  ErrorSummary memory, gpu_busy, kernels;  // of peak_bytes, gpu_busy_s and kernels, where measured
   Count interval;                 // measured steps inside the predicted 80% interval
   Count fits;                     // runs that ran, predicted to fit
   Count oom;                      // runs that ran out of memory, predicted not to fit

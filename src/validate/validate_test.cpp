@@ -17,6 +17,7 @@ Result<Report> predicted_as_asked(const Json& request, const std::string& where)
   report.step_low = report.step * 0.95;
   report.step_high = report.step * 1.05;
   report.gpu_busy = report.step;
+  report.kernels = 110;
   report.memory.peak = {request.value("peak", std::int64_t{1})};
   report.memory.fits = request.value("fits", true);
   return report;
@@ -113,6 +114,21 @@ TEST_CASE("RunningOutOfMemoryIsCountedByItself") {
   std::string text = to_text(report, {});
   CHECK(text.find("runs  predicted  OOM") != std::string::npos);
   CHECK(text.find("Ran out of memory, as predicted: 1 of 2.") != std::string::npos);
+}
+
+TEST_CASE("KernelsAreComparedWhereMeasured") {
+  RunsFile file = parse_runs_jsonl(
+      "{\"id\": \"a\", \"request\": {\"step\": 1}, \"measured\": {\"step_s\": 1, \"kernels\": 100}}\n"
+      "{\"id\": \"b\", \"request\": {\"step\": 1}, \"measured\": {\"step_s\": 1, \"kernels\": 220}}\n"
+      "{\"id\": \"c\", \"request\": {\"step\": 1}, \"measured\": {\"step_s\": 1}}\n");
+  ValidationReport report = validate_runs(file, predicted_as_asked, {});
+  CHECK(report.kernels.rows == 2);
+  CHECK(*report.kernels.mape == doctest::Approx(30));
+  CHECK(*report.kernels.bias == doctest::Approx(-20));
+  CHECK(to_json(report)["kernels"]["predicted"] == 2);
+  CHECK(to_text(report, {}).find("  kernels ") != std::string::npos);
+  RunsFile csv = parse_runs_csv("model,step_s,kernels\ngpt2,1,3\n");
+  CHECK(*csv.runs.at(0).kernels == doctest::Approx(3));
 }
 
 TEST_CASE("RegimesFollowTheBusyShare") {

@@ -54,6 +54,7 @@ Json to_json(const ValidationReport& report) {
     out["speedups"][name] = {{"pairs", s.pairs}, {"median", s.median}, {"p95", s.p95}, {"bias", s.bias}};
   out["memory"] = to_json(report.memory);
   out["gpu_busy"] = to_json(report.gpu_busy);
+  out["kernels"] = to_json(report.kernels);
   out["interval"] = {{"rows", report.interval.rows},
                      {"inside", report.interval.right},
                      {"coverage", report.interval.rows ? Json(100.0 * static_cast<double>(report.interval.right) /
@@ -89,8 +90,9 @@ std::string to_text(const ValidationReport& report, const Style& style) {
     for (const auto& [name, group] : report.groups)
       if (group.by == by) table.add(error_row("  " + group.value, group, oom, Ink::plain));
   }
-  if (report.gpu_busy.rows || report.memory.rows) table.add(heading_row("other measured figures", oom));
+  if (report.gpu_busy.rows || report.kernels.rows || report.memory.rows) table.add(heading_row("other measured figures", oom));
   if (report.gpu_busy.rows) table.add(error_row("  gpu_busy_s", report.gpu_busy, oom, Ink::plain));
+  if (report.kernels.rows) table.add(error_row("  kernels", report.kernels, oom, Ink::plain));
   if (report.memory.rows) table.add(error_row("  peak_bytes", report.memory, oom, Ink::plain));
   out += table.text(style);
   if (oom)
