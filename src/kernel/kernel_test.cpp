@@ -56,3 +56,16 @@ TEST_CASE("TheReadBackMakesTheHostWait") {
   for (const Call& call : program_of(two_layers(), amp(DType::fp16), MemoryFormat::contiguous).calls) waits += call.waits_for_gpu ? 1 : 0;
   CHECK(waits == 1);
 }
+
+TEST_CASE("GroupedProductsAreOneKernelInBf16OnHopperAndALoopElsewhere") {
+  auto grouped = [](DType dtype, const char* capability) {
+    GraphBuilder b;
+    TensorId x = b.grouped_linear(b.input("x", {64, 32}), b.parameter("experts", {8, 16, 32}), 8);
+    b.cross_entropy(x, b.input("t", {64}, DType::int64));
+    const KernelProgram program = program_of(std::move(b).finish(), uniform(dtype), MemoryFormat::contiguous, gpu(capability));
+    return std::pair{program.kernels.front().launches, program.calls.front().waits_for_gpu};
+  };
+  CHECK(grouped(DType::bf16, "9.0") == std::pair{1, false});
+  CHECK(grouped(DType::fp32, "9.0") == std::pair{8, true});
+  CHECK(grouped(DType::bf16, "8.0") == std::pair{8, true});
+}

@@ -153,6 +153,16 @@ class Lowering {
 
   void lower_gemm(const Op& op) {
     const auto& a = std::get<GemmAttributes>(op.attributes);
+    // torch._grouped_mm has one kernel for bf16 on Hopper and data-centre Blackwell; elsewhere it reads the group sizes back
+    // to the host and calls one product per group.
+    const bool grouped = op.kind == OpKind::grouped_linear || op.kind == OpKind::grouped_mm;
+    const bool one_kernel = op.math == DType::bf16 && gpu_.capability() >= 90 && gpu_.capability() < 110;
+    if (grouped && !one_kernel) {
+      Kernel& kernel = put("mm", op, GemmShape{1, a.m, a.n, a.k, a.transposed_a}, work_of(graph_, op));
+      kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, a.batch));
+      call_.waits_for_gpu = true;
+      return;
+    }
     put(name_of(op), op, GemmShape{a.batch, a.m, a.n, a.k, a.transposed_a}, work_of(graph_, op));
   }
 

@@ -37,11 +37,11 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
     case Phase::forward:
     case Phase::recompute: {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
-      return cast && cast->by_autocast ? host_.autocast_cast : forward_[kind];
+      return (cast && cast->by_autocast ? host_.autocast_cast : forward_[kind]) + loop_of_products(call, program);
     }
     case Phase::backward:
     case Phase::accumulate:
-    case Phase::gradient_sync: return backward_[kind];
+    case Phase::gradient_sync: return backward_[kind] + loop_of_products(call, program);
     case Phase::loss_scaling:
     case Phase::optimizer: {
       std::int64_t launches = 0;
@@ -52,6 +52,12 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
     }
   }
   return {};
+}
+
+// A grouped product without a kernel of its own issues one product per group, from inside the framework.
+Seconds HostTimes::loop_of_products(const Call& call, const KernelProgram& program) const {
+  if (call.family != Family::gemm || call.kernel_count == 0) return {};
+  return backward_[static_cast<std::size_t>(OpKind::mm)] * static_cast<double>(program.kernels[call.first_kernel].launches - 1);
 }
 
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,

@@ -41,6 +41,8 @@ class HostTimes {
   Seconds operator()(const Call& call, const KernelProgram& program, const Graph& graph) const;
 
  private:
+  Seconds loop_of_products(const Call& call, const KernelProgram& program) const;
+
   static constexpr std::size_t kKinds = static_cast<std::size_t>(OpKind::kCount);
   const HostSpec& host_;
   std::array<Seconds, kKinds> forward_, backward_;
