@@ -33,9 +33,18 @@ OpId Graph::add_op(Op op, std::span<const TensorId> inputs, std::span<const Tens
   op.input_count = static_cast<std::uint8_t>(inputs.size());
   op.output_count = static_cast<std::uint8_t>(outputs.size());
   // The spans may point into edges_ itself (a pass copying one of its own operators), which moves as it grows.
-  std::array<TensorId, 512> operands;
-  auto end = std::copy(outputs.begin(), outputs.end(), std::copy(inputs.begin(), inputs.end(), operands.begin()));
-  edges_.insert(edges_.end(), operands.begin(), end);
+  const std::size_t count = inputs.size() + outputs.size();
+  if (edges_.size() + count > edges_.capacity()) {
+    std::vector<TensorId> larger;
+    larger.reserve(2 * (edges_.size() + count));
+    larger.insert(larger.end(), edges_.begin(), edges_.end());
+    larger.insert(larger.end(), inputs.begin(), inputs.end());
+    larger.insert(larger.end(), outputs.begin(), outputs.end());
+    edges_ = std::move(larger);
+  } else {
+    for (TensorId id : inputs) edges_.push_back(id);
+    for (TensorId id : outputs) edges_.push_back(id);
+  }
   return ops.add(op);
 }
 

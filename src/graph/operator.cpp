@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 namespace precog {
 
@@ -12,6 +13,18 @@ const OperatorDefinition& definition(OpKind kind) {
 #undef PRECOG_OPERATOR
   };
   return kTable[static_cast<std::size_t>(kind)];
+}
+
+OpKind arithmetic_of(const Graph& graph, const Op& op) {
+  if (op.kind != OpKind::pointwise_backward || !op.label.valid()) return op.kind;
+  static const std::unordered_map<std::string_view, OpKind> kByName = [] {
+    std::unordered_map<std::string_view, OpKind> out;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(OpKind::kCount); ++i)
+      out.emplace(to_text(static_cast<OpKind>(i)), static_cast<OpKind>(i));
+    return out;
+  }();
+  const auto forward = kByName.find(graph.name(op.label));
+  return forward == kByName.end() ? op.kind : forward->second;
 }
 
 std::string_view to_text(Family family) {

@@ -35,9 +35,12 @@ struct OperatorDefinition {
   Autocast autocast = Autocast::none;
   Work (*work)(const Graph&, const Op&) = nullptr;   // default: read every input, write every output, one flop each
   void (*gradient)(GradientContext&) = nullptr;      // default: none, nothing flows back
+  bool transcendental = false;                       // pointwise: an exponential or the like, slower than moving its operands
 };
 
 const OperatorDefinition& definition(OpKind kind);
+// The operator whose arithmetic this is: itself, or for a generic backward kernel the forward operator it is named after.
+OpKind arithmetic_of(const Graph& graph, const Op& op);
 Work work_of(const Graph& graph, const Op& op);
 std::string_view to_text(Family family);
 // Tensor-core work: matrix products, convolutions, attention.

@@ -8,6 +8,9 @@ namespace {
 OperatorDefinition pointwise(void (*gradient)(GradientContext&), Autocast autocast = Autocast::none) {
   return {Family::pointwise, autocast, nullptr, gradient};
 }
+OperatorDefinition transcendental(void (*gradient)(GradientContext&)) {
+  return {Family::pointwise, Autocast::none, nullptr, gradient, true};
+}
 
 Shape shape_of(GradientContext& c, TensorId id) { return c.tensor(id).shape; }
 DType dtype_of(GradientContext& c, TensorId id) { return c.tensor(id).dtype; }
@@ -100,10 +103,10 @@ void cast_gradient(GradientContext& c) {
 
 OperatorDefinition define_relu() { return pointwise(from_output); }
 OperatorDefinition define_hardtanh() { return pointwise(from_input); }
-OperatorDefinition define_gelu() { return pointwise(from_input); }
-OperatorDefinition define_silu() { return pointwise(from_input); }
-OperatorDefinition define_tanh() { return pointwise(from_output); }
-OperatorDefinition define_sigmoid() { return pointwise(from_output); }
+OperatorDefinition define_gelu() { return transcendental(from_input); }
+OperatorDefinition define_silu() { return transcendental(from_input); }
+OperatorDefinition define_tanh() { return transcendental(from_output); }
+OperatorDefinition define_sigmoid() { return transcendental(from_output); }
 OperatorDefinition define_neg() { return pointwise(neg_gradient); }
 OperatorDefinition define_exp() { return pointwise(exp_gradient, Autocast::fp32); }
 OperatorDefinition define_rsqrt() { return pointwise(rsqrt_gradient, Autocast::fp32); }

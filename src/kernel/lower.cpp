@@ -96,6 +96,10 @@ class Lowering {
         }
         return;
       case Family::pointwise: {
+        if (op.output_count == 0) {  // adds to what is there already
+          memory(name_of(op), op, MemoryPattern::pointwise);
+          return;
+        }
         // A kernel that mixes types is the slower, unrolled one: its input type is its narrowest large operand's.
         Kernel& kernel = memory(name_of(op), op, pointwise_pattern(op));
         for (TensorId id : graph_.inputs(op)) {
@@ -143,9 +147,9 @@ class Lowering {
   }
 
   MemoryPattern pointwise_pattern(const Op& op) const {
-    const std::string_view label = op.label.valid() ? graph_.name(op.label) : to_text(op.kind);
-    if (label == "dropout") return MemoryPattern::dropout;
-    if (label == "gelu" || label == "silu" || label == "tanh" || label == "sigmoid") return MemoryPattern::activation;
+    const OpKind arithmetic = arithmetic_of(graph_, op);
+    if (arithmetic == OpKind::dropout) return MemoryPattern::dropout;
+    if (definition(arithmetic).transcendental) return MemoryPattern::activation;
     for (TensorId id : graph_.inputs(op))
       if (graph_.tensors[id].shape.elements() < out(op).shape.elements()) return MemoryPattern::broadcast;
     return MemoryPattern::pointwise;

@@ -100,6 +100,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   std::deque<InFlight> in_flight;
   std::int64_t launched = 0;
   std::int32_t last_compute = -1, last_collective_task = -1;
+  Picoseconds views = 0;
 
   auto add = [&](Resource resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
     schedule.labels.push_back(label);
@@ -115,27 +116,30 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
         const Call& call = program.calls[i];
         if (once_per_step(call.phase) && !last_micro) continue;
         if (call.phase == Phase::accumulate && micro == 0) continue;
+        if (call.kernel_count == 0) {  // a view: its issue is part of the next call's
+          views += host_ps[i];
+          continue;
+        }
         const TaskLabel label{static_cast<std::int32_t>(i), step, static_cast<std::int16_t>(micro)};
         std::int32_t room = -1;
         while (!in_flight.empty() && launched + launches[i] - in_flight.front().launched_by > kLaunchQueue) {
           room = in_flight.front().task;
           in_flight.pop_front();
         }
-        const std::int32_t issued = add(kHost, host_ps[i], {room}, label);
+        const std::int32_t issued = add(kHost, host_ps[i] + views, {room}, label);
+        views = 0;
         std::int32_t ran = issued;
-        if (call.kernel_count > 0) {
-          if (call.collective) {
-            ran = add(kCommunication, gpu_ps[i], {issued, last_compute}, label);
-            last_collective_task = ran;
-          } else {
-            // What comes back from buckets waits for the last collective; so does all that follows on the stream.
-            const bool waits = last_collective < calls && i > last_collective;
-            ran = add(kCompute, gpu_ps[i], {issued, waits ? last_collective_task : -1}, label);
-            last_compute = ran;
-          }
-          launched += launches[i];
-          in_flight.push_back({ran, launched});
+        if (call.collective) {
+          ran = add(kCommunication, gpu_ps[i], {issued, last_compute}, label);
+          last_collective_task = ran;
+        } else {
+          // What comes back from buckets waits for the last collective; so does all that follows on the stream.
+          const bool waits = last_collective < calls && i > last_collective;
+          ran = add(kCompute, gpu_ps[i], {issued, waits ? last_collective_task : -1}, label);
+          last_compute = ran;
         }
+        launched += launches[i];
+        in_flight.push_back({ran, launched});
         if (call.waits_for_gpu) add(kHost, picoseconds(host.synchronise), {ran}, label);
         if (step + 1 == kSteps && call.phase <= Phase::accumulate && !call.collective) last_of_this = last_compute;
       }
