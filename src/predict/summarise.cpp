@@ -117,7 +117,10 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.memory = memory;
 
   // Busy time by what it was spent on.
-  std::map<std::string, std::map<CostSource, Seconds>> sources;
+  constexpr std::size_t kFamilies = static_cast<std::size_t>(Family::host) + 1, kSources = static_cast<std::size_t>(CostSource::estimate) + 1;
+  std::array<std::array<Seconds, kSources>, kFamilies> sources{};
+  std::array<Seconds, kFamilies> by_family{};
+  std::array<Seconds, kDTypeCount> by_type{};
   std::array<double, kDTypeCount> matrix_flops{};
   Seconds compute_bound{}, memory_bound{}, estimated{};
   double kernels = 0;
@@ -127,14 +130,14 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
       const Kernel& kernel = program.kernels[call.first_kernel + i];
       const KernelCost& cost = costs[call.first_kernel + i];
       const Seconds spent = cost.total * times;
-      const std::string family(to_text(call.family == Family::host ? Family::copy : call.family));  // a read-back is a copy
-      sources[family][cost.source] += spent;
+      const auto family = static_cast<std::size_t>(call.family == Family::host ? Family::copy : call.family);  // a read-back is a copy
+      sources[family][static_cast<std::size_t>(cost.source)] += spent;
       kernels += times * kernel.launches;
       if (call.collective) continue;
       report.gpu_busy += spent;
       report.breakdown.between_kernels += gap * (times * kernel.launches);
-      report.by_op_class[family] += spent;
-      report.by_dtype[std::string(to_text(kernel.math))] += spent;
+      by_family[family] += spent;
+      by_type[static_cast<std::size_t>(kernel.math)] += spent;
       (cost.bound == Bound::compute ? compute_bound : memory_bound) += spent;
       if (cost.source == CostSource::estimate || cost.source == CostSource::scaled) estimated += spent;
       if (call.family == Family::cast) report.breakdown.casts += spent;
@@ -148,6 +151,10 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
     }
   }
   report.kernels = static_cast<std::int64_t>(kernels);
+  for (std::size_t i = 0; i < kFamilies; ++i)
+    if (by_family[i].value > 0) report.by_op_class[std::string(to_text(static_cast<Family>(i)))] = by_family[i];
+  for (std::size_t i = 0; i < kDTypeCount; ++i)
+    if (by_type[i].value > 0) report.by_dtype[std::string(to_text(static_cast<DType>(i)))] = by_type[i];
 
   const SteadyStep steady = steady_step(schedule, timeline);
   const double missing = static_cast<double>(report.micro_batches - schedule.micro_batches_laid_out);
@@ -207,12 +214,14 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
     if (report.price_usd_per_gpu_hour) report.cost_usd = report.total->value / 3600 * report.gpus * *report.price_usd_per_gpu_hour;
   }
 
-  for (const auto& [family, by_source] : sources)
-    for (const auto& [source, spent] : by_source) {
-      const bool collective = family == to_text(Family::collective);
-      report.provenance.push_back({family, std::string(to_text(source)), collective && request.cluster.nodes() > 1
-                                       ? fmt::format("data/networks/{}.json", request.cluster.network.name)
-                                       : std::string("data/profiles/datasheet.json"),
+  for (std::size_t family = 0; family < kFamilies; ++family)
+    for (std::size_t source = 0; source < kSources; ++source) {
+      const Seconds spent = sources[family][source];
+      if (spent.value <= 0) continue;
+      const bool collective = static_cast<Family>(family) == Family::collective;
+      report.provenance.push_back({std::string(to_text(static_cast<Family>(family))), std::string(to_text(static_cast<CostSource>(source))),
+                                   collective && request.cluster.nodes() > 1 ? fmt::format("data/networks/{}.json", request.cluster.network.name)
+                                                                             : std::string("data/profiles/datasheet.json"),
                                    collective ? request.cluster.system : request.gpu->architecture,
                                    collective ? network_share : report.gpu_busy.value > 0 ? spent / report.gpu_busy : 0});
     }
