@@ -85,13 +85,13 @@ void read_convolution(Leaves leaves, ConvCoefficients& conv) {
   }
   leaves.read("indexing_overhead", conv.indexing_overhead);
   leaves.read("winograd_channels_exponent", conv.winograd_channels_exponent, 0, 4);
-  leaves.read("winograd_work", conv.winograd_work, 0, 1e9);
-  leaves.read("winograd_gradient_size", conv.winograd_gradient_size, 0, 1e6);
   leaves.read("thin_weight_gradient_factor", conv.thin_weight_gradient_factor, 0.001, 10);
   leaves.read("few_channels_rate", conv.few_channels_rate, 0.001, 10);
   leaves.read("strided_gradient_factor", conv.strided_gradient_factor, 0.001, 10);
   leaves.read("tf32_pointwise_factor", conv.tf32_pointwise_factor, 0.001, 10);
-  conv.source = leaves.source();
+  conv.source = leaves.source();  // of the rates; where cuDNN changes algorithm is an estimate everywhere
+  leaves.read("winograd_work", conv.winograd_work, 0, 1e9);
+  leaves.read("winograd_gradient_size", conv.winograd_gradient_size, 0, 1e6);
   leaves.done();
 }
 

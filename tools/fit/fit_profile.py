@@ -192,6 +192,10 @@ def main():
         conv = convs.get(arch) or convs.get(donor) or convs["hopper"]
         source = f"conv_{arch}" if arch in convs else estimate(donor if donor in convs else "hopper")
         entry["convolution"] = {n: group(v, source) if isinstance(v, dict) else leaf(v, source, "us" if n in SECONDS else None) for n, v in conv.items()}
+        chosen = note("estimate_winograd_choice", "estimate: where cuDNN 9 was seen to change algorithm on H200, read off the timings by eye; it has exceptions")
+        for name in ("winograd_work", "winograd_gradient_size"):
+            if arch == "hopper":
+                entry["convolution"][name]["source"] = chosen
         source = note("depthwise_hopper", f"fitted: {BOTH}") if arch == "hopper" else estimate("hopper")
         entry["depthwise"] = {layout: {d: group(v, source) for d, (v, _) in by.items()} for layout, by in depthwise.items()}
 
