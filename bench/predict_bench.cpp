@@ -28,10 +28,14 @@ const Catalog& catalog() {
 void run(benchmark::State& state, const char* text) {
   auto request = parse_request(Json::parse(text), catalog(), "bench");
   if (!request) return state.SkipWithError(request.error().text().c_str());
+  std::vector<double> stages(stage_names().size());
   for (auto _ : state) {
     auto prediction = predict(*request, catalog());
     benchmark::DoNotOptimize(prediction);
+    for (std::size_t i = 0; i < stages.size(); ++i) stages[i] += prediction->stage_times[i].value * 1e3;
   }
+  for (std::size_t i = 0; i < stages.size(); ++i)
+    state.counters[stage_names()[i] + "_ms"] = benchmark::Counter(stages[i], benchmark::Counter::kAvgIterations);
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   state.counters["peak_MB"] = static_cast<double>(usage.ru_maxrss) / 1024;

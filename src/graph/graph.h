@@ -45,6 +45,11 @@ struct Tensor {
 
 // When in the step an operator runs. Micro-batches repeat everything before gradient_sync.
 enum class Phase : std::uint8_t { forward, recompute, backward, accumulate, gradient_sync, loss_scaling, optimizer };
+// How often a phase runs in a step of so many micro-batches: its end once, accumulation in all but the first, the rest in each.
+constexpr std::int64_t runs_per_step(Phase phase, std::int64_t micro_batches) {
+  if (phase >= Phase::gradient_sync) return 1;
+  return phase == Phase::accumulate ? micro_batches - 1 : micro_batches;
+}
 
 // Matrix products are described by their own extents, whatever the rank of the tensors: out[m,n] += a[m,k] b[k,n].
 struct GemmAttributes {

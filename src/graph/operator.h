@@ -45,6 +45,8 @@ Work work_of(const Graph& graph, const Op& op);
 std::string_view to_text(Family family);
 // Tensor-core work: matrix products, convolutions, attention.
 bool is_matrix_work(OpKind kind);
+// x, weight -> y; each gradient of a convolution is as much again.
+Flops convolution_flops(const Shape& x, const Shape& y, const ConvAttributes& conv);
 // What a step must compute, by convention: each product of the forward graph, and again for each of its operands that
 // needs a gradient. Recomputation, and how an attention kernel does it, do not count; nor does the precision.
 Flops training_flops(const Graph& forward);

@@ -62,9 +62,7 @@ Work conv_work(const Graph& graph, const Op& op) {
   Work work;
   for (TensorId id : graph.inputs(op)) work.read += graph.bytes(id);
   for (TensorId id : graph.outputs(op)) work.written += graph.bytes(id);
-  const Shape& x = graph.tensors[graph.input(op, 0)].shape;
-  const Shape& y = graph.tensors[graph.output(op)].shape;
-  work.flops = {2.0 * static_cast<double>(y.elements()) * static_cast<double>(x[1] / a.groups * a.kernel_h * a.kernel_w)};
+  work.flops = convolution_flops(graph.tensors[graph.input(op, 0)].shape, graph.tensors[graph.output(op)].shape, a);
   return work;
 }
 
@@ -76,9 +74,7 @@ void conv_gradient(GradientContext& c) {
 // One convolution's worth of arithmetic for each of the input's and the weight's gradient that is asked for.
 Work conv_backward_work(const Graph& graph, const Op& op) {
   const auto& a = std::get<ConvAttributes>(op.attributes);
-  const Shape& y = graph.tensors[graph.input(op, 0)].shape;
-  const Shape& x = graph.tensors[graph.input(op, 1)].shape;
-  const double once = 2.0 * static_cast<double>(y.elements()) * static_cast<double>(x[1] / a.groups * a.kernel_h * a.kernel_w);
+  const Flops once = convolution_flops(graph.tensors[graph.input(op, 1)].shape, graph.tensors[graph.input(op, 0)].shape, a);
   Work work;
   int products = 0;
   for (TensorId id : graph.outputs(op)) {
@@ -86,7 +82,7 @@ Work conv_backward_work(const Graph& graph, const Op& op) {
     if (graph.tensors[id].shape.rank() == 4) ++products;
   }
   for (TensorId id : graph.inputs(op)) work.read += graph.bytes(id);
-  work.flops = {once * products};
+  work.flops = once * products;
   return work;
 }
 
@@ -118,6 +114,10 @@ void attention_gradient(GradientContext& c) {
 }
 
 }  // namespace
+
+Flops convolution_flops(const Shape& x, const Shape& y, const ConvAttributes& conv) {
+  return {2.0 * static_cast<double>(y.elements()) * static_cast<double>(x[1] / conv.groups * conv.kernel_h * conv.kernel_w)};
+}
 
 OperatorDefinition define_linear() { return {Family::gemm, Autocast::lower, gemm_work, linear_gradient}; }
 OperatorDefinition define_matmul() { return {Family::gemm, Autocast::lower, gemm_work, matmul_gradient}; }

@@ -189,9 +189,6 @@ class Lowering {
     return {direction, x[0], x[1], y[1], x[2], x[3], y[2], y[3], a.kernel_h, a.kernel_w, a.stride, a.groups,
             format_ == MemoryFormat::channels_last};
   }
-  static double conv_flops(const Shape& x, const Shape& y, const ConvAttributes& a) {
-    return 2.0 * static_cast<double>(y.elements()) * static_cast<double>(x[1] / a.groups * a.kernel_h * a.kernel_w);
-  }
   void transpose_of(const Op& op, const char* name, Bytes bytes) {
     memory(name, op, MemoryPattern::layout, bytes, bytes, 1, bytes.value * 8 / bits_of(op.math));
     call_.workspace += bytes;
@@ -202,7 +199,7 @@ class Lowering {
     const bool layout = transposes(op, a, in(op, 0).shape, ConvDirection::forward);
     if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
     put("conv2d", op, conv_shape(ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
-        {{conv_flops(in(op, 0).shape, out(op).shape, a)}, in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)});
+        {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)});
     if (layout) transpose_of(op, "nhwc_to_nchw", out_bytes(op));
     if (op.input_count > 2) memory("conv_bias", op, MemoryPattern::broadcast, out_bytes(op), out_bytes(op));
   }
@@ -214,7 +211,7 @@ class Lowering {
     for (std::size_t i = 0; i < op.output_count; ++i) {
       const Shape& result = out(op, i).shape;
       const bool layout = transposes(op, a, x, result == w ? ConvDirection::weight_gradient : ConvDirection::data_gradient);
-      const Work work{{conv_flops(x, y, a)}, {}, out_bytes(op, i)};
+      const Work work{convolution_flops(x, y, a), {}, out_bytes(op, i)};
       if (result == w && result.rank() == 4) {
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 1));

@@ -11,17 +11,6 @@
 namespace precog {
 namespace {
 
-// A phase that ends the step runs once; the others once per micro-batch, accumulation in all but the first.
-double repeats(Phase phase, std::int64_t micro_batches) {
-  switch (phase) {
-    case Phase::forward:
-    case Phase::recompute:
-    case Phase::backward: return static_cast<double>(micro_batches);
-    case Phase::accumulate: return static_cast<double>(micro_batches - 1);
-    default: return 1;
-  }
-}
-
 struct SteadyStep {
   Seconds length;
   Seconds exposed_collectives;  // the compute stream idle while the communication stream runs
@@ -115,6 +104,10 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.micro_batches = request.training.micro_batches;
   report.seq = request.inputs.seq;
   report.memory = memory;
+  if (memory.peak_op.valid()) {
+    const Op& at = step.graph.ops[memory.peak_op];
+    report.peak_at = fmt::format("{} {}{}{}", to_text(at.phase), to_text(at.kind), at.module.valid() ? " in " : "", step.graph.name(at.module));
+  }
 
   // Busy time by what it was spent on.
   constexpr std::size_t kFamilies = static_cast<std::size_t>(Family::host) + 1, kSources = static_cast<std::size_t>(CostSource::estimate) + 1;
@@ -125,7 +118,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   Seconds compute_bound{}, memory_bound{}, estimated{};
   double kernels = 0;
   for (const Call& call : program.calls) {
-    const double times = repeats(call.phase, report.micro_batches);
+    const auto times = static_cast<double>(runs_per_step(call.phase, report.micro_batches));
     for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
       const Kernel& kernel = program.kernels[call.first_kernel + i];
       const KernelCost& cost = costs[call.first_kernel + i];

@@ -75,6 +75,7 @@ Json to_json(const Report& report) {
   out["mfu_bf16"] = finite(report.mfu_bf16);
   out["tflops_per_gpu"] = finite(report.tflops_per_gpu);
   out["peak_bytes"] = report.memory.peak.value;
+  out["peak_at"] = report.peak_at;
   out["reserved_bytes"] = report.memory.reserved.value;
   out["device_bytes"] = report.memory.device.value;
   out["capacity_bytes"] = report.memory.capacity.value;

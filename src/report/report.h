@@ -54,6 +54,7 @@ struct Report {
   double cast_kernels = 0;
   std::vector<ProvenanceEntry> provenance;
   std::vector<std::string> warnings;
+  std::string peak_at;       // the operator that runs when memory peaks
   bool fp32_weights = true;  // the recipe keeps its parameters in fp32
   bool autocast = false;     // the recipe lets autocast decide per operator
 };

@@ -13,8 +13,6 @@ constexpr std::int64_t kLaunchQueue = 1024;
 constexpr int kSteps = 3;          // the first warms up the queues; the last two differ by one steady step
 constexpr std::int64_t kMicroBatches = 3;  // laid out in full; more repeat the second
 
-bool once_per_step(Phase phase) { return phase == Phase::gradient_sync || phase == Phase::loss_scaling || phase == Phase::optimizer; }
-
 }  // namespace
 
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
@@ -110,12 +108,11 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   for (std::int16_t step = 0; step < kSteps; ++step) {
     add(kHost, picoseconds(host.step), {}, {-1, step, 0});
     for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {
-      const bool last_micro = micro + 1 == schedule.micro_batches_laid_out;
       std::int32_t last_of_this = -1;
       for (std::size_t i = 0; i < calls; ++i) {
         const Call& call = program.calls[i];
-        if (once_per_step(call.phase) && !last_micro) continue;
-        if (call.phase == Phase::accumulate && micro == 0) continue;
+        // The end of the step runs with the last micro-batch, accumulation from the second on.
+        if (micro + runs_per_step(call.phase, schedule.micro_batches_laid_out) < schedule.micro_batches_laid_out) continue;
         if (call.kernel_count == 0) {  // a view: its issue is part of the next call's
           views += host_ps[i];
           continue;

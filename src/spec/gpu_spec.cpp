@@ -65,9 +65,7 @@ Result<GpuSpec> parse_gpu(const Json& json, const std::string& where) {
 
   JsonReader link = file.required_object("interconnect");
   std::string kind = link.required_text("kind");
-  if (kind == "nvlink") gpu.link = LinkKind::nvlink;
-  else if (kind == "xgmi") gpu.link = LinkKind::xgmi;
-  else if (kind != "pcie") link.problem("kind", "is '" + kind + "'; known: nvlink, pcie, xgmi");
+  if (kind != "nvlink" && kind != "xgmi" && kind != "pcie") link.problem("kind", "is '" + kind + "'; known: nvlink, pcie, xgmi");
   required(link, "bandwidth", gpu.link_bandwidth);
   link.reject_unknown_keys();
   JsonReader pcie = file.required_object("pcie");

@@ -22,8 +22,6 @@ class RateTable {
   std::array<FlopsPerSecond, kDTypeCount> rates_{};
 };
 
-enum class LinkKind { nvlink, pcie, xgmi };
-
 struct GpuSpec {
   std::string name, title, vendor, architecture, compute_capability;
   std::vector<std::string> aliases;
@@ -35,7 +33,6 @@ struct GpuSpec {
   Bytes l2;
   RateTable matrix;  // dense, fp32 accumulation; only what the hardware has a unit for
   RateTable vector;  // ordinary cores
-  LinkKind link = LinkKind::pcie;
   BytesPerSecond link_bandwidth;  // to its peers, one direction
   BytesPerSecond pcie_bandwidth;  // to its host, one direction
   std::string usual_system;
