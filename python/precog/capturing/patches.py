@@ -1,0 +1,107 @@
+"""What is changed in the framework while a model is followed, and undone after: the module that is running, regions that
+switch autocast off, and checkpointing (the request decides about recomputation, not the capture)."""
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import nn
+
+
+class ModuleTracker:
+    """Which module's code is running, by the names that the model gives them."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._stack: list[str] = []
+        self.path = ""
+        self._autocast: list[bool] = []
+        self.autocast_off = False
+
+    def name(self, modules: dict[str, nn.Module]) -> None:
+        for prefix, root in modules.items():
+            for path, module in root.named_modules(prefix=prefix):
+                self._names.setdefault(id(module), path)
+
+    def enter(self, module: nn.Module, *_: Any) -> None:
+        self._stack.append(self.path)
+        self.path = self._names.get(id(module), self.path)
+
+    def leave(self, module: nn.Module, *_: Any) -> None:
+        if self._stack:
+            self.path = self._stack.pop()
+
+    def enter_autocast(self, enabled: bool) -> None:
+        self._autocast.append(self.autocast_off)
+        self.autocast_off = not enabled
+
+    def leave_autocast(self) -> None:
+        if self._autocast:
+            self.autocast_off = self._autocast.pop()
+
+
+class _NoCheckpoint:
+    @staticmethod
+    def apply(function, preserve_rng_state, *args):
+        return function(*args)
+
+
+def _no_checkpoint_generator(function, *args, **kwargs):
+    yield
+
+
+@contextlib.contextmanager
+def patched_framework(recorder: Any) -> Iterator[None]:
+    tracker: ModuleTracker = recorder.modules
+    said: set[str] = set()
+
+    def note(sentence: str) -> None:
+        if sentence not in said and sentence not in recorder.notes:
+            said.add(sentence)
+            recorder.notes.append(sentence)
+
+    region = torch.amp.autocast_mode.autocast
+    checkpoint = torch.utils.checkpoint
+    saved = (region.__enter__, region.__exit__, checkpoint.CheckpointFunction,
+             getattr(checkpoint, "_checkpoint_without_reentrant_generator", None))
+
+    def enter(self):
+        tracker.enter_autocast(self._enabled)
+        if self._enabled:
+            note("an autocast region inside the model was ignored: the request's precision decides")
+        return self
+
+    def leave(self, *_):
+        tracker.leave_autocast()
+        return False
+
+    def generator(function, *args, **kwargs):
+        note("activation checkpointing inside the model was ignored: the request's recompute decides")
+        return _no_checkpoint_generator(function)
+
+    # A library that does less while it is traced would be captured doing less than it does in training.
+    tracing = [module for name, module in list(sys.modules.items())
+               if name.startswith("transformers") and callable(getattr(module, "__dict__", {}).get("is_tracing"))]
+    saved_tracing = [module.is_tracing for module in tracing]
+    for module in tracing:
+        module.is_tracing = lambda *_: False
+    hooks = [nn.modules.module.register_module_forward_pre_hook(tracker.enter),
+             nn.modules.module.register_module_forward_hook(tracker.leave, always_call=True)]
+    region.__enter__, region.__exit__ = enter, leave
+    checkpoint.CheckpointFunction = _NoCheckpoint
+    if saved[3] is not None:
+        checkpoint._checkpoint_without_reentrant_generator = generator
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, function in zip(tracing, saved_tracing):
+            module.is_tracing = function
+        region.__enter__, region.__exit__, checkpoint.CheckpointFunction = saved[:3]
+        if saved[3] is not None:
+            checkpoint._checkpoint_without_reentrant_generator = saved[3]
