@@ -2,10 +2,11 @@
 
 Each page is followed from top to bottom in a folder of its own that holds copies of data/ and src/. What the fences mean:
 
-  ```json PATH     (or jsonl, csv) writes the block to PATH in that folder
+  ```json PATH     (or jsonl, csv, python) writes the block to PATH in that folder
   ```diff          changes a file there: "--- PATH", then lines with ' ', '-', '+'; the old lines must occur exactly once.
                    "```diff mistake" is undone after the next console block
-  ```console       "$ precog ..." is run there; "# exit 2" after it is the exit code it must have (0 when not said).
+  ```console       "$ precog ..." or "$ python3 ..." is run there; "# exit 2" after it is the exit code it must have (0 when not
+                   said), "# needs torch" leaves it out where Python has no such module.
                    The lines below must occur in what it prints, one after the other; a line "..." skips any number of lines,
                    "..." inside a line any text. Times ("4.99 us") may be off by half, as coefficients are fitted anew;
                    nothing else may
@@ -13,6 +14,7 @@ Each page is followed from top to bottom in a folder of its own that holds copie
 Every other fence is for the reader only. `how_to_test.py --rewrite` writes the times as they are now into the pages.
 """
 
+import importlib.util
 import math
 import pathlib
 import re
@@ -24,6 +26,8 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python" / "tests"))
+from package_support import environment  # noqa: E402
 from program import BINARY, ROOT  # noqa: E402
 
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs" / "how_to").glob("*.md"))]
@@ -90,7 +94,7 @@ def find(quoted, printed, slack=SLACK):
 
 
 def commands(lines):
-    """(command, exit code, numbers of its quoted lines) of a console block; a command may go on after a backslash."""
+    """(command, exit code, numbers of its quoted lines, module it needs) of a console block; a command may go on after a backslash."""
     out, number = [], 0
     while number < len(lines):
         line = lines[number]
@@ -103,8 +107,8 @@ def commands(lines):
         first = number
         while number < len(lines) and not lines[number].startswith("$ "):
             number += 1
-        code = re.search(r"#\s*exit (\d+)\s*$", command)
-        out.append((shlex.split(command, comments=True), int(code.group(1)) if code else 0, range(first, number)))
+        code, needs = re.search(r"#\s*exit (\d+)\s*$", command), re.search(r"#\s*needs (\w+)", command)
+        out.append((shlex.split(command, comments=True), int(code.group(1)) if code else 0, range(first, number), needs and needs.group(1)))
     return out
 
 
@@ -147,8 +151,9 @@ class Folder:
         return target, before
 
     def run(self, command):
-        assert command[0] == "precog", f"only precog is run, not {command[0]}"
-        done = subprocess.run([str(BINARY), *command[1:]], cwd=self.path, capture_output=True, text=True, timeout=60)
+        assert command[0] in ("precog", "python3"), f"only precog and python3 are run, not {command[0]}"
+        program = str(BINARY) if command[0] == "precog" else sys.executable
+        done = subprocess.run([program, *command[1:]], cwd=self.path, capture_output=True, text=True, timeout=120, env=environment())
         return done.returncode, (done.stdout + done.stderr).split("\n")
 
 
@@ -159,14 +164,17 @@ def follow(page, folder, rewrite=False):
     undo, ran = None, 0
     for info, lines, begin in blocks(text):
         kind, _, name = info.partition(" ")
-        if kind in ("json", "jsonl", "csv") and name:
+        if kind in ("json", "jsonl", "csv", "python") and name:
             folder.write(name, lines)
         elif kind == "diff":
             undone = folder.apply(lines)
             if name == "mistake":
                 undo = undone
         elif kind == "console":
-            for command, code, quoted in commands(lines):
+            for command, code, quoted, needs in commands(lines):
+                if needs and importlib.util.find_spec(needs) is None:
+                    print(f"{page.name}: without {needs}, not followed: {shlex.join(command)}")
+                    continue
                 what = f"{page.name}, line {begin + quoted.start}: {shlex.join(command)}"
                 returned, printed = folder.run(command)
                 ran += 1

@@ -1,4 +1,5 @@
-"""Runs the tests that meet precog from outside: its program, its data files, its documents. Standard library only."""
+"""Runs the tests that meet precog from outside: its program, its data files, its documents, its Python package. Standard
+library only; what needs torch says that it skips where there is none."""
 
 import os
 import pathlib
@@ -6,7 +7,9 @@ import sys
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+FOLDERS = [ROOT / "tests", ROOT / "python" / "tests"]
+for folder in FOLDERS:
+    sys.path.insert(0, str(folder))
 
 
 class Result(unittest.TextTestResult):
@@ -31,7 +34,7 @@ class Result(unittest.TextTestResult):
 
 def main() -> int:
     os.chdir(ROOT)
-    suite = unittest.defaultTestLoader.discover(str(ROOT / "tests"), pattern="*_test.py")
+    suite = unittest.TestSuite(unittest.TestLoader().discover(str(folder), pattern="*_test.py") for folder in FOLDERS)
     result = unittest.TextTestRunner(verbosity=1, resultclass=Result).run(suite)
     for test, reason in result.skipped:
         print(f"skipped {test.id()}: {reason}")

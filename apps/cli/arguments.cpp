@@ -49,6 +49,13 @@ void add_job_flag(CLI::App& app, Arguments& arguments, const JobFlag& flag) {
     app.add_flag_callback(
            name, [&arguments, name] { arguments.flags[name] = "true"; }, flag.help)
         ->group(flag.group);
+  else if (flag.kind == ValueKind::list)
+    app.add_option_function<std::vector<std::string>>(
+           name, [&arguments, name](const std::vector<std::string>& values) { arguments.flags[name] = join(values, "\n"); }, flag.help)
+        ->type_name(flag.value)
+        ->group(flag.group)
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   else
     app.add_option_function<std::string>(
            name, [&arguments, name](const std::string& value) { arguments.flags[name] = value; }, flag.help)
@@ -194,9 +201,9 @@ void describe(CLI::App& app, Arguments& arguments) {
                               "  precog inspect bert-large --precision amp-bf16\n"
                               "  precog inspect gpt2 --diff fp32 amp-fp16\n"
                               "  precog inspect resnet50 --precision tf32 --gpu v100-pcie");
-  inspect.add_option("GRAPH", arguments.name, "a model (precog models)")->required()->type_name("");
+  inspect.add_option("GRAPH", arguments.name, "a model (precog models), or its file")->required()->type_name("");
   for (const JobFlag& flag : job_flags())
-    for (const char* used : {"--precision", "--batch", "--seq", "--src-seq", "--layers"})
+    for (const char* used : {"--precision", "--batch", "--seq", "--src-seq", "--layers", "--frozen"})
       if (flag.flag == std::string(used)) add_job_flag(inspect, arguments, flag);
   for (JobFlag flag : job_flags()) {
     if (flag.flag != std::string("--gpu")) continue;

@@ -20,9 +20,8 @@ Result<Decided> graph_in(const std::string& precision, const Arguments& argument
   PRECOG_TRY(json, request_json(arguments));
   json["precision"] = precision;
   json["allow_emulated"] = true;
-  if (!json.contains("batch")) json["batch"] = 1;
   if (!json.contains("cluster")) json["cluster"] = {{"gpu", kInspectedGpu}};
-  auto request = parse_request(json, context.catalog, request_name(arguments));
+  auto request = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments), /*default_batch=*/1);
   if (!request) {
     Error error = with_flag_names(request.error(), arguments);
     for (Problem& problem : error.problems)

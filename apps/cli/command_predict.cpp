@@ -23,7 +23,7 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
     if (arguments.json) return fail("--dump-after", "prints a stage as text; leave out --json");
   }
   PRECOG_TRY(json, request_json(arguments));
-  auto request = parse_request(json, context.catalog, request_name(arguments));
+  auto request = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments));
   if (!request) return tl::unexpected(with_flag_names(request.error(), arguments));
   auto predicted = predict(*request, context.catalog, arguments.dump_after);
   if (!predicted) return tl::unexpected(with_flag_names(predicted.error(), arguments));

@@ -39,7 +39,7 @@ Result<Output> run_validate(const Arguments& arguments, const Context& context) 
       if (done % 10 == 0 || done == all) fmt::print(stderr, "\r{} of {} runs predicted", done, all);
     };
   auto predictor = [&](const Json& json, const std::string& where) -> Result<Report> {
-    PRECOG_TRY(request, parse_request(json, context.catalog, where));
+    PRECOG_TRY(request, parse_request(json, context.catalog, where, std::filesystem::path(arguments.runs_file).parent_path()));
     PRECOG_TRY(prediction, predict(request, context.catalog));
     return std::move(prediction.report);
   };

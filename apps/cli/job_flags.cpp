@@ -16,7 +16,7 @@ constexpr const char* kPlan = "The plan";
 constexpr const char* kRun = "The run";
 
 constexpr JobFlag kJobFlags[] = {
-    {"--model", "/model", ValueKind::text, "NAME", kModel, "model (precog models)", "models"},
+    {"--model", "/model", ValueKind::text, "NAME|PATH", kModel, "model (precog models), or its file", "models"},
     {"--layers", "/layers", ValueKind::whole, "N", kModel, "another depth than the model's own", ""},
     {"--batch", "/batch", ValueKind::whole, "N", kModel, "samples per GPU and micro-batch", ""},
     {"--seq", "/seq", ValueKind::whole, "N", kModel, "sequence length", ""},
@@ -29,6 +29,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full", "none|selective|full"},
     {"--memory-format", "/memory_format", ValueKind::text, "NAME", kModel, "contiguous, channels_last", "contiguous|channels_last"},
     {"--attention", "/attention", ValueKind::text, "NAME", kModel, "sdpa, flash, eager", "sdpa|flash|eager"},
+    {"--frozen", "/frozen", ValueKind::list, "PATTERN", kModel, "parameters not trained (repeatable)", ""},
     {"--software", "/software", ValueKind::text, "NAME", kModel, "framework and library versions", ""},
     {"--gpu", "/cluster/gpu", ValueKind::text, "NAME", kHardware, "GPU (precog gpus)", "gpus"},
     {"--gpus", "/cluster/gpus", ValueKind::whole, "N", kHardware, "how many GPUs", ""},
@@ -74,6 +75,15 @@ Result<Json> flag_value(const JobFlag& flag, const std::string& text) {
     case ValueKind::truth:
       if (text == "true" || text == "false") return Json(text == "true");
       return fail(flag.flag, fmt::format("is '{}'; it takes no value, or true or false", shown(text)));
+    case ValueKind::list: {
+      Json list = Json::array();
+      for (std::size_t begin = 0; begin < text.size();) {  // joined by line ends where the command line was read
+        const std::size_t end = std::min(text.find('\n', begin), text.size());
+        list.push_back(text.substr(begin, end - begin));
+        begin = end + 1;
+      }
+      return list;
+    }
   }
   return Json(nullptr);
 }
@@ -116,6 +126,11 @@ Result<std::int64_t> whole_number(const std::string& text, const std::string& wh
 }
 
 std::string request_name(const Arguments& arguments) { return arguments.job_file.empty() ? "request" : arguments.job_file; }
+
+std::filesystem::path request_folder(const Arguments& arguments) {
+  if (arguments.job_file.empty() || given(arguments, "--model")) return {};
+  return std::filesystem::path(arguments.job_file).parent_path();
+}
 
 Result<Json> request_json(const Arguments& arguments) {
   Json request = Json::object();

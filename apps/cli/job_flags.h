@@ -2,6 +2,7 @@
 // read and what completes it. The job file is read first; flags override it.
 #pragma once
 
+#include <filesystem>
 #include <span>
 #include <string>
 
@@ -9,7 +10,7 @@
 
 namespace precog::cli {
 
-enum class ValueKind { text, whole, number, truth };
+enum class ValueKind { text, whole, number, truth, list };  // a list: the flag may be given several times
 
 struct JobFlag {
   const char* flag;     // "--gpus"
@@ -27,6 +28,8 @@ std::span<const JobFlag> job_flags();
 Result<Json> request_json(const Arguments& arguments);
 // What messages about the request call it.
 std::string request_name(const Arguments& arguments);
+// What paths in the request are relative to: the job file's folder, but for a --model of the command line.
+std::filesystem::path request_folder(const Arguments& arguments);
 // Problems of fields that a flag gave are put under the flag's name.
 Error with_flag_names(Error error, const Arguments& arguments);
 

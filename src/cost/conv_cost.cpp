@@ -48,7 +48,7 @@ double matrix_factor(const ConvShape& s, DType math, bool product, const ConvCoe
 
 ConvProblem conv_problem(const ConvShape& s, DType math, bool matrix, double few_channels, const ConvCoefficients& c) {
   const double groups = real(s.groups), in = real(s.in_channels) / groups, out = real(s.out_channels) / groups;
-  const double filter = real(s.kernel_h * s.kernel_w), stride = real(s.stride);
+  const double filter = real(s.kernel_h * s.kernel_w);
   const double x = real(s.batch * s.in_h * s.in_w), y = real(s.batch * s.out_h * s.out_w);
   const bool product = s.kernel_h * s.kernel_w == 1 && s.stride == 1;
   ConvProblem problem;
@@ -57,7 +57,7 @@ ConvProblem conv_problem(const ConvShape& s, DType math, bool matrix, double few
   switch (s.direction) {
     case ConvDirection::forward: gemm.m = y, gemm.n = out, gemm.k = in * filter; break;
     // A strided gradient has filter positions that meet no output; libraries skip them.
-    case ConvDirection::data_gradient: gemm.m = x, gemm.n = in, gemm.k = out * filter / (stride * stride); break;
+    case ConvDirection::data_gradient: gemm.m = x, gemm.n = in, gemm.k = out * filter / real(s.strides()); break;
     case ConvDirection::weight_gradient: gemm.m = out, gemm.n = in * filter, gemm.k = y; break;
   }
   gemm.k = std::max(1.0, gemm.k);

@@ -98,7 +98,7 @@ struct Costing {
   // One filter per channel: too little work per byte for tensor cores, whatever the arithmetic.
   KernelCost depthwise(const ConvShape& s, const DepthwiseCoefficients& c) const {
     // A strided data gradient tries every tap at every input, those that meet no output too.
-    const double tried = s.direction == ConvDirection::data_gradient ? static_cast<double>(s.stride * s.stride) : 1;
+    const double tried = s.direction == ConvDirection::data_gradient ? static_cast<double>(s.strides()) : 1;
     const Seconds compute{kernel.flops.value * tried / (gpu.vector[DType::fp32].value * c.vector_efficiency)};
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const Seconds launch = c.launch_floor * launches();
@@ -183,6 +183,7 @@ constexpr double kTf32Advantage = 4;
 KernelCost kernel_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& profile) {
   if (kernel.emulated) return emulated_cost(kernel, gpu, profile);
   KernelCost cost = std::visit(Costing{kernel, gpu, profile}, kernel.shape);
+  if (kernel.unknown) cost.source = CostSource::estimate;
   if (kernel.math == DType::tf32 && gpu.matrix[DType::tf32] < gpu.vector[DType::fp32] * kTf32Advantage) {
     Kernel plain = kernel;
     plain.math = DType::fp32;

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "frontend/text_blocks.h"
+
 namespace precog::zoo {
 
-TensorId grouped_experts(GraphBuilder& b, TensorId x, TensorId weights, TensorId indices, std::int64_t experts, std::int64_t intermediate) {
+TensorId grouped_experts(GraphBuilder& b, TensorId x, TensorId weights, TensorId indices, std::int64_t experts, std::int64_t intermediate,
+                         std::string_view act) {
   auto scope = b.module("experts");
   TensorId gate_up_weight = b.parameter("gate_up_proj", {experts, 2 * intermediate, b.shape(x)[1]});
   TensorId down_weight = b.parameter("down_proj", {experts, b.shape(x)[1], intermediate});
@@ -31,7 +34,7 @@ TensorId grouped_experts(GraphBuilder& b, TensorId x, TensorId weights, TensorId
     return b.masked_fill(out, unused);
   };
   auto halves = b.split(grouped(taken, gate_up_weight), -1, {intermediate, intermediate});
-  TensorId out = grouped(b.mul(b.silu(halves[0]), halves[1]), down_weight);
+  TensorId out = grouped(b.mul(activation(b, act, halves[0]), halves[1]), down_weight);
   out = b.mul(out, b.view(shares, {rows, 1}));
   TensorId back = b.integer_op({order, b.integer_op({}, {rows})}, {rows});  // inverse[order] = arange
   out = b.view(b.index_select(out, back, {rows, hidden}), {tokens, top_k, hidden});

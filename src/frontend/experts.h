@@ -2,11 +2,14 @@
 // products over all experts' weights, rows put back and summed. Routing is assumed even over the experts.
 #pragma once
 
+#include <string_view>
+
 #include "frontend/families.h"
 
 namespace precog::zoo {
 
 // x[tokens, hidden], weights and indices [tokens, top_k]; gate_up_proj and down_proj are made in the current module.
-TensorId grouped_experts(GraphBuilder& b, TensorId x, TensorId weights, TensorId indices, std::int64_t experts, std::int64_t intermediate);
+TensorId grouped_experts(GraphBuilder& b, TensorId x, TensorId weights, TensorId indices, std::int64_t experts, std::int64_t intermediate,
+                         std::string_view act = "silu");
 
 }  // namespace precog::zoo

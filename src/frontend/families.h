@@ -41,5 +41,8 @@ ModelFamily t5_family();
 ModelFamily llama_family();
 ModelFamily mixtral_family();
 ModelFamily deepseek_v3_family();
+ModelFamily phi_family();
+ModelFamily opt_family();
+ModelFamily hf_vit_family();
 
 }  // namespace precog::zoo

@@ -1,12 +1,15 @@
-// GPT2LMHeadModel: learned positions, Conv1D projections, the tanh GELU written out in eight calls, tied head.
+// GPT2LMHeadModel and GPT2ForSequenceClassification: learned positions, Conv1D projections, the tanh GELU written out in
+// eight calls (by default), a tied head.
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
 namespace {
 
 struct Gpt2 {
-  std::int64_t hidden, layers, heads, vocab, positions;
-  double dropout;
+  std::int64_t hidden, layers, heads, vocab, positions, inner, classes;
+  double dropout, attention_dropout, embedding_dropout;
+  std::string act;
+  bool tied;
 };
 
 Gpt2 read(JsonReader& r) {
@@ -16,17 +19,15 @@ Gpt2 read(JsonReader& r) {
   a.heads = r.required_integer("heads", 1, kMaxHeads);
   a.vocab = r.required_integer("vocab", 2, kMaxWidth);
   a.positions = r.required_integer("max_positions", 1, kMaxWidth);
-  a.dropout = r.number("dropout", 0, 0.99).value_or(0);
+  a.inner = r.integer("intermediate", 1, kMaxWidth).value_or(4 * a.hidden);
+  a.dropout = read_probability(r, "dropout");
+  a.attention_dropout = read_probability(r, "attention_dropout", a.dropout);
+  a.embedding_dropout = read_probability(r, "embedding_dropout", a.dropout);
+  a.act = read_activation(r, "gelu_new");
+  a.tied = r.boolean("tie_embeddings").value_or(true);
+  a.classes = read_classes(r);
   if (a.heads > 0 && a.hidden % a.heads != 0) r.problem("heads", "must divide hidden");
   return a;
-}
-
-// 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), one kernel per operation in eager mode.
-TensorId gelu_new(GraphBuilder& b, TensorId x) {
-  TensorId half = b.unary(OpKind::mul_scalar, x);
-  TensorId inner = b.add(x, b.unary(OpKind::mul_scalar, b.unary(OpKind::pow, x)));
-  TensorId bend = b.unary(OpKind::tanh, b.unary(OpKind::mul_scalar, inner));
-  return b.mul(half, b.unary(OpKind::add_scalar, bend));
 }
 
 TensorId attention(GraphBuilder& b, const Gpt2& a, TensorId x) {
@@ -36,19 +37,19 @@ TensorId attention(GraphBuilder& b, const Gpt2& a, TensorId x) {
   TensorId k = to_heads(b, parts[1], a.heads, width);
   TensorId v = to_heads(b, parts[2], a.heads, width);
   TensorId q = to_heads(b, parts[0], a.heads, width);
-  TensorId mixed = from_heads(b, b.attention(q, k, v, b.shape(q)[2] > 1, {}, a.dropout));
+  TensorId mixed = from_heads(b, b.attention(q, k, v, b.shape(q)[2] > 1, {}, a.attention_dropout));
   return b.dropout(b.conv1d_layer("c_proj", mixed, a.hidden), a.dropout);
 }
 
 TensorId feed_forward(GraphBuilder& b, const Gpt2& a, TensorId x) {
   auto scope = b.module("mlp");
-  TensorId wide = gelu_new(b, b.conv1d_layer("c_fc", x, 4 * a.hidden));
+  TensorId wide = activation(b, a.act, b.conv1d_layer("c_fc", x, a.inner));
   return b.dropout(b.conv1d_layer("c_proj", wide, a.hidden), a.dropout);
 }
 
 void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
   const Gpt2 a = read(reader);
-  auto [ids, labels] = token_inputs(b, sizes);
+  auto [ids, labels] = token_inputs(b, sizes, a.classes);
   TensorId table, x;
   {
     auto model = b.module("transformer");
@@ -61,7 +62,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
     TensorId positions = position_ids(b, sizes.seq);
     x = b.add(x, b.embedding_layer("wpe", positions, a.positions, a.hidden));
     packed_sequence_check(b, positions, sizes.batch);
-    x = b.dropout(x, a.dropout);
+    x = b.dropout(x, a.embedding_dropout);
     for (std::int64_t layer = 0; layer < a.layers; ++layer) {
       b.set_block(static_cast<int>(layer));
       auto scope = b.module("h." + std::to_string(layer));
@@ -72,11 +73,12 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
     x = b.layer_norm_layer("ln_f", x);
     x = b.view(x, b.shape(x));
   }
+  if (a.classes > 0) return sequence_classification(b, x, ids, labels, a.classes);
   x = b.view(x, b.shape(x));  // [:, 0:, :], all logits are kept
   TensorId logits;
   {
     auto head = b.module("lm_head");
-    logits = b.linear(x, table);
+    logits = b.linear(x, a.tied ? table : b.parameter("weight", {a.vocab, a.hidden}));
   }
   causal_loss(b, logits, labels);
 }

@@ -1,4 +1,4 @@
-// T5ForConditionalGeneration: encoder and decoder with relative position biases, which reach attention as an additive
+// T5ForConditionalGeneration (version 1.1 and FLAN too: a gated MLP, unscaled logits): encoder and decoder with relative position biases, which reach attention as an additive
 // mask that needs a gradient; decoder inputs are the labels shifted right.
 #include "frontend/text_blocks.h"
 
@@ -8,6 +8,8 @@ namespace {
 struct T5 {
   std::int64_t hidden, layers, decoder_layers, heads, head_dim, intermediate, vocab, buckets;
   double dropout;
+  std::string act;
+  bool gated, scale_outputs;
 };
 
 T5 read(JsonReader& r) {
@@ -20,7 +22,10 @@ T5 read(JsonReader& r) {
   a.intermediate = r.required_integer("intermediate", 1, kMaxWidth);
   a.vocab = r.required_integer("vocab", 2, kMaxWidth);
   a.buckets = r.required_integer("relative_buckets", 1, kMaxWidth);
-  a.dropout = r.number("dropout", 0, 0.99).value_or(0);
+  a.dropout = read_probability(r, "dropout");
+  a.act = read_activation(r, "relu");
+  a.gated = r.boolean("gated").value_or(false);
+  a.scale_outputs = r.boolean("scale_outputs").value_or(true);
   return a;
 }
 
@@ -96,7 +101,14 @@ TensorId attention(GraphBuilder& b, Stack& stack, std::string_view name, TensorI
 
 TensorId feed_forward(GraphBuilder& b, const T5& a, TensorId x) {
   auto scope = b.module("DenseReluDense");
-  TensorId wide = b.dropout(b.relu(b.linear_layer("wi", x, a.intermediate, false)), a.dropout);
+  TensorId wide;
+  if (a.gated) {
+    TensorId gate = activation(b, a.act, b.linear_layer("wi_0", x, a.intermediate, false));
+    wide = b.mul(gate, b.linear_layer("wi_1", x, a.intermediate, false));
+  } else {
+    wide = activation(b, a.act, b.linear_layer("wi", x, a.intermediate, false));
+  }
+  wide = b.dropout(wide, a.dropout);
   auto inner = b.module("wo");
   TensorId weight = b.parameter("weight", {a.hidden, a.intermediate});
   return b.linear(b.cast_like(wide, weight), weight);  // `.to(wo.weight.dtype)`: under autocast a cast there and back
@@ -151,7 +163,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
     x = b.embedding(table, shifted);
     x = run_stack(b, {a, true, {}, {}}, x, memory, a.decoder_layers, static_cast<int>(a.layers));
   }
-  x = b.unary(OpKind::mul_scalar, x);  // the tied head's scale
+  if (a.scale_outputs) x = b.unary(OpKind::mul_scalar, x);  // the tied head's scale
   TensorId logits;
   {
     auto head = b.module("lm_head");

@@ -27,6 +27,7 @@ struct ModelSpec {
   std::int64_t default_seq = 0;   // 0 for images
   std::int64_t max_seq = 0;       // the position table where positions are learned, else a generous limit
   std::int64_t layers = 0;        // repeated layers; 0 where the depth is not one number (CNNs)
+  std::vector<std::string> notes; // assumptions a reader other than the zoo's made (a head that the file does not name)
 };
 
 struct ModelInputs {

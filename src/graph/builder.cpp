@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/ensure.h"
+#include "graph/framework_names.h"
+#include "graph/operator.h"
 
 namespace precog {
 
@@ -24,6 +26,7 @@ std::string GraphBuilder::qualified(std::string_view name) const {
 Op GraphBuilder::new_op(OpKind kind, Attributes attributes) const {
   Op op;
   op.kind = kind;
+  op.autocast = definition(kind).autocast;
   op.attributes = std::move(attributes);
   op.module = module_;
   op.block = block_;
@@ -119,7 +122,7 @@ TensorId GraphBuilder::conv2d_layer(std::string_view name, TensorId x, std::int6
   const Shape in = shape(x);
   TensorId weight = parameter("weight", {out, in[1] / groups, kernel, kernel});
   TensorId offset = bias ? parameter("bias", {out}) : TensorId{};
-  ConvAttributes conv{kernel, kernel, stride, padding, 1, groups};
+  const ConvAttributes conv = ConvAttributes::square(kernel, stride, padding, groups);
   auto extent = [&](std::int64_t size) { return (size + 2 * padding - kernel) / stride + 1; };
   ensure(extent(in[2]) > 0 && extent(in[3]) > 0, "conv2d: the image is at least as large as the kernel");
   TensorId inputs[] = {x, weight, offset};
@@ -133,6 +136,9 @@ TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, bool causal
   AttentionAttributes a{.batch = qs[0], .heads = qs[1], .kv_heads = ks[1], .q_len = qs[2], .kv_len = ks[2],
                         .head_dim = qs[3], .value_dim = vs[3], .causal = causal, .mask = mask.valid(),
                         .dropout = dropout_probability > 0};
+  // The zoo's learned mask (T5's position bias) is a permuted look-up; its heads come from a split of the last axis.
+  a.mask_scattered = mask.valid() && graph_.tensors[mask].requires_grad;
+  a.scattered = {qs[0] > 1 && qs[1] > 1, ks[0] > 1 && ks[1] > 1, vs[0] > 1 && vs[1] > 1};
   TensorId inputs[] = {q, k, v, mask};
   auto used = std::span(inputs).first(mask.valid() ? 4 : 3);
   TensorId outputs[] = {make({.shape = {qs[0], qs[1], qs[2], vs[3]}}, used),
@@ -207,6 +213,14 @@ TensorId GraphBuilder::integer_op(std::initializer_list<TensorId> inputs, Shape 
   return apply(new_op(OpKind::integer_pointwise), {inputs.begin(), inputs.size()}, {.shape = result, .dtype = dtype});
 }
 
+TensorId GraphBuilder::by_name(std::string_view name, std::span<const TensorId> inputs, Shape result, DType dtype) {
+  const FrameworkName* known = framework_name(name);
+  Op op = new_op(known ? known->kind : OpKind::unknown);
+  op.autocast = known ? known->autocast : Autocast::none;
+  op.label = graph_.intern(name);
+  return apply(op, inputs, {.shape = result, .dtype = dtype});
+}
+
 TensorId GraphBuilder::cast_to(TensorId x, DType dtype) {
   TensorId inputs[] = {x};
   return apply(new_op(OpKind::cast, CastAttributes{.to = dtype}), inputs, {.shape = shape(x), .dtype = dtype});
@@ -247,7 +261,6 @@ std::vector<TensorId> GraphBuilder::split(TensorId x, int axis, const std::vecto
     const Tensor of = graph_.tensors[x];
     outputs.push_back(make({.shape = piece, .dtype = of.dtype, .storage = of.storage}, inputs));
   }
-  ensure(outputs.size() <= 4, "split into at most four pieces");
   apply_to(new_op(OpKind::split), inputs, outputs);
   return outputs;
 }

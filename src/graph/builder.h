@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -64,6 +65,10 @@ class GraphBuilder {
   TensorId masked_fill(TensorId x, TensorId mask);
   TensorId dropout(TensorId x, double probability);  // 0: nothing is built, as nn.Dropout's fast path
   TensorId integer_op(std::initializer_list<TensorId> inputs, Shape shape, DType dtype = DType::int64);  // masks, positions
+
+  // Anything of the framework's by its name (framework_names.h); of a name nobody knows, an `unknown` operator. Kinds with
+  // attributes of their own have methods of their own. Without a recorded gradient nothing flows back through most of these.
+  TensorId by_name(std::string_view name, std::span<const TensorId> inputs, Shape shape, DType dtype = DType::model);
 
   // movement
   TensorId cast_to(TensorId x, DType dtype);         // `.float()`, `.to(torch.float32)`

@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 
 namespace precog {
+namespace {
+constexpr std::size_t kMaxOperands = 65535;  // what a counter of sixteen bits holds
+}
 
 std::string to_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape.extents(), ",")); }
 
@@ -28,10 +31,10 @@ TensorId Graph::add_tensor(Tensor tensor) {
 }
 
 OpId Graph::add_op(Op op, std::span<const TensorId> inputs, std::span<const TensorId> outputs) {
-  ensure(inputs.size() < 256 && outputs.size() < 256, "an operator has fewer than 256 operands");
+  ensure(inputs.size() <= kMaxOperands && outputs.size() <= kMaxOperands, "an operator has at most 65535 operands");
   op.first_edge = static_cast<std::uint32_t>(edges_.size());
-  op.input_count = static_cast<std::uint8_t>(inputs.size());
-  op.output_count = static_cast<std::uint8_t>(outputs.size());
+  op.input_count = static_cast<std::uint16_t>(inputs.size());
+  op.output_count = static_cast<std::uint16_t>(outputs.size());
   // The spans may point into edges_ itself (a pass copying one of its own operators), which moves as it grows.
   const std::size_t count = inputs.size() + outputs.size();
   if (edges_.size() + count > edges_.capacity()) {
@@ -59,6 +62,7 @@ Graph Graph::empty_with_names() const {
   Graph out;
   out.names_ = names_;
   out.name_index_ = name_index_;
+  out.recipes = recipes;
   return out;
 }
 
@@ -69,6 +73,18 @@ std::string_view to_text(OpKind kind) {
 #undef PRECOG_OPERATOR
   };
   return kNames[static_cast<std::size_t>(kind)];
+}
+
+bool is_generic(OpKind kind) {
+  switch (kind) {
+    case OpKind::pointwise: case OpKind::reduction: case OpKind::copy: case OpKind::gather: case OpKind::scatter: case OpKind::sort:
+    case OpKind::scan: case OpKind::random: case OpKind::pool: case OpKind::pool_backward: case OpKind::unknown: return true;
+    default: return false;
+  }
+}
+
+std::string_view name_of(const Graph& graph, const Op& op) {
+  return is_generic(op.kind) && op.label.valid() ? graph.name(op.label) : to_text(op.kind);
 }
 
 std::string_view to_text(Phase phase) {
@@ -93,23 +109,44 @@ namespace {
 struct AttributeText {
   const Graph& graph;
   std::string operator()(std::monostate) const { return ""; }
+  std::string operator()(const CopyAttributes& a) const {
+    return a.only == OnlyFor::any ? "" : a.only == OnlyFor::fp32 ? " only=fp32" : " only=16-bit";
+  }
   std::string operator()(const GemmAttributes& a) const {
     return fmt::format(" b={} m={} n={} k={}{}", a.batch, a.m, a.n, a.k, a.bias ? " bias" : "");
   }
   std::string operator()(const ConvAttributes& a) const {
-    return fmt::format(" kernel={}x{} stride={} padding={} groups={}", a.kernel_h, a.kernel_w, a.stride, a.padding, a.groups);
+    auto sizes = [&](const std::array<std::int64_t, 3>& all) {
+      return std::span(all).first(static_cast<std::size_t>(std::clamp(a.axes, 1, 3)));
+    };
+    auto one = [&](const std::array<std::int64_t, 3>& all) {  // once where it is the same along every axis
+      const auto used = sizes(all);
+      const bool same = std::all_of(used.begin(), used.end(), [&](std::int64_t v) { return v == used[0]; });
+      return fmt::format("{}", fmt::join(same ? used.first(1) : used, "x"));
+    };
+    return fmt::format(" kernel={} stride={} padding={}{} groups={}{}", fmt::join(sizes(a.kernel), "x"), one(a.stride), one(a.padding),
+                       one(a.dilation) == "1" ? "" : " dilation=" + one(a.dilation), a.groups, a.transposed ? " transposed" : "");
   }
   std::string operator()(const AttentionAttributes& a) const {
     return fmt::format(" b={} heads={}/{} q={} kv={} d={}{}{} backend={}", a.batch, a.heads, a.kv_heads, a.q_len, a.kv_len,
                        a.head_dim, a.causal ? " causal" : "", a.mask ? " mask" : "", to_text(a.backend));
   }
   std::string operator()(const CastAttributes& a) const {
+    if (a.door != Autocast::none) return a.door == Autocast::fp32 ? " door=fp32" : " door=lower";
     if (a.like.valid()) return fmt::format(" like={}", to_text(graph, a.like));
     return fmt::format(" to={}", to_text(a.to));
   }
   std::string operator()(const ViewAttributes& a) const {
     static constexpr std::array<std::string_view, 4> kNames = {"reshape", "transpose", "slice", "expand"};
     return fmt::format(" {}", kNames[static_cast<std::size_t>(a.kind)]);
+  }
+  std::string operator()(const RnnAttributes& a) const {
+    return fmt::format(" batch={} steps={} input={} hidden={} layers={} directions={}", a.batch, a.steps, a.input, a.hidden, a.layers,
+                       a.directions);
+  }
+  std::string operator()(const NormAttributes& a) const {
+    return fmt::format("{}{}{}", a.width > 0 ? fmt::format(" width={}", a.width) : "", a.groups > 0 ? fmt::format(" groups={}", a.groups) : "",
+                       a.training ? "" : " evaluating");
   }
   std::string operator()(const PoolAttributes& a) const {
     return fmt::format(" kernel={} stride={} padding={}", a.kernel, a.stride, a.padding);

@@ -4,6 +4,7 @@
 // A graph is a few vectors and typed ids: it copies, compares and prints.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -22,12 +23,22 @@ namespace precog {
 using TensorId = Id<struct TensorTag>;
 using OpId = Id<struct OpTag>;
 using NameId = Id<struct NameTag>;
+using RecipeId = Id<struct RecipeTag>;
 
 enum class OpKind : std::uint8_t {
 #define PRECOG_OPERATOR(name) name,
 #include "graph/operators.def"
 #undef PRECOG_OPERATOR
   kCount
+};
+
+// PyTorch's CUDA autocast lists (aten/src/ATen/autocast_mode.h).
+enum class Autocast : std::uint8_t {
+  lower,        // inputs cast to the lower type
+  fp32,         // inputs cast to fp32
+  fp32_result,  // asked for an fp32 result (softmax, sum): fp16 inputs are read by the kernel itself, bf16 ones cast
+  promote,      // inputs cast to their widest type
+  none          // runs in the types it is given, with ordinary promotion
 };
 
 enum class Role : std::uint8_t { activation, input, parameter, buffer, gradient, gradient_bucket };
@@ -58,14 +69,26 @@ struct GemmAttributes {
   bool transposed_a = false;  // the first operand is stored [k,m], as for the gradient of a weight
   friend bool operator==(const GemmAttributes&, const GemmAttributes&) = default;
 };
+// One to three image axes, the last ones of the tensors. What is not there counts as 1 (padding 0).
 struct ConvAttributes {
-  std::int64_t kernel_h = 1, kernel_w = 1, stride = 1, padding = 0, dilation = 1, groups = 1;
+  std::array<std::int64_t, 3> kernel{1, 1, 1}, stride{1, 1, 1}, padding{0, 0, 0}, dilation{1, 1, 1};
+  int axes = 2;
+  std::int64_t groups = 1;
+  bool transposed = false;  // ConvTranspose: the data gradient of an ordinary convolution, run forwards
+  static ConvAttributes square(std::int64_t kernel, std::int64_t stride, std::int64_t padding, std::int64_t groups) {
+    return {{kernel, kernel, 1}, {stride, stride, 1}, {padding, padding, 0}, {1, 1, 1}, 2, groups, false};
+  }
+  std::int64_t volume() const { return kernel[0] * kernel[1] * kernel[2]; }
   friend bool operator==(const ConvAttributes&, const ConvAttributes&) = default;
 };
 enum class AttentionBackend : std::uint8_t { undecided, flash, cudnn, memory_efficient, math };
 struct AttentionAttributes {
   std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, value_dim = 1;
   bool causal = false, mask = false, dropout = false;
+  // Operands (q, k, v) whose batch and head axes do not form one: copied where no fused kernel runs. A mask not contiguous
+  // along its last axis is read by no memory-efficient kernel.
+  std::array<bool, 3> scattered{};
+  bool mask_scattered = false;
   AttentionBackend backend = AttentionBackend::undecided;
   friend bool operator==(const AttentionAttributes&, const AttentionAttributes&) = default;
 };
@@ -73,12 +96,27 @@ struct CastAttributes {
   DType to = DType::model;  // a type the model's code names ...
   TensorId like;            // ... or the type of this tensor (`.to(x.dtype)`), which stays symbolic
   bool by_autocast = false;
+  // The door of an operator that is written as its parts: a cast by this list when autocasting, nothing otherwise.
+  Autocast door = Autocast::none;
   friend bool operator==(const CastAttributes&, const CastAttributes&) = default;
 };
 enum class ViewKind : std::uint8_t { reshape, transpose, slice, expand };
 struct ViewAttributes {
   ViewKind kind = ViewKind::reshape;
   friend bool operator==(const ViewAttributes&, const ViewAttributes&) = default;
+};
+// One call of a recurrent layer over a whole sequence, as cuDNN takes it.
+struct RnnAttributes {
+  std::int64_t batch = 1, steps = 1, input = 1, hidden = 1, layers = 1, directions = 1;
+  int gates = 4;  // LSTM 4, GRU 3, plain 1
+  friend bool operator==(const RnnAttributes&, const RnnAttributes&) = default;
+};
+// Rows of a normalisation over several trailing axes, or the groups of a group norm.
+struct NormAttributes {
+  std::int64_t width = 0;   // elements of a row; 0: the last axis
+  std::int64_t groups = 0;  // group_norm
+  bool training = true;     // batch_norm: statistics of the batch, or the running ones
+  friend bool operator==(const NormAttributes&, const NormAttributes&) = default;
 };
 struct PoolAttributes {
   std::int64_t kernel = 1, stride = 1, padding = 0;
@@ -96,29 +134,76 @@ struct CollectiveAttributes {
   int participants = 1;
   friend bool operator==(const CollectiveAttributes&, const CollectiveAttributes&) = default;
 };
-using Attributes = std::variant<std::monostate, GemmAttributes, ConvAttributes, AttentionAttributes, CastAttributes,
-                                ViewAttributes, PoolAttributes, MultiTensorAttributes, CollectiveAttributes>;
+// A copy to another layout that is made at some types only (fused attention kernels leave their results in different orders), and
+// whether its gradient has to be copied back.
+enum class OnlyFor : std::uint8_t { any, fp32, half };
+struct CopyAttributes {
+  OnlyFor only = OnlyFor::any;
+  bool copies_gradient = false;
+  friend bool operator==(const CopyAttributes&, const CopyAttributes&) = default;
+};
+using Attributes = std::variant<std::monostate, CopyAttributes, GemmAttributes, ConvAttributes, AttentionAttributes, CastAttributes,
+                                ViewAttributes, RnnAttributes, NormAttributes, PoolAttributes, MultiTensorAttributes, CollectiveAttributes>;
 
 struct Op {
   OpKind kind{};
   Phase phase = Phase::forward;
   DType math = DType::model;  // the arithmetic it runs in
+  Autocast autocast = Autocast::none;  // what autocast does at its door; frontends say it, from the definition or by name
   bool in_place = false;      // the first output is the first input's memory
+  bool strided = false;       // a large operand is not laid out contiguously
   std::int16_t block = -1;    // repeated layer it belongs to: the unit of recomputation; -1 outside any
   std::uint32_t first_edge = 0;
-  std::uint8_t input_count = 0, output_count = 0;
+  std::uint16_t input_count = 0, output_count = 0;
   NameId module;              // path of the module whose code calls it
-  NameId label;               // a kernel's own name where the kind is generic (pointwise_backward: "gelu")
+  NameId label;               // a kernel's own name where the kind is generic (pointwise_backward: "gelu"; pointwise: "erf")
   NameId reason;              // why the precision pass chose this arithmetic
+  RecipeId recipe;            // its gradient as recorded; without one the definition's
+  RecipeId recipe_16bit;      // the one to take where its result is of a 16-bit type, if that differs
   Attributes attributes;
 
   friend bool operator==(const Op&, const Op&) = default;
+};
+
+// The gradient of an operator as the framework ran it: a straight line of operators over its gradients, operands and
+// results. A floating type `model` in it is the type in which the operator itself computed. Several operators may share one.
+struct RecipeOperand {
+  enum class From : std::uint8_t { gradient, input, output, made };
+  From from = From::gradient;
+  std::uint32_t index = 0;  // which gradient, operand or result; `made`: which of the tensors the recipe has made so far
+  friend bool operator==(const RecipeOperand&, const RecipeOperand&) = default;
+};
+struct RecipeTensor {
+  Shape shape;
+  DType dtype = DType::model;
+  std::int32_t of = -1;  // the operand whose memory it shares
+  friend bool operator==(const RecipeTensor&, const RecipeTensor&) = default;
+};
+struct RecipeOp {
+  OpKind kind{};
+  NameId label;
+  bool in_place = false, strided = false;
+  Attributes attributes;
+  std::vector<RecipeOperand> inputs;
+  std::vector<RecipeTensor> outputs;
+  friend bool operator==(const RecipeOp&, const RecipeOp&) = default;
+};
+struct RecipeGift {
+  std::uint32_t input = 0;  // the operand whose gradient it is
+  RecipeOperand gradient;
+  friend bool operator==(const RecipeGift&, const RecipeGift&) = default;
+};
+struct Recipe {
+  std::vector<RecipeOp> ops;
+  std::vector<RecipeGift> gifts;  // in the order in which the framework hands them out
+  friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
 class Graph {
  public:
   Store<TensorId, Tensor> tensors;
   Store<OpId, Op> ops;
+  Store<RecipeId, Recipe> recipes;
 
   std::span<const TensorId> inputs(const Op& op) const { return {edges_.data() + op.first_edge, op.input_count}; }
   std::span<const TensorId> outputs(const Op& op) const {
@@ -132,7 +217,7 @@ class Graph {
 
   NameId intern(std::string_view name);
   std::string_view name(NameId id) const { return id.valid() ? std::string_view(names_[id.index()]) : std::string_view(); }
-  // A new graph that shares this one's interned names (ids stay valid), for passes that rebuild.
+  // A new graph that shares this one's interned names and its recipes (ids stay valid), for passes that rebuild.
   Graph empty_with_names() const;
 
   Bytes bytes(TensorId id) const {
@@ -147,6 +232,10 @@ class Graph {
 };
 
 std::string_view to_text(OpKind kind);
+// A kind that stands for many operators: the label says which.
+bool is_generic(OpKind kind);
+// What reports call it: the framework's name where the kind is a generic one.
+std::string_view name_of(const Graph& graph, const Op& op);
 std::string_view to_text(Phase phase);
 std::string_view to_text(AttentionBackend backend);
 std::string to_text(const Graph& graph, TensorId tensor);

@@ -28,10 +28,11 @@ OpKind arithmetic_of(const Graph& graph, const Op& op) {
 }
 
 std::string_view to_text(Family family) {
-  static constexpr std::array<std::string_view, 19> kNames = {
+  static constexpr std::array<std::string_view, 21> kNames = {
       "gemm",      "convolution", "attention", "normalization", "softmax",      "loss",       "pointwise",
       "cast",      "copy",        "reduction", "pooling",       "embedding",    "index",      "optimizer",
-      "loss_scaling", "collective", "fill",    "view",          "host"};
+      "loss_scaling", "collective", "fill",    "view",          "recurrent",  "unknown",
+      "host"};
   return kNames[static_cast<std::size_t>(family)];
 }
 
@@ -66,14 +67,14 @@ Work work_of(const Graph& graph, const Op& op) {
   return work;
 }
 
-TensorId GradientContext::emit(OpKind kind, std::initializer_list<TensorId> inputs, const Shape& shape, DType dtype,
+TensorId GradientContext::emit(OpKind kind, std::span<const TensorId> inputs, const Shape& shape, DType dtype,
                                Attributes attributes, std::string_view label) {
   Op backward;
   backward.kind = kind;
   backward.attributes = std::move(attributes);
   backward.math = op().math;
   if (!label.empty()) backward.label = graph_.intern(label);
-  return sink_.emit(backward, {inputs.begin(), inputs.size()}, Tensor{.shape = shape, .dtype = dtype});
+  return sink_.emit(backward, inputs, Tensor{.shape = shape, .dtype = dtype});
 }
 
 TensorId GradientContext::emit_view(TensorId of, const Shape& shape, ViewKind kind) {
@@ -86,23 +87,22 @@ TensorId GradientContext::emit_view(TensorId of, const Shape& shape, ViewKind ki
   return sink_.emit(backward, inputs, view);
 }
 
-void GradientContext::emit_for_inputs(OpKind kind, std::initializer_list<TensorId> inputs,
-                                      std::initializer_list<std::size_t> needed, Attributes attributes) {
+void GradientContext::emit_for_inputs(OpKind kind, std::span<const TensorId> inputs, std::span<const std::size_t> needed,
+                                      Attributes attributes) {
   Op backward;
   backward.kind = kind;
   backward.attributes = std::move(attributes);
   backward.math = op().math;
-  std::array<TensorId, 4> made;
-  std::array<std::size_t, 4> which{};
-  std::size_t count = 0;
+  std::vector<TensorId> made;
+  std::vector<std::size_t> which;
   for (std::size_t i : needed) {
     if (!needs(i)) continue;
-    made[count] = sink_.make(Tensor{.shape = tensor(input(i)).shape, .dtype = tensor(input(i)).dtype});
-    which[count++] = i;
+    made.push_back(sink_.make(Tensor{.shape = tensor(input(i)).shape, .dtype = tensor(input(i)).dtype}));
+    which.push_back(i);
   }
-  if (count == 0) return;
-  sink_.emit_to(backward, {inputs.begin(), inputs.size()}, {made.data(), count});
-  for (std::size_t j = 0; j < count; ++j) sink_.receive(input(which[j]), made[j]);
+  if (made.empty()) return;
+  sink_.emit_to(backward, inputs, made);
+  for (std::size_t j = 0; j < made.size(); ++j) sink_.receive(input(which[j]), made[j]);
 }
 
 void GradientContext::give(std::size_t i, TensorId gradient) {

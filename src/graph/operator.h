@@ -11,16 +11,7 @@ namespace precog {
 // How kernels are chosen and costed.
 enum class Family : std::uint8_t {
   gemm, convolution, attention, normalization, softmax, loss, pointwise, cast, copy, reduction, pooling,
-  embedding, index, optimizer, loss_scaling, collective, fill, view, host
-};
-
-// PyTorch's CUDA autocast lists (aten/src/ATen/autocast_mode.h).
-enum class Autocast : std::uint8_t {
-  lower,        // inputs cast to the lower type
-  fp32,         // inputs cast to fp32
-  fp32_result,  // asked for an fp32 result (softmax, sum): fp16 inputs are read by the kernel itself, bf16 ones cast
-  promote,      // inputs cast to their widest type
-  none          // runs in the types it is given, with ordinary promotion
+  embedding, index, optimizer, loss_scaling, collective, fill, view, recurrent, unknown, host
 };
 
 struct Work {  // the arithmetic and the least memory traffic of one call
@@ -87,11 +78,21 @@ class GradientContext {
 
   // Emits a backward operator with one result of the given shape and type.
   TensorId emit(OpKind kind, std::initializer_list<TensorId> inputs, const Shape& shape, DType dtype,
-                Attributes attributes = {}, std::string_view label = {});
+                Attributes attributes = {}, std::string_view label = {}) {
+    return emit(kind, std::span<const TensorId>(inputs.begin(), inputs.size()), shape, dtype, std::move(attributes), label);
+  }
+  TensorId emit(OpKind kind, std::span<const TensorId> inputs, const Shape& shape, DType dtype, Attributes attributes = {},
+                std::string_view label = {});
   TensorId emit_view(TensorId of, const Shape& shape, ViewKind kind = ViewKind::reshape);
   // A backward operator with one gradient per needed input (norms, convolution, attention).
+  void emit_for_inputs(OpKind kind, std::span<const TensorId> inputs, std::span<const std::size_t> needed, Attributes attributes = {});
   void emit_for_inputs(OpKind kind, std::initializer_list<TensorId> inputs, std::initializer_list<std::size_t> needed,
-                       Attributes attributes = {});
+                       Attributes attributes = {}) {
+    emit_for_inputs(kind, std::span<const TensorId>(inputs.begin(), inputs.size()),
+                    std::span<const std::size_t>(needed.begin(), needed.size()), std::move(attributes));
+  }
+  // Runs the gradient that was recorded for this operator (Op::recipe) instead of a definition's.
+  void run_recipe();
   // Hands a gradient to input i, summed to its shape where it was broadcast.
   void give(std::size_t i, TensorId gradient);
 

@@ -79,7 +79,7 @@ Work conv_backward_work(const Graph& graph, const Op& op) {
   int products = 0;
   for (TensorId id : graph.outputs(op)) {
     work.written += graph.bytes(id);
-    if (graph.tensors[id].shape.rank() == 4) ++products;
+    if (graph.tensors[id].shape.rank() > 1) ++products;
   }
   for (TensorId id : graph.inputs(op)) work.read += graph.bytes(id);
   work.flops = once * products;
@@ -116,7 +116,9 @@ void attention_gradient(GradientContext& c) {
 }  // namespace
 
 Flops convolution_flops(const Shape& x, const Shape& y, const ConvAttributes& conv) {
-  return {2.0 * static_cast<double>(y.elements()) * static_cast<double>(x[1] / conv.groups * conv.kernel_h * conv.kernel_w)};
+  // Transposed, each value of the small image x meets a filter per output channel.
+  const Shape &from = conv.transposed ? y : x, &to = conv.transposed ? x : y;
+  return {2.0 * static_cast<double>(to.elements()) * static_cast<double>(from[1] / conv.groups) * static_cast<double>(conv.volume())};
 }
 
 OperatorDefinition define_linear() { return {Family::gemm, Autocast::lower, gemm_work, linear_gradient}; }

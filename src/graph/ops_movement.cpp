@@ -29,27 +29,22 @@ void view_gradient(GradientContext& c) {
 // split(x) -> views; backward joins the pieces, zeros standing in where nothing came back.
 void split_gradient(GradientContext& c) {
   Shape shape = c.tensor(c.input(0)).shape;
-  TensorId first;
-  std::array<TensorId, 8> pieces;
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < c.op().output_count && count < pieces.size(); ++i) {
-    TensorId grad = c.gradient(i);
-    if (!grad.valid()) continue;
-    if (!first.valid()) first = grad;
-    pieces[count++] = grad;
-  }
-  const DType dtype = c.tensor(first).dtype;
-  for (std::size_t i = 0; i < c.op().output_count && count < c.op().output_count && count < pieces.size(); ++i)
-    if (!c.gradient(i).valid()) pieces[count++] = c.emit(OpKind::fill, {}, c.tensor(c.output(i)).shape, dtype);
-  switch (count) {
-    case 1: c.give(0, c.emit(OpKind::cat, {pieces[0]}, shape, dtype)); break;
-    case 2: c.give(0, c.emit(OpKind::cat, {pieces[0], pieces[1]}, shape, dtype)); break;
-    case 3: c.give(0, c.emit(OpKind::cat, {pieces[0], pieces[1], pieces[2]}, shape, dtype)); break;
-    default: c.give(0, c.emit(OpKind::cat, {pieces[0], pieces[1], pieces[2], pieces[3]}, shape, dtype)); break;
-  }
+  std::vector<TensorId> pieces;
+  for (std::size_t i = 0; i < c.op().output_count; ++i)
+    if (c.gradient(i).valid()) pieces.push_back(c.gradient(i));
+  const DType dtype = c.tensor(pieces.front()).dtype;
+  for (std::size_t i = 0; i < c.op().output_count; ++i)
+    if (!c.gradient(i).valid()) pieces.push_back(c.emit(OpKind::fill, {}, c.tensor(c.output(i)).shape, dtype));
+  c.give(0, c.emit(OpKind::cat, pieces, shape, dtype));
 }
 
-void identity_gradient(GradientContext& c) { c.give(0, c.gradient()); }
+void contiguous_gradient(GradientContext& c) {
+  const auto* copy = std::get_if<CopyAttributes>(&c.op().attributes);
+  const TensorId grad = c.gradient();
+  const Shape shape = c.tensor(grad).shape;
+  const DType dtype = c.tensor(grad).dtype;
+  c.give(0, copy && copy->copies_gradient ? c.emit(OpKind::contiguous, {grad}, shape, dtype) : grad);
+}
 
 void cat_gradient(GradientContext& c) {
   for (std::size_t i = 0; i < c.input_count(); ++i)
@@ -135,7 +130,8 @@ void avg_pool_gradient(GradientContext& c) {
 
 OperatorDefinition define_view() { return {Family::view, Autocast::none, nothing, view_gradient}; }
 OperatorDefinition define_split() { return {Family::view, Autocast::none, nothing, split_gradient}; }
-OperatorDefinition define_contiguous() { return {Family::copy, Autocast::none, nullptr, identity_gradient}; }
+OperatorDefinition define_allocate() { return {Family::view, Autocast::none, nothing}; }
+OperatorDefinition define_contiguous() { return {Family::copy, Autocast::none, nullptr, contiguous_gradient}; }
 OperatorDefinition define_cat() { return {Family::copy, Autocast::none, nullptr, cat_gradient}; }
 OperatorDefinition define_embedding() { return {Family::embedding, Autocast::none, gather_work, embedding_gradient}; }
 OperatorDefinition define_embedding_backward() { return {Family::embedding, Autocast::none, embedding_backward_work}; }

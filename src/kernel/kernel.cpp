@@ -46,13 +46,14 @@ std::string to_text(const Kernel& kernel) {
   out += fmt::format(" read {} write {}", to_text(kernel.read), to_text(kernel.written));
   if (kernel.launches > 1) out += fmt::format(" x{}", kernel.launches);
   if (kernel.emulated) out += " emulated";
+  if (kernel.unknown) out += " unknown";
   return out;
 }
 
 std::string to_text(const KernelProgram& program, const Graph& graph) {
   std::string out;
   for (const Call& call : program.calls) {
-    out += fmt::format("{} {}", to_text(call.phase), to_text(graph.ops[call.op].kind));
+    out += fmt::format("{} {}", to_text(call.phase), name_of(graph, graph.ops[call.op]));
     if (call.kernel_count == 0) out += call.waits_for_gpu ? ": the host waits for the GPU" : ": no kernel";
     out += '\n';
     for (std::uint32_t i = 0; i < call.kernel_count; ++i)

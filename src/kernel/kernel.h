@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -26,9 +27,11 @@ enum class ConvDirection : std::uint8_t { forward, data_gradient, weight_gradien
 struct ConvShape {
   ConvDirection direction = ConvDirection::forward;
   std::int64_t batch = 1, in_channels = 0, out_channels = 0, in_h = 0, in_w = 0, out_h = 0, out_w = 0;
-  std::int64_t kernel_h = 1, kernel_w = 1, stride = 1, groups = 1;
+  std::int64_t kernel_h = 1, kernel_w = 1, stride = 1, groups = 1;  // a third axis is folded into h; stride: the largest
   bool channels_last = false;  // of the tensors as the framework has them; layout changes are kernels of their own
   friend bool operator==(const ConvShape&, const ConvShape&) = default;
+  std::int64_t stride_volume = 0;  // the strides multiplied; 0: stride along both axes
+  std::int64_t strides() const { return stride_volume > 0 ? stride_volume : stride * stride; }
   bool depthwise() const { return groups > 1 && groups == in_channels; }
 };
 
@@ -72,7 +75,8 @@ struct Kernel {
   Flops flops;
   Bytes read, written;          // least traffic
   std::int32_t launches = 1;    // identical kernels this stands for, the totals above shared between them
-  const char* name = "";        // e.g. "addmm", "layer_norm_backward"; a literal
+  std::string_view name;        // e.g. "addmm", "layer_norm_backward"; lives as long as the program
+  bool unknown = false;         // nobody knows the operator: costed by the bytes it moves
 };
 
 // One operator's call as the host makes it, with the kernels it puts on the stream.

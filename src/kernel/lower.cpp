@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/ensure.h"
+#include "graph/framework_names.h"
 #include "kernel/kernel.h"
 
 namespace precog {
@@ -18,6 +19,7 @@ class Lowering {
       const OpId id = graph_.ops.id_at(i);
       const Op& op = graph_.ops[id];
       call_ = {};
+      known_ = is_generic(op.kind) ? framework_name(graph_.name(op.label)) : nullptr;
       call_.op = id;
       call_.phase = op.phase;
       call_.family = definition(op.kind).family;
@@ -35,7 +37,7 @@ class Lowering {
   Bytes in_bytes(const Op& op, std::size_t i) const { return graph_.bytes(graph_.input(op, i)); }
   Bytes out_bytes(const Op& op, std::size_t i = 0) const { return graph_.bytes(graph_.output(op, i)); }
 
-  Kernel& put(const char* name, const Op& op, KernelShape shape, Work work) {
+  Kernel& put(std::string_view name, const Op& op, KernelShape shape, Work work) {
     Kernel kernel;
     kernel.name = name;
     kernel.shape = shape;
@@ -52,7 +54,7 @@ class Lowering {
   }
 
   // Without rows: one row of the largest operand's elements.
-  Kernel& memory(const char* name, const Op& op, MemoryPattern pattern, Bytes read, Bytes written, std::int64_t rows = 0,
+  Kernel& memory(std::string_view name, const Op& op, MemoryPattern pattern, Bytes read, Bytes written, std::int64_t rows = 0,
                  std::int64_t row_length = 0) {
     if (rows == 0) {
       rows = 1;
@@ -61,11 +63,15 @@ class Lowering {
     }
     return put(name, op, MemoryShape{pattern, rows, row_length}, Work{{static_cast<double>(rows * row_length)}, read, written});
   }
-  Kernel& memory(const char* name, const Op& op, MemoryPattern pattern, std::int64_t rows = 0, std::int64_t row_length = 0) {
+  Kernel& memory(std::string_view name, const Op& op, MemoryPattern pattern, std::int64_t rows = 0, std::int64_t row_length = 0) {
     const Work work = work_of(graph_, op);
     return memory(name, op, pattern, work.read, work.written, rows, row_length);
   }
-  static const char* name_of(const Op& op) { return to_text(op.kind).data(); }  // literals: terminated
+  // The framework's own name of a generic operator; both live as long as the program.
+  std::string_view name_of(const Op& op) const {
+    if (known_) return known_->name;
+    return to_text(op.kind);
+  }
 
   void row_wise(const Op& op, MemoryPattern pattern) {
     const Shape& shape = op.input_count > 0 ? in(op, 0).shape : out(op).shape;
@@ -90,7 +96,9 @@ class Lowering {
       case Family::loss:
         if (op.kind == OpKind::nll_loss_backward) {
           memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
-          memory("nll_loss_backward", op, MemoryPattern::loss, in_bytes(op, 1), Bytes{in(op, 1).shape.elements() * 32});
+          std::size_t target = 1;  // the first operand of integers
+          while (target + 1 < op.input_count && is_floating(in(op, target).dtype)) ++target;
+          memory("nll_loss_backward", op, MemoryPattern::loss, in_bytes(op, target), Bytes{in(op, target).shape.elements() * 32});
         } else {
           row_wise(op, MemoryPattern::loss);
         }
@@ -100,6 +108,7 @@ class Lowering {
           memory(name_of(op), op, MemoryPattern::pointwise);
           return;
         }
+        if (known_ && known_->reduces_after && input_elements(op) > out(op).shape.elements()) return lower_loss(op);
         // A kernel that mixes types is the slower, unrolled one: its input type is its narrowest large operand's.
         Kernel& kernel = memory(name_of(op), op, pointwise_pattern(op));
         for (TensorId id : graph_.inputs(op)) {
@@ -112,21 +121,27 @@ class Lowering {
       case Family::cast: memory("cast", op, MemoryPattern::cast); return;
       case Family::copy:
         if (op.kind == OpKind::bucket_copy) memory("bucket_copy", op, MemoryPattern::copy, in_bytes(op, 0), in_bytes(op, 0));
-        else memory(name_of(op), op, op.kind == OpKind::contiguous ? MemoryPattern::transpose : MemoryPattern::copy);
+        else if (op.kind == OpKind::copy) lower_copy(op);
+        else memory(name_of(op), op, op.kind == OpKind::contiguous || op.strided ? MemoryPattern::transpose : MemoryPattern::copy);
         return;
       case Family::reduction: {
-        const std::int64_t kept = std::max<std::int64_t>(1, out(op).shape.elements());
+        if (op.kind == OpKind::scan) return row_wise(op, MemoryPattern::reduction);
+        const std::int64_t kept = op.output_count > 0 ? std::max<std::int64_t>(1, out(op).shape.elements()) : 1;
+        const std::int64_t all = std::max(kept, op.kind == OpKind::reduction ? input_elements(op) : in(op, 0).shape.elements());
         // Backward sums over rows into a bias; forward sums along a row.
         memory(name_of(op), op, op.phase == Phase::backward ? MemoryPattern::bias_gradient : MemoryPattern::reduction, kept,
-               in(op, 0).shape.elements() / kept);
+               all / kept);
         return;
       }
       case Family::pooling:
-        memory(name_of(op), op, op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d ? MemoryPattern::pooling_forward
-                                                                                                      : MemoryPattern::pooling_backward);
+        memory(name_of(op), op, op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::pool
+                                    ? MemoryPattern::pooling_forward
+                                    : MemoryPattern::pooling_backward);
         return;
+      case Family::recurrent: return lower_recurrent(op);
+      case Family::unknown: memory("unknown", op, MemoryPattern::copy).unknown = true; return;
       case Family::embedding: return lower_embedding(op);
-      case Family::index: memory(name_of(op), op, MemoryPattern::index); return;
+      case Family::index: return lower_index(op);
       case Family::optimizer:
       case Family::loss_scaling:
         if (const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes)) {
@@ -136,7 +151,13 @@ class Lowering {
           memory(name_of(op), op, MemoryPattern::pointwise, {8}, {8});
         }
         return;
-      case Family::fill: memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op)); return;
+      case Family::fill: {
+        Bytes written{};
+        for (std::size_t i = 0; i < op.output_count; ++i) written += out_bytes(op, i);
+        if (op.kind == OpKind::random) memory(name_of(op), op, MemoryPattern::dropout, {0}, written);
+        else memory("fill", op, MemoryPattern::fill, {0}, written);
+        return;
+      }
       case Family::collective: {
         const auto& attributes = std::get<CollectiveAttributes>(op.attributes);
         call_.collective = true;
@@ -146,7 +167,86 @@ class Lowering {
     }
   }
 
+  std::int64_t input_elements(const Op& op) const {  // of the largest operand
+    std::int64_t most = 0;
+    for (TensorId id : graph_.inputs(op)) most = std::max(most, graph_.tensors[id].shape.elements());
+    return most;
+  }
+
+  // A pointwise kernel into a temporary, then its sum or mean.
+  void lower_loss(const Op& op) {
+    const Bytes temporary{input_elements(op) * bits_of(out(op).dtype) / 8};
+    const Work work = work_of(graph_, op);
+    memory(name_of(op), op, known_->transcendental ? MemoryPattern::activation : MemoryPattern::pointwise, work.read, temporary);
+    memory("mean", op, MemoryPattern::reduction, temporary, out_bytes(op), 1, input_elements(op));
+    call_.workspace += temporary;
+  }
+
+  // A result zeroed, or a copy of the first operand, before part of it is written.
+  void prepare(const Op& op) {
+    if (!known_ || op.in_place || op.output_count == 0) return;
+    if (known_->clears_first) memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
+    if (known_->clones_first) memory("clone", op, MemoryPattern::copy, out_bytes(op), out_bytes(op));
+  }
+
+  void lower_copy(const Op& op) {
+    prepare(op);
+    const MemoryPattern pattern = op.strided ? MemoryPattern::transpose : MemoryPattern::copy;
+    if (known_ && (known_->clears_first || known_->clones_first) && op.input_count > 0) {
+      // Only the operand's own elements are moved, or those of them that fit (a negative padding).
+      const std::size_t source = known_->clones_first ? op.input_count - 1u : 0;
+      const Bytes moved = op.output_count > 0 ? std::min(in_bytes(op, source), out_bytes(op)) : in_bytes(op, source);
+      memory(name_of(op), op, pattern, moved, moved);
+    } else {
+      memory(name_of(op), op, pattern);
+    }
+  }
+
+  void lower_index(const Op& op) {
+    prepare(op);
+    if (known_ && known_->waits) call_.waits_for_gpu = true;
+    if (op.kind == OpKind::sort) {  // a radix sort: keys and places read and written a few times over, and its helpers
+      const Work work = work_of(graph_, op);
+      memory(name_of(op), op, MemoryPattern::index, (work.read + work.written) * 2.0, (work.read + work.written) * 2.0).launches = 6;
+    } else {
+      memory(name_of(op), op, MemoryPattern::index);
+    }
+  }
+
+  // cuDNN's recurrent layers: the inputs of all time steps as one product, then one product after the other along time,
+  // each followed by the gates. Backward the same for the data, and two large products for the weights.
+  void lower_recurrent(const Op& op) {
+    const auto& a = std::get<RnnAttributes>(op.attributes);
+    const bool backward = op.kind == OpKind::rnn_backward;
+    const std::int64_t width = a.gates * a.hidden, rows = a.steps * a.batch;
+    const auto bytes = [&](std::int64_t elements) { return Bytes{elements * bits_of(out(op).dtype) / 8}; };
+    auto product = [&](std::string_view name, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t times, bool transposed) {
+      const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * static_cast<double>(times);
+      const auto repeated = static_cast<double>(times);
+      Kernel& kernel = put(name, op, GemmShape{1, m, n, k, transposed},
+                           Work{{flops}, (bytes(m * k) + bytes(k * n)) * repeated, bytes(m * n) * repeated});
+      kernel.launches = static_cast<std::int32_t>(times);
+    };
+    for (std::int64_t layer = 0; layer < a.layers; ++layer) {
+      const std::int64_t in_width = layer == 0 ? a.input : a.hidden * a.directions;
+      for (std::int64_t direction = 0; direction < a.directions; ++direction) {
+        if (!backward) product("rnn_input", rows, width, in_width, 1, false);
+        product(backward ? "rnn_recurrent_backward" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
+                a.steps, false);
+        const Bytes gates = bytes(rows * (width + a.hidden));
+        memory(backward ? "rnn_gates_backward" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
+            static_cast<std::int32_t>(a.steps);
+        if (!backward) continue;
+        product("rnn_data_gradient", rows, in_width, width, 1, false);
+        product("rnn_weight_gradient", width, in_width, rows, 1, true);
+        product("rnn_weight_gradient", width, a.hidden, rows, 1, true);
+      }
+    }
+  }
+
   MemoryPattern pointwise_pattern(const Op& op) const {
+    if (op.strided) return MemoryPattern::transpose;
+    if (known_ && known_->transcendental) return MemoryPattern::activation;
     const OpKind arithmetic = arithmetic_of(graph_, op);
     if (arithmetic == OpKind::dropout) return MemoryPattern::dropout;
     if (definition(arithmetic).transcendental) return MemoryPattern::activation;
@@ -179,24 +279,42 @@ class Lowering {
     const bool idle_tf32 = op.math == DType::tf32 && gpu_.matrix[DType::tf32] < gpu_.vector[DType::fp32] * 1.5;
     if (op.math == DType::fp32 || !gpu_.matrix.has(op.math) || idle_tf32) {
       if (format_ != MemoryFormat::channels_last || image[1] <= 4) return false;
-      return direction != ConvDirection::weight_gradient || (conv.kernel_h == 3 && conv.stride == 1);
+      return direction != ConvDirection::weight_gradient || (conv.kernel[0] == 3 && unit_stride(conv));
     }
     if (format_ == MemoryFormat::channels_last) return false;
-    const bool product = conv.kernel_h == 1 && conv.kernel_w == 1 && conv.stride == 1;
-    return !product || image[2] * image[3] % 8 != 0;
+    const bool product = conv.volume() == 1 && unit_stride(conv);
+    return !product || pixels(image) % 8 != 0;
   }
+  static bool unit_stride(const ConvAttributes& conv) { return conv.stride[0] * conv.stride[1] * conv.stride[2] == 1; }
+  static std::int64_t pixels(const Shape& image) {
+    std::int64_t product = 1;
+    for (int axis = 2; axis < image.rank(); ++axis) product *= image[axis];
+    return product;
+  }
+  // As cuDNN sees it. A transposed convolution is the data gradient of an ordinary one from its result to its input, and
+  // the other way round. One axis: an image of one row; three: the first two as one.
   ConvShape conv_shape(ConvDirection direction, const Shape& x, const Shape& y, const ConvAttributes& a) const {
-    return {direction, x[0], x[1], y[1], x[2], x[3], y[2], y[3], a.kernel_h, a.kernel_w, a.stride, a.groups,
-            format_ == MemoryFormat::channels_last};
+    if (a.transposed && direction == ConvDirection::forward) direction = ConvDirection::data_gradient;
+    else if (a.transposed && direction == ConvDirection::data_gradient) direction = ConvDirection::forward;
+    const Shape &image = a.transposed ? y : x, &result = a.transposed ? x : y;
+    auto width = [](const Shape& shape) { return std::max<std::int64_t>(1, shape[-1]); };
+    auto height = [&](const Shape& shape) { return pixels(shape) / width(shape); };
+    const int last = std::clamp(a.axes, 1, 3) - 1;
+    const std::int64_t kernel_w = a.kernel[static_cast<std::size_t>(last)];
+    ConvShape shape{direction, image[0], image[1], result[1], height(image), width(image), height(result), width(result),
+                    a.volume() / std::max<std::int64_t>(1, kernel_w), kernel_w, std::max({a.stride[0], a.stride[1], a.stride[2]}), a.groups,
+                    format_ == MemoryFormat::channels_last};
+    shape.stride_volume = a.stride[0] * a.stride[1] * a.stride[2];
+    return shape;
   }
-  void transpose_of(const Op& op, const char* name, Bytes bytes) {
+  void transpose_of(const Op& op, std::string_view name, Bytes bytes) {
     memory(name, op, MemoryPattern::layout, bytes, bytes, 1, bytes.value * 8 / bits_of(op.math));
     call_.workspace += bytes;
   }
 
   void lower_conv(const Op& op) {
     const auto& a = std::get<ConvAttributes>(op.attributes);
-    const bool layout = transposes(op, a, in(op, 0).shape, ConvDirection::forward);
+    const bool layout = transposes(op, a, in(op, 0).shape, a.transposed ? ConvDirection::data_gradient : ConvDirection::forward);
     if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
     put("conv2d", op, conv_shape(ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
         {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)});
@@ -208,16 +326,18 @@ class Lowering {
   void lower_conv_backward(const Op& op) {
     const auto& a = std::get<ConvAttributes>(op.attributes);
     const Shape &y = in(op, 0).shape, &x = in(op, 1).shape, &w = in(op, 2).shape;
+    const bool both = op.output_count > 1 && out(op, 1).shape.rank() > 1;  // then the input's comes first
     for (std::size_t i = 0; i < op.output_count; ++i) {
       const Shape& result = out(op, i).shape;
-      const bool layout = transposes(op, a, x, result == w ? ConvDirection::weight_gradient : ConvDirection::data_gradient);
+      const bool of_weight = result.rank() > 1 && (both ? i == 1 : result == w);
+      const bool layout = transposes(op, a, x, of_weight ? ConvDirection::weight_gradient : ConvDirection::data_gradient);
       const Work work{convolution_flops(x, y, a), {}, out_bytes(op, i)};
-      if (result == w && result.rank() == 4) {
+      if (of_weight) {
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 1));
         put("conv2d_weight_gradient", op, conv_shape(ConvDirection::weight_gradient, x, y, a),
             {work.flops, in_bytes(op, 0) + in_bytes(op, 1), work.written});
-      } else if (result.rank() == 4) {
+      } else if (result.rank() > 1) {
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
         put("conv2d_data_gradient", op, conv_shape(ConvDirection::data_gradient, x, y, a),
             {work.flops, in_bytes(op, 0) + in_bytes(op, 2), work.written});
@@ -254,26 +374,74 @@ class Lowering {
     }
   }
 
+  // Elements of a normalised row: the last axis unless the operator says otherwise.
+  static std::int64_t row_of(const Op& op, const Shape& shape) {
+    const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+    const std::int64_t width = norm && norm->width > 0 ? norm->width : shape.rank() > 0 ? shape[-1] : 1;
+    return std::max<std::int64_t>(1, width);
+  }
+
+  // inputs: gradient, x, ...; outputs: those of {x, weight, bias} that need one.
+  void lower_row_norm_backward(const Op& op) {
+    const std::int64_t length = row_of(op, in(op, 0).shape), rows = in(op, 0).shape.elements() / length;
+    const Bytes both = in_bytes(op, 0) + in_bytes(op, 1);
+    Bytes parameters{};
+    bool input_gradient = false;
+    for (std::size_t i = 0; i < op.output_count; ++i) {
+      if (out(op, i).shape == in(op, 0).shape && (out(op, i).shape.rank() > 1 || i == 0)) input_gradient = true;
+      else parameters += out_bytes(op, i);
+    }
+    const bool rms = op.kind == OpKind::rms_norm_backward;
+    if (input_gradient) memory(rms ? "rms_norm_backward" : "layer_norm_backward", op, MemoryPattern::norm_backward, both, out_bytes(op), rows, length);
+    if (parameters.value > 0)
+      memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::bias_gradient, both, parameters, length,
+             rows);
+  }
+
+  // PyTorch's own kernels (native/cuda/group_norm_kernel.cu): moments, a small one for scale and shift, then the result.
+  void lower_group_norm(const Op& op) {
+    const bool backward = op.kind == OpKind::group_norm_backward;
+    const Shape& x = in(op, 0).shape;
+    const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+    const std::int64_t rows = std::max<std::int64_t>(1, (x.rank() > 0 ? x[0] : 1) * std::max<std::int64_t>(1, norm ? norm->groups : 1));
+    const std::int64_t length = std::max<std::int64_t>(1, x.elements() / rows);
+    const Bytes image = in_bytes(op, 0), small{rows * 16};
+    const Bytes read = backward && op.input_count > 1 ? image + in_bytes(op, 1) : image;
+    memory(backward ? "group_norm_sums" : "group_norm_moments", op, MemoryPattern::reduction, read, small, rows, length);
+    memory("group_norm_parameters", op, MemoryPattern::pointwise, small, small, 1, rows);
+    memory(name_of(op), op, MemoryPattern::broadcast, read, image);
+    if (backward && op.output_count > 1) memory("group_norm_parameter_gradients", op, MemoryPattern::bias_gradient, small, out_bytes(op, 1), 1, rows);
+  }
+
   void lower_normalization(const Op& op) {
-    const bool backward = op.kind == OpKind::layer_norm_backward || op.kind == OpKind::batch_norm_backward;
-    if (op.kind == OpKind::layer_norm_backward) {
-      const std::int64_t length = in(op, 0).shape[-1], rows = in(op, 0).shape.elements() / length;
-      const Bytes both = in_bytes(op, 0) + in_bytes(op, 1);
-      Bytes parameters{};
-      bool input_gradient = false;
-      for (std::size_t i = 0; i < op.output_count; ++i) {
-        if (out(op, i).shape == in(op, 0).shape && out(op, i).shape.rank() > 1) input_gradient = true;
-        else parameters += out_bytes(op, i);
+    switch (op.kind) {
+      case OpKind::layer_norm_backward:
+      case OpKind::rms_norm_backward: return lower_row_norm_backward(op);
+      case OpKind::layer_norm:
+      case OpKind::rms_norm: {
+        const std::int64_t length = row_of(op, in(op, 0).shape);
+        memory(name_of(op), op, MemoryPattern::norm_forward, in(op, 0).shape.elements() / length, length);
+        return;
       }
-      if (input_gradient) memory("layer_norm_backward", op, MemoryPattern::norm_backward, both, out_bytes(op), rows, length);
-      if (parameters.value > 0)
-        memory("layer_norm_parameter_gradients", op, MemoryPattern::bias_gradient, both, parameters, length, rows);
+      case OpKind::group_norm:
+      case OpKind::group_norm_backward: return lower_group_norm(op);
+      default: return lower_batch_norm(op);
+    }
+  }
+
+  void lower_batch_norm(const Op& op) {
+    const bool backward = op.kind == OpKind::batch_norm_backward;
+    const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+    if (norm && !norm->training) {  // the running statistics: a scale and a shift, nothing to sum but the weights' gradients
+      const Bytes image = in_bytes(op, 0);
+      if (backward && op.output_count > 1)
+        memory("batch_norm_parameter_gradients", op, MemoryPattern::bias_gradient, image * 2.0, out_bytes(op, 1));
+      memory(name_of(op), op, MemoryPattern::broadcast, image, image);
       return;
     }
-    if (op.kind == OpKind::layer_norm) return row_wise(op, MemoryPattern::norm_forward);
     // cuDNN's batch norm takes fp32, or fp16 with fp32 weights; everything else runs PyTorch's own kernels, three forward.
     const DType image_type = in(op, backward ? 1 : 0).dtype;
-    const DType weight_type = backward ? out(op, op.output_count - 1u).dtype : in(op, 1).dtype;
+    const DType weight_type = backward ? out(op, op.output_count - 1u).dtype : in(op, op.input_count > 1 ? 1 : 0).dtype;
     const bool native = image_type == DType::bf16 || (image_type == DType::fp16 && weight_type == DType::fp16);
     const Shape& image = in(op, 0).shape;  // one row per channel
     const MemoryPattern pattern = backward ? (native ? MemoryPattern::native_batch_norm_backward : MemoryPattern::batch_norm_backward)
@@ -300,6 +468,7 @@ class Lowering {
   MemoryFormat format_;
   KernelProgram program_;
   Call call_;
+  const FrameworkName* known_ = nullptr;  // of the operator at hand, where its kind is generic and its name known
 };
 
 }  // namespace

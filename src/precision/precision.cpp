@@ -23,6 +23,7 @@ class PrecisionPass {
     input_ = out_.intern("input of an operator that autocast runs in another type");
     math_attention_ = out_.intern("no fused attention kernel for these operands: math path");
     tf32_ = out_.intern("TF32 allowed");
+    mixed_norm_ = out_.intern("rms_norm with weights of another type: the formula, no fused kernel");
   }
 
   Graph run() {
@@ -48,7 +49,7 @@ class PrecisionPass {
 
   // A cast in front of `consumer`, or the cached copy of a parameter. `already` of that type: nothing.
   TensorId cast(TensorId id, DType to, const Op& consumer) {
-    if (dtype(id) == to || !is_floating(dtype(id))) return id;
+    if (dtype(id) == to || !is_floating(dtype(id)) || dtype(id) == DType::fp64) return id;  // autocast leaves fp64 alone
     const bool cacheable = recipe_.weight_cache && out_.tensors[id].role == Role::parameter &&
                            out_.tensors[id].requires_grad && to == recipe_.autocast;
     if (cacheable && cached_[id.index()].valid()) return cached_[id.index()];
@@ -58,7 +59,7 @@ class PrecisionPass {
     op.module = consumer.module;
     op.block = consumer.block;
     op.reason = cacheable ? weight_ : input_;
-    op.label = out_.intern(to_text(consumer.kind));
+    op.label = out_.intern(name_of(out_, consumer));
     op.attributes = CastAttributes{.to = to, .by_autocast = true};
     TensorId result = out_.add_tensor({.shape = out_.tensors[id].shape, .dtype = to, .requires_grad = out_.tensors[id].requires_grad});
     TensorId inputs[] = {id}, outputs[] = {result};
@@ -77,30 +78,50 @@ class PrecisionPass {
 
   // The type an operator that autocast leaves alone produces.
   DType natural_type(const Op& op, std::span<const TensorId> inputs) const {
-    if (inputs.empty()) return recipe_.parameters;
+    if (inputs.empty()) {  // a new tensor: of the type of the one that the code took its type from
+      const auto* type = std::get_if<CastAttributes>(&op.attributes);
+      return type && type->like.valid() ? dtype(mapped(type->like)) : recipe_.parameters;
+    }
+    const bool generic = is_generic(op.kind);
     const Family family = definition(op.kind).family;
     if (op.in_place || family == Family::normalization || family == Family::view || op.kind == OpKind::masked_fill)
       return dtype(inputs[0]);
-    DType result = dtype(inputs[0]);
+    // Tensors without dimensions do not widen those that have some; integers never widen floating types.
+    DType with_axes = DType::boolean, without = DType::boolean;
     for (TensorId id : inputs)
-      if (is_floating(dtype(id))) result = promoted(result, dtype(id));
-    return result;
+      if (is_floating(dtype(id))) {
+        DType& widest = out_.tensors[id].shape.rank() > 0 ? with_axes : without;
+        widest = is_floating(widest) ? promoted(widest, dtype(id)) : dtype(id);
+      }
+    if (is_floating(with_axes)) return with_axes;
+    if (is_floating(without)) return without;
+    // A floating result of integers alone (a division, a mean) has the framework's default type.
+    return generic ? DType::fp32 : dtype(inputs[0]);
   }
 
   void visit(const Op& op) {
     if (op.kind == OpKind::cast) return visit_cast(op);
+    if (const auto* copy = std::get_if<CopyAttributes>(&op.attributes); copy && copy->only != OnlyFor::any) {
+      const TensorId from = mapped(in_.input(op, 0));
+      if (is_16bit(dtype(from)) != (copy->only == OnlyFor::half)) {
+        mapped_[in_.output(op).index()] = from;
+        return;
+      }
+    }
     inputs_.clear();
     for (TensorId id : in_.inputs(op)) inputs_.push_back(mapped(id));
 
     Op decided = op;
-    const Autocast rule = recipe_.autocast ? definition(op.kind).autocast : Autocast::none;
+    Autocast rule = recipe_.autocast ? op.autocast : Autocast::none;
+    if (asks_for_fp32(op)) rule = Autocast::fp32_result;
     DType compute;
     bool any_floating = false;
     for (TensorId id : inputs_) any_floating = any_floating || is_floating(dtype(id));
     switch (any_floating ? rule : Autocast::none) {
       case Autocast::lower:
-        for (TensorId& id : inputs_) id = cast(id, *recipe_.autocast, op);
-        compute = *recipe_.autocast;
+        compute = op.kind == OpKind::rnn ? DType::fp16 : *recipe_.autocast;  // cuDNN's recurrent layers: fp16 whatever autocast's type
+        if (op.kind == OpKind::rnn) flatten_recurrent_weights(op);
+        for (TensorId& id : inputs_) id = cast(id, compute, op);
         decided.reason = lower_;
         break;
       case Autocast::fp32:
@@ -129,6 +150,8 @@ class PrecisionPass {
       case Autocast::none:
       default:
         compute = natural_type(op, inputs_);
+        // A type that the code asks for (`sum(x, dtype=float32)`) is what it is computed in.
+        if (op.output_count > 0 && definition(op.kind).family == Family::reduction && fixed_type(op)) compute = in_.tensors[in_.output(op)].dtype;
         if (recipe_.autocast) decided.reason = kept_;
         break;
     }
@@ -140,7 +163,30 @@ class PrecisionPass {
       attention.backend = attention_backend(attention, compute, gpu_, learned_mask);
       if (attention.backend == AttentionBackend::math) return expand_math_attention(op, attention, compute);
     }
+    if (op.kind == OpKind::rms_norm && inputs_.size() > 1 && dtype(inputs_[1]) != dtype(inputs_[0])) return expand_rms_norm(op, compute);
+    if (decided.recipe_16bit.valid() && is_16bit(compute)) decided.recipe = decided.recipe_16bit;
+    if (inputs_.empty() && std::holds_alternative<CastAttributes>(decided.attributes)) decided.attributes = {};
     emit(op, decided, compute);
+  }
+
+  // _cudnn_rnn_cast_reflatten: one zeroed buffer for all weights, into which each is then cast.
+  void flatten_recurrent_weights(const Op& op) {
+    std::int64_t elements = 0;
+    for (TensorId id : inputs_)
+      if (out_.tensors[id].role == Role::parameter) elements += out_.tensors[id].shape.elements();
+    if (elements == 0) return;
+    expanded_ = lower_;
+    plain(OpKind::fill, op, {}, Shape{elements}, DType::fp16);
+  }
+
+  bool fixed_type(const Op& op) const {
+    const DType type = in_.tensors[in_.output(op)].dtype;
+    return is_floating(type) && type != DType::model;
+  }
+  // softmax(x, dtype=float32): asked for by the code, whatever autocast does.
+  bool asks_for_fp32(const Op& op) const {
+    return (op.kind == OpKind::softmax || op.kind == OpKind::log_softmax) && in_.tensors[in_.output(op)].dtype == DType::fp32 &&
+           is_16bit(dtype(inputs_[0]));
   }
 
   void emit(const Op& op, const Op& decided, DType compute) {
@@ -155,7 +201,7 @@ class PrecisionPass {
       outputs_.push_back(mapped(id));
     }
     // A view of a tensor that a cast replaced lives in what it is a view of now.
-    if (definition(op.kind).family == Family::view)
+    if (op.kind == OpKind::view || op.kind == OpKind::split)
       for (TensorId id : outputs_) out_.tensors[id].storage = out_.tensors[inputs_[0]].storage;
     out_.add_op(decided, inputs_, outputs_);
   }
@@ -164,7 +210,13 @@ class PrecisionPass {
   void visit_cast(const Op& op) {
     const auto& wanted = std::get<CastAttributes>(op.attributes);
     const TensorId from = mapped(in_.input(op, 0));
-    const DType to = wanted.like.valid() ? dtype(mapped(wanted.like)) : wanted.to;
+    if (wanted.door != Autocast::none) {
+      const DType type = !recipe_.autocast ? dtype(from) : wanted.door == Autocast::fp32 ? DType::fp32 : *recipe_.autocast;
+      mapped_[in_.output(op).index()] = cast(from, type, op);
+      return;
+    }
+    DType to = wanted.like.valid() ? dtype(mapped(wanted.like)) : wanted.to;
+    if (to == DType::model) to = recipe_.parameters;  // the model's own type
     if (dtype(from) == to) {
       mapped_[in_.output(op).index()] = from;
       return;
@@ -187,7 +239,7 @@ class PrecisionPass {
     op.kind = kind;
     op.module = near.module;
     op.block = near.block;
-    op.reason = math_attention_;
+    op.reason = expanded_;
     op.math = math == DType::model ? type : math;
     op.attributes = std::move(attributes);
     Tensor tensor{.shape = shape, .dtype = type};
@@ -207,6 +259,7 @@ class PrecisionPass {
   // materialised, masked, softmaxed, and kept for backward. 16-bit operands are computed in fp32 on this path. The inputs
   // have been cast by autocast already.
   void expand_math_attention(const Op& op, const AttentionAttributes& a, DType given) {
+    expanded_ = math_attention_;
     const DType type = DType::fp32;
     TensorId q = plain_cast(inputs_[0], type, op), k = plain_cast(inputs_[1], type, op), v = plain_cast(inputs_[2], type, op);
     const Shape keys{a.batch, a.heads, a.kv_len, a.head_dim}, values{a.batch, a.heads, a.kv_len, a.value_dim};
@@ -219,10 +272,22 @@ class PrecisionPass {
     }
     q = plain(OpKind::mul_scalar, op, {q}, out_.tensors[q].shape, type);
     k = plain(OpKind::mul_scalar, op, {k}, keys, type);
+    // The batched product wants batch and heads as one axis, and so does each gradient on its way back.
+    auto gathered = [&](TensorId id, bool scattered) {
+      return scattered ? plain(OpKind::contiguous, op, {id}, out_.tensors[id].shape, type, CopyAttributes{.copies_gradient = true}) : id;
+    };
+    const bool repeated = a.heads != a.kv_heads;  // then they have been copied just now
+    q = gathered(q, a.scattered[0]);
+    k = gathered(k, a.scattered[1] && !repeated);
+    v = gathered(v, a.scattered[2] && !repeated);
     TensorId score = plain(OpKind::matmul, op, {q, plain(OpKind::view, op, {k}, Shape{a.batch, a.heads, a.head_dim, a.kv_len}, type,
                            ViewAttributes{ViewKind::transpose})}, scores, type, GemmAttributes{products, a.q_len, a.kv_len, a.head_dim}, math);
     if (a.causal) {
-      TensorId bias = plain(OpKind::fill, op, {}, Shape{a.q_len, a.kv_len}, type);
+      const Shape pairs{a.q_len, a.kv_len};
+      const TensorId ones = plain(OpKind::fill, op, {}, pairs, DType::boolean);
+      const TensorId lower = plain(OpKind::integer_pointwise, op, {ones}, pairs, DType::boolean);
+      const TensorId zero = plain(OpKind::fill, op, {}, Shape{}, type), infinite = plain(OpKind::fill, op, {}, Shape{}, type);
+      const TensorId bias = plain(OpKind::masked_fill, op, {zero, lower, infinite}, pairs, type);
       score = plain(OpKind::add, op, {score, bias}, scores, type);
     } else if (a.mask) {
       score = plain(OpKind::add, op, {score, inputs_[3]}, scores, type);
@@ -250,6 +315,25 @@ class PrecisionPass {
                                                           .name = out_.intern("no log-sum-exp on the math path")});
   }
 
+  // rms_norm_composite (aten/src/ATen/native/layer_norm.cpp): in fp32, back to the input's type at the end.
+  void expand_rms_norm(const Op& op, DType given) {
+    expanded_ = mixed_norm_;
+    const DType type = DType::fp32;
+    const Shape shape = out_.tensors[inputs_[0]].shape;
+    Shape rows = shape;
+    std::int64_t width = std::get<NormAttributes>(op.attributes).width;
+    for (int axis = rows.rank(); axis-- > 0 && width > 1;) {
+      width /= std::max<std::int64_t>(1, rows[axis]);
+      rows.set(axis, 1);
+    }
+    const TensorId x = plain_cast(inputs_[0], type, op);
+    const TensorId mean = plain(OpKind::mean, op, {plain(OpKind::pow, op, {x}, shape, type)}, rows, type);
+    const TensorId scale = plain(OpKind::rsqrt, op, {plain(OpKind::add_scalar, op, {mean}, rows, type)}, rows, type);
+    const TensorId weighted = plain(OpKind::mul, op, {plain(OpKind::mul, op, {x, scale}, shape, type), inputs_[1]}, shape, type);
+    mapped_[in_.output(op, 0).index()] = plain_cast(weighted, given, op);
+    for (std::size_t i = 1; i < op.output_count; ++i) mapped_[in_.output(op, i).index()] = scale;
+  }
+
   const PrecisionRecipe& recipe_;
   const GpuSpec& gpu_;
   const Graph& in_;
@@ -257,7 +341,8 @@ class PrecisionPass {
   std::vector<TensorId> mapped_;  // in_'s tensors -> out_'s
   std::vector<TensorId> cached_;  // out_'s parameter -> its cast copy
   std::vector<TensorId> inputs_, outputs_;
-  NameId lower_, fp32_, fp32_result_, kept_, explicit_, weight_, input_, math_attention_, tf32_;
+  NameId lower_, fp32_, fp32_result_, kept_, explicit_, weight_, input_, math_attention_, tf32_, mixed_norm_;
+  NameId expanded_;  // why an operator was written as its parts
 };
 
 }  // namespace

@@ -85,8 +85,9 @@ const std::vector<std::string>& stage_names() {
 }
 
 Result<Graph> forward_after_precision(const Request& request) {
-  PRECOG_TRY(forward, build_model(*request.model, request.inputs));
-  return apply_precision(*request.precision, *request.gpu, forward);
+  auto forward = build_forward(request);
+  if (!forward) return tl::unexpected(located(forward.error(), request.where));
+  return apply_precision(*request.precision, *request.gpu, *forward);
 }
 
 Result<Prediction> predict(const Request& request, const Catalog& catalog, std::string_view dump_after) {
@@ -95,7 +96,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const ArchitectureProfile* profile = catalog.profile.find(request.gpu->architecture);
   ensure(profile != nullptr, "the catalog checked that every GPU's architecture has coefficients");
 
-  auto built = stages.run("frontend", [&] { return build_model(*request.model, request.inputs); },
+  auto built = stages.run("frontend", [&] { return build_forward(request); },
                           [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
   if (!built) return tl::unexpected(located(built.error(), request.where));
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "frontend/frozen.h"
 
 namespace precog {
 namespace {
@@ -15,8 +16,9 @@ constexpr std::int64_t kMaxBatch = 1'000'000;
 
 class RequestReader {
  public:
-  RequestReader(const Json& json, const Catalog& catalog, const std::string& where)
-      : catalog_(catalog), root_(json, where, problems_) {
+  RequestReader(const Json& json, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder,
+                std::int64_t default_batch)
+      : catalog_(catalog), folder_(folder), default_batch_(default_batch), root_(json, where, problems_) {
     request_.where = where;
   }
 
@@ -30,7 +32,7 @@ class RequestReader {
     read_training();
     read_host();
     read_run();
-    for (const char* later : {"software", "stack", "frozen", "input"})
+    for (const char* later : {"software", "stack", "input"})
       if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
     root_.reject_unknown_keys();
     if (!problems_.empty()) return fail(std::move(problems_));
@@ -61,37 +63,75 @@ class RequestReader {
   }
 
   void read_model() {
+    read_source();
+    ModelInputs& inputs = request_.inputs;
+    inputs.seq = root_.integer("seq", 1, 1 << 24).value_or(0);
+    inputs.src_seq = root_.integer("src_seq", 1, 1 << 24).value_or(0);
+    request_.frozen = root_.texts("frozen");
+    if (!request_.model) return;
+    const ModelSource& model = *request_.model;
+    if (!model.language && (inputs.seq || inputs.src_seq))
+      root_.problem("seq", fmt::format("does not apply: {} takes {}", model.name, model.unit));
+    if (inputs.src_seq && !model.encoder_decoder)
+      root_.problem("src_seq", fmt::format("does not apply: {} has no encoder of its own", model.name));
+    if (model.language) accept("seq", inputs.seq, model.default_seq, model.fixed_seq);
+    if (model.encoder_decoder)
+      accept("src_seq", inputs.src_seq, model.default_src_seq != 0 ? model.default_src_seq : inputs.seq, model.fixed_src_seq);
+    // The frontend checks this too, but knows no file to name.
+    for (auto [key, tokens] : {std::pair{"seq", inputs.seq}, std::pair{"src_seq", inputs.src_seq}})
+      if (model.language && tokens > model.max_seq)
+        root_.problem(key, fmt::format("is {}; {} takes 1 to {} tokens", tokens, model.name, model.max_seq));
+  }
+
+  // A size the request may leave out (0), and one that a graph captured without symbols cannot change.
+  void accept(std::string_view key, std::int64_t& size, std::int64_t own, bool fixed) {
+    if (size == 0) size = own;
+    if (fixed && size != own)
+      root_.problem(key, fmt::format("is {}; {} was captured at {} and not symbolically, so it takes no other (capture it again, or leave it out)",
+                                     size, request_.model->name, own));
+  }
+
+  void take(JsonReader& reader, std::string_view key, Result<ModelSource> source) {
+    if (source) request_.model = std::make_shared<const ModelSource>(std::move(*source));
+    else
+      for (const Problem& problem : source.error().problems)
+        reader.problem(key, problem.where.empty() ? problem.message : problem.where + ": " + problem.message);
+  }
+
+  // A zoo name, which always wins, or a path that says by its name what it is.
+  void read_named(JsonReader& reader, std::string_view key, const std::string& name) {
+    auto known = catalog_.model(name);
+    if (known) return take(reader, key, zoo_source(**known));
+    if (looks_like_path(name) || std::filesystem::is_directory(folder_ / name, ignored_)) return take(reader, key, file_source(folder_ / name, name));
+    reader.problem(key, known.error().text());
+  }
+
+  void read_source() {
     const Json* model = root_.raw("model");
     if (!model) return root_.problem("model", "is missing: a name from `precog models`");
-    if (model->is_string()) {
-      request_.model = look_up(root_, "model", catalog_.model(model->get<std::string>()));
-    } else if (model->is_object()) {
-      JsonReader reader(*model, root_.path("model"), problems_);
-      for (const char* door : {"graph", "hf_config", "onnx"})
-        if (reader.has(door)) {
-          reader.problem(door, "is not readable by this version; give a name from `precog models`");
-          reader.raw(door);
-          return;
-        }
-      request_.model = look_up(reader, "name", catalog_.model(reader.required_text("name")));
-      request_.inputs.layers = reader.integer("layers", 1, 4096);
-      reader.reject_unknown_keys();
-    } else {
-      root_.problem("model", R"(wants a name, or {"name": ..., "layers": ...})");
+    if (model->is_string()) return read_named(root_, "model", model->get<std::string>());
+    if (!model->is_object())
+      return root_.problem("model", R"(wants a name, {"name": ..., "layers": ...}, or a file: {"graph": ...}, {"hf_config": ...}, {"onnx": ...})");
+    JsonReader reader(*model, root_.path("model"), problems_);
+    int ways = 0;
+    for (const char* way : {"name", "graph", "hf_config", "onnx"}) ways += reader.has(way) ? 1 : 0;
+    if (ways > 1) reader.problem("name", "and graph, hf_config, onnx exclude each other: give one");
+    const Json* config = reader.raw("hf_config");
+    if (config && config->is_object()) {
+      take(reader, "hf_config", hf_source(*config, ""));
+    } else if (auto path = reader.text("hf_config")) {
+      take(reader, "hf_config", hf_source(folder_ / *path, *path));
+    } else if (auto graph = reader.text("graph")) {
+      take(reader, "graph", graph_source(folder_ / *graph, *graph));
+    } else if (auto onnx = reader.text("onnx")) {
+      take(reader, "onnx", onnx_source(folder_ / *onnx, *onnx));
+    } else if (ways == 0 || reader.has("name")) {
+      read_named(reader, "name", reader.required_text("name"));
     }
-    request_.inputs.seq = root_.integer("seq", 1, 1 << 24).value_or(0);
-    request_.inputs.src_seq = root_.integer("src_seq", 1, 1 << 24).value_or(0);
-    if (!request_.model) return;
-    if (!request_.model->language && (request_.inputs.seq || request_.inputs.src_seq))
-      root_.problem("seq", fmt::format("does not apply: {} takes images", request_.model->name));
-    if (request_.inputs.src_seq && !request_.model->encoder_decoder)
-      root_.problem("src_seq", fmt::format("does not apply: {} has no encoder of its own", request_.model->name));
-    if (request_.model->language && request_.inputs.seq == 0) request_.inputs.seq = request_.model->default_seq;
-    if (request_.model->encoder_decoder && request_.inputs.src_seq == 0) request_.inputs.src_seq = request_.inputs.seq;
-    // The frontend checks this too, but knows no file to name.
-    for (auto [key, tokens] : {std::pair{"seq", request_.inputs.seq}, std::pair{"src_seq", request_.inputs.src_seq}})
-      if (request_.model->language && tokens > request_.model->max_seq)
-        root_.problem(key, fmt::format("is {}; {} takes 1 to {} tokens", tokens, request_.model->name, request_.model->max_seq));
+    request_.inputs.layers = reader.integer("layers", 1, 4096);
+    if (request_.inputs.layers && request_.model && request_.model->layers == 0)
+      reader.problem("layers", fmt::format("does not apply: {} has no single number of layers to change", request_.model->name));
+    reader.reject_unknown_keys();
   }
 
   // "dgx-h100:8" is eight such nodes.
@@ -191,11 +231,14 @@ class RequestReader {
     auto batch = root_.integer("batch", 1, kMaxBatch);
     auto global = root_.integer("global_batch", 1, kMaxBatch * kMaxGpus);
     if (!batch && !root_.has("batch")) {
-      if (global && *global % dp == 0 && *global / dp <= kMaxBatch) batch = *global / dp;
+      if (request_.model && request_.model->default_batch > 0) batch = request_.model->default_batch;
+      else if (global && *global % dp == 0 && *global / dp <= kMaxBatch) batch = *global / dp;
+      else if (default_batch_ > 0) batch = default_batch_;
       else root_.problem("batch", "is missing: samples per GPU and micro-batch");
     }
     if (!batch) return;
     request_.inputs.batch = *batch;
+    if (request_.model) accept("batch", request_.inputs.batch, request_.model->default_batch, request_.model->fixed_batch);
     request_.global_batch = global.value_or(*batch * dp);
     if (request_.global_batch % (*batch * dp) != 0) {
       root_.problem("global_batch", fmt::format("is {}; it must be a multiple of batch x dp = {} x {} = {}", request_.global_batch, *batch,
@@ -276,7 +319,8 @@ class RequestReader {
     else if (recompute == "selective") root_.problem("recompute", "'selective' is not modelled by this version; use none or full");
     else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full", recompute.substr(0, 80)));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
-        {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}}, MemoryFormat::contiguous);
+        {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
+        request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
     const std::string attention = root_.text("attention").value_or("sdpa");
     if (attention != "sdpa") root_.problem("attention", fmt::format("is '{}'; this version models sdpa only", attention.substr(0, 80)));
   }
@@ -297,7 +341,7 @@ class RequestReader {
     if (given > 1) run->problem("tokens", "and samples, epochs, steps exclude each other: give one");
     if (length.epochs && !length.dataset_samples) run->problem("dataset_samples", "is missing: how many samples an epoch has");
     if (length.tokens && request_.model && !request_.model->language)
-      run->problem("tokens", fmt::format("does not apply: {} takes images; give samples or epochs", request_.model->name));
+      run->problem("tokens", fmt::format("does not apply: {} takes {}; give samples or epochs", request_.model->name, request_.model->unit));
     run->reject_unknown_keys();
   }
 
@@ -305,11 +349,15 @@ class RequestReader {
     const Request& r = request_;
     Json& out = request_.echo;
     out["schema"] = 1;
-    if (r.inputs.layers) out["model"] = {{"name", r.model->name}, {"layers", *r.inputs.layers}};
-    else out["model"] = r.model->name;
+    out["model"] = r.model->request;
+    if (r.inputs.layers) {
+      if (out["model"].is_string()) out["model"] = {{"name", r.model->name}};
+      out["model"]["layers"] = *r.inputs.layers;
+    }
     out["batch"] = r.inputs.batch;
     if (r.model->language) out["seq"] = r.inputs.seq;
     if (r.model->encoder_decoder) out["src_seq"] = r.inputs.src_seq;
+    if (!r.frozen.empty()) out["frozen"] = r.frozen;
     out["global_batch"] = r.global_batch;
     if (r.own_precision) out["precision"] = r.inline_precision;
     else out["precision"] = r.precision->name;
@@ -336,6 +384,9 @@ class RequestReader {
   }
 
   const Catalog& catalog_;
+  std::filesystem::path folder_;
+  std::int64_t default_batch_ = 0;
+  std::error_code ignored_;
   std::vector<Problem> problems_;
   JsonReader root_;
   Request request_;
@@ -343,8 +394,14 @@ class RequestReader {
 
 }  // namespace
 
-Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where) {
-  return RequestReader(json, catalog, where).read();
+Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder,
+                              std::int64_t default_batch) {
+  return RequestReader(json, catalog, where, folder, default_batch).read();
+}
+
+Result<Graph> build_forward(const Request& request) {
+  PRECOG_TRY(graph, request.model->build(request.inputs));
+  return freeze(std::move(graph), request.frozen);
 }
 
 std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu) {

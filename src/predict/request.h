@@ -1,12 +1,13 @@
 // The JSON request, read into types that cannot be wrong. All problems are reported at once, each with its field.
 #pragma once
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "base/json.h"
-#include "frontend/zoo.h"
+#include "frontend/source.h"
 #include "predict/catalog.h"
 #include "spec/plan.h"
 
@@ -18,8 +19,9 @@ struct RunLength {  // how much to train; at most one is given
 };
 
 struct Request {
-  const ModelSpec* model = nullptr;
+  std::shared_ptr<const ModelSource> model;
   ModelInputs inputs;
+  std::vector<std::string> frozen;  // patterns of parameter names that are not trained
   std::int64_t global_batch = 1;
   const PrecisionRecipe* precision = nullptr;
   std::shared_ptr<const PrecisionRecipe> own_precision;  // an inline recipe's; `precision` then points to it
@@ -37,8 +39,13 @@ struct Request {
   Json echo;          // the request as understood, defaults filled in
 };
 
-// `where` names the request in messages: a file's name, or "request". The catalog outlives the request.
-Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where);
+// `where` names the request in messages: a file's name, or "request"; paths in it are relative to `folder`. A batch that
+// neither the request nor the model says is `default_batch`, an error where that is 0. The catalog outlives the request.
+Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder = {},
+                              std::int64_t default_batch = 0);
+
+// The model's forward graph at the request's sizes, frozen parameters marked.
+Result<Graph> build_forward(const Request& request);
 
 // The precisions this GPU has hardware for, in the catalog's order.
 std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu);

@@ -106,7 +106,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.memory = memory;
   if (memory.peak_op.valid()) {
     const Op& at = step.graph.ops[memory.peak_op];
-    report.peak_at = fmt::format("{} {}{}{}", to_text(at.phase), to_text(at.kind), at.module.valid() ? " in " : "", step.graph.name(at.module));
+    report.peak_at = fmt::format("{} {}{}{}", to_text(at.phase), name_of(step.graph, at), at.module.valid() ? " in " : "", step.graph.name(at.module));
   }
 
   // Busy time by what it was spent on.
@@ -115,7 +115,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   std::array<Seconds, kFamilies> by_family{};
   std::array<Seconds, kDTypeCount> by_type{};
   std::array<double, kDTypeCount> matrix_flops{};
-  Seconds compute_bound{}, memory_bound{}, estimated{};
+  Seconds compute_bound{}, memory_bound{}, estimated{}, unknown{};
   double kernels = 0;
   for (const Call& call : program.calls) {
     const auto times = static_cast<double>(runs_per_step(call.phase, report.micro_batches));
@@ -133,6 +133,10 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
       by_type[static_cast<std::size_t>(kernel.math)] += spent;
       (cost.bound == Bound::compute ? compute_bound : memory_bound) += spent;
       if (cost.source == CostSource::estimate || cost.source == CostSource::scaled) estimated += spent;
+      if (kernel.unknown) {
+        unknown += spent;
+        report.unknown_names.emplace_back(name_of(step.graph, step.graph.ops[call.op]));
+      }
       if (call.family == Family::cast) report.breakdown.casts += spent;
       else if (call.phase == Phase::forward) report.breakdown.forward += spent;
       else if (call.phase == Phase::optimizer) report.breakdown.optimizer += spent;
@@ -144,6 +148,9 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
     }
   }
   report.kernels = static_cast<std::int64_t>(kernels);
+  std::sort(report.unknown_names.begin(), report.unknown_names.end());
+  report.unknown_names.erase(std::unique(report.unknown_names.begin(), report.unknown_names.end()), report.unknown_names.end());
+  report.unknown_share = report.gpu_busy.value > 0 ? unknown / report.gpu_busy : 0;
   for (std::size_t i = 0; i < kFamilies; ++i)
     if (by_family[i].value > 0) report.by_op_class[std::string(to_text(static_cast<Family>(i)))] = by_family[i];
   for (std::size_t i = 0; i < kDTypeCount; ++i)
@@ -166,7 +173,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
 
   const double per_s = 1.0 / report.step.value;
   const double samples = static_cast<double>(report.global_batch);
-  const auto tokens = static_cast<double>(tokens_per_sample(*request.model, request.inputs));
+  const auto tokens = static_cast<double>(request.model->tokens_per_sample(request.inputs));
   report.samples_per_s = samples * per_s;
   if (tokens > 0) {
     report.tokens_per_s = samples * tokens * per_s;
@@ -213,7 +220,8 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
       if (spent.value <= 0) continue;
       const bool collective = static_cast<Family>(family) == Family::collective;
       report.provenance.push_back({std::string(to_text(static_cast<Family>(family))), std::string(to_text(static_cast<CostSource>(source))),
-                                   collective && request.cluster.nodes() > 1 ? fmt::format("data/networks/{}.json", request.cluster.network.name)
+                                   static_cast<Family>(family) == Family::unknown ? std::string("unknown operators, costed by the bytes they move")
+                                   : collective && request.cluster.nodes() > 1 ? fmt::format("data/networks/{}.json", request.cluster.network.name)
                                                                              : std::string("data/profiles/datasheet.json"),
                                    collective ? request.cluster.system : request.gpu->architecture,
                                    collective ? network_share : report.gpu_busy.value > 0 ? spent / report.gpu_busy : 0});
@@ -223,6 +231,12 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
                                "", host_share});
   report.provenance.push_back({"memory", "estimate", "tensor lifetimes; fragmentation, CUDA context and NCCL buffers are estimates", "", 0});
 
+  for (const std::string& note : request.model->notes) report.warnings.push_back(note);
+  if (!report.unknown_names.empty())
+    report.warnings.push_back(fmt::format("{:.1f}% of the GPU's time is in {} of unknown cost, estimated by the bytes they move: {}", 100 * report.unknown_share,
+                                          report.unknown_names.size() == 1 ? "an operator" : fmt::format("{} operators", report.unknown_names.size()),
+                                          join(std::vector<std::string>(report.unknown_names.begin(),
+                                                                        report.unknown_names.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(8, report.unknown_names.size()))), ", ")));
   if (!memory.fits)
     report.warnings.push_back(fmt::format("does not fit: needs {} of {}", to_text(memory.device), to_text(memory.capacity)));
   for (DType dtype : request.precision->required_types())

@@ -173,7 +173,7 @@ Json op_json(const Graph& graph, std::size_t index, const Op& op) {
     outputs.push_back({{"dtype", to_text(tensor.dtype)}, {"shape", to_text(tensor.shape)}});
   }
   Json out = {{"index", index},
-              {"operator", to_text(op.kind)},
+              {"operator", name_of(graph, op)},
               {"module", graph.name(op.module)},
               {"block", op.block},
               {"dtype", to_text(op.math)},
@@ -195,7 +195,7 @@ std::map<std::string, OpId> by_place(const Graph& graph) {
   for (std::size_t i = 0; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[graph.ops.id_at(i)];
     if (inserted_cast(op) || is_view(op)) continue;
-    std::string place = fmt::format("{}/{}", graph.name(op.module), to_text(op.kind));
+    std::string place = fmt::format("{}/{}", graph.name(op.module), name_of(graph, op));
     int nth = seen[place]++;
     out[fmt::format("{}/{}", place, nth)] = graph.ops.id_at(i);
   }
@@ -316,7 +316,7 @@ std::string diff_text(const Graph& a, const Graph& b, const std::string& name_a,
     const Graph& graph = d.a.valid() ? a : b;
     const Op& op = graph.ops[d.a.valid() ? d.a : d.b];
     std::string left = d.a.valid() ? dtype_cell(a, a.ops[d.a]) : "-", right = d.b.valid() ? dtype_cell(b, b.ops[d.b]) : "-";
-    std::string key = fmt::format("{} {} {} {}", to_text(op.kind), left, right, without_numbers(graph.name(op.module)));
+    std::string key = fmt::format("{} {} {} {}", name_of(graph, op), left, right, without_numbers(graph.name(op.module)));
     if (!options.everything && op.block > 0 && seen.count(key)) {
       ++hidden;
       continue;
@@ -338,7 +338,7 @@ Json diff_json(const Graph& a, const Graph& b) {
   for (const Difference& d : differences(a, b)) {
     const Graph& graph = d.a.valid() ? a : b;
     const Op& op = graph.ops[d.a.valid() ? d.a : d.b];
-    rows.push_back({{"operator", to_text(op.kind)},
+    rows.push_back({{"operator", name_of(graph, op)},
                     {"module", graph.name(op.module)},
                     {"block", op.block},
                     {"a", d.a.valid() ? Json(dtype_cell(a, a.ops[d.a])) : Json(nullptr)},

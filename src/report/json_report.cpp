@@ -94,6 +94,7 @@ Json to_json(const Report& report) {
   out["host_s"] = finite(report.host);
   out["bound"] = report.bound;
   out["provenance"] = to_json(report.provenance);
+  out["unknown_operators"] = {{"share", finite(report.unknown_share)}, {"names", report.unknown_names}};
   out["warnings"] = report.warnings;
   return out;
 }

@@ -53,6 +53,8 @@ struct Report {
   Seconds gpu_busy, host;
   double cast_kernels = 0;
   std::vector<ProvenanceEntry> provenance;
+  double unknown_share = 0;                // of the GPU's busy time: operators nobody knows, costed by the bytes they move
+  std::vector<std::string> unknown_names;  // those operators, each once
   std::vector<std::string> warnings;
   std::string peak_at;       // the operator that runs when memory peaks
   bool fp32_weights = true;  // the recipe keeps its parameters in fp32

@@ -397,3 +397,15 @@ TEST_CASE("ShorteningKeepsWholeCharacters") {
   CHECK(shortened("abcdefg", 6) == "abcd..");
   CHECK(shortened("\u00e9\u00e9\u00e9\u00e9\u00e9", 4) == "\u00e9\u00e9..");
 }
+
+TEST_CASE("UnknownOperatorsAreInTheJsonAndInTheText") {
+  Report r = example_report("fp32", 1);
+  CHECK(to_json(r)["unknown_operators"] == Json({{"share", 0.0}, {"names", Json::array()}}));
+  CHECK(text_report(r, {}).find("costed by the bytes they move") == std::string::npos);
+  r.unknown_share = 0.125;
+  r.unknown_names = {"mylib::strange"};
+  CHECK(to_json(r)["unknown_operators"]["share"] == 0.125);
+  CHECK(to_json(r)["unknown_operators"]["names"] == Json::array({"mylib::strange"}));
+  const std::string text = text_report(r, {});
+  CHECK(text.find("mylib::strange") != std::string::npos);
+}

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t kLabelWidth = 12;
 constexpr std::size_t kBarWidth = 32;
+constexpr std::size_t kUnknownShown = 8;  // names of unknown operators; the rest are counted
 
 std::string field(const Style& style, std::string_view label, std::string_view text) {
   std::string first = fmt::format("  {:<{}}", label, kLabelWidth);
@@ -86,6 +87,13 @@ std::string text_report(const Report& r, const Style& style) {
   std::string kernels = fmt::format("{} launched per step", r.kernels);
   if (r.cast_kernels > 0) kernels += fmt::format(", {:.0f} of them casts", r.cast_kernels);
   out += field(style, "kernels", kernels);
+  if (!r.unknown_names.empty()) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < r.unknown_names.size() && i < kUnknownShown; ++i) names.push_back(printable(r.unknown_names[i]));
+    const std::size_t more = r.unknown_names.size() - names.size();
+    out += field(style, "unknown", fmt::format("{} of the GPU's time in operators costed by the bytes they move: {}{}", percent_text(r.unknown_share),
+                                               fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
+  }
   if (r.total) out += field(style, "whole run", run_line(r));
 
   out += '\n' + style(Ink::bold, "Where the step goes") + '\n' + breakdown_table(r, style);

@@ -11,7 +11,7 @@
 namespace precog {
 
 enum class DType : std::uint8_t {
-  model, fp64, fp32, tf32, bf16, fp16, fp8, nvfp4, int64, int32, uint8, boolean, kCount
+  model, fp64, fp32, tf32, bf16, fp16, fp8, nvfp4, int64, int32, int16, int8, uint8, boolean, complex64, kCount
 };
 
 inline constexpr std::size_t kDTypeCount = static_cast<std::size_t>(DType::kCount);
@@ -25,10 +25,10 @@ constexpr bool is_16bit(DType dtype) { return dtype == DType::bf16 || dtype == D
 // Bits, so that 4-bit types can be counted. An undecided `model` counts as fp32, what a capture stores.
 constexpr std::int64_t bits_of(DType dtype) {
   switch (dtype) {
-    case DType::fp64: case DType::int64: return 64;
+    case DType::fp64: case DType::int64: case DType::complex64: return 64;
     case DType::model: case DType::fp32: case DType::tf32: case DType::int32: return 32;
-    case DType::bf16: case DType::fp16: return 16;
-    case DType::fp8: case DType::uint8: case DType::boolean: return 8;
+    case DType::bf16: case DType::fp16: case DType::int16: return 16;
+    case DType::fp8: case DType::int8: case DType::uint8: case DType::boolean: return 8;
     case DType::nvfp4: return 4;
     case DType::kCount: break;
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 
 #include "base/ensure.h"
 #include "graph/operator.h"
@@ -42,26 +43,28 @@ class Autograd : public GradientContext::Sink {
     gradient_[loss.index()] = ones;
 
     int recomputed_block = -1;
+    std::vector<TensorId> incoming;
     for (std::size_t i = forward_ops_; i-- > 0;) {
       const OpId id = graph_.ops.id_at(i);
       const Op op = graph_.ops[id];
       const auto backward = definition(op.kind).gradient;
       bool reached = false, wanted = false;
-      std::array<TensorId, 8> incoming;
-      for (std::size_t j = 0; j < op.output_count && j < incoming.size(); ++j) {
-        incoming[j] = gradient_[graph_.output(op, j).index()];
-        reached = reached || incoming[j].valid();
+      incoming.clear();
+      for (TensorId output : graph_.outputs(op)) {
+        incoming.push_back(gradient_[output.index()]);
+        reached = reached || incoming.back().valid();
       }
       for (TensorId input : graph_.inputs(op)) wanted = wanted || graph_.tensors[input].requires_grad;
-      if (!backward || !reached || !wanted) continue;
+      if ((!backward && !op.recipe.valid()) || !reached || !wanted) continue;
       if (options_.recompute == Recompute::full && op.block >= 0 && op.block != recomputed_block) {
         recomputed_block = op.block;
         recompute(op.block, i);
       }
       module_ = op.module;
       block_ = op.block;
-      GradientContext context(graph_, id, std::span(incoming).first(op.output_count), *this);
-      backward(context);
+      GradientContext context(graph_, id, incoming, *this);
+      if (op.recipe.valid()) context.run_recipe();
+      else backward(context);
     }
     module_ = {};
     block_ = -1;
@@ -104,8 +107,10 @@ class Autograd : public GradientContext::Sink {
     }
     gradient_[forward.index()] = gradient;
     if (graph_.tensors[forward].role == Role::parameter) {
-      // A shared parameter is complete only after its last use.
-      if (known_before) std::erase_if(complete_, [&](const auto& g) { return g.parameter == forward; });
+      // A shared parameter is complete only after its last use: an earlier entry is struck out.
+      auto [place, first] = completed_at_.try_emplace(forward.value, complete_.size());
+      if (!first) complete_[place->second].parameter = {};
+      place->second = complete_.size();
       complete_.push_back({forward, gradient, graph_.ops.id_at(graph_.ops.size() - 1)});
     }
   }
@@ -115,7 +120,10 @@ class Autograd : public GradientContext::Sink {
   }
 
   Graph take() { return std::move(graph_); }
-  std::vector<ParameterGradient> take_gradients() { return std::move(complete_); }
+  std::vector<ParameterGradient> take_gradients() {
+    std::erase_if(complete_, [](const ParameterGradient& g) { return !g.parameter.valid(); });
+    return std::move(complete_);
+  }
 
  private:
   // Runs the forward operators of a checkpointed block once more; backward then reads the new tensors, so that the
@@ -151,6 +159,7 @@ class Autograd : public GradientContext::Sink {
   std::size_t forward_ops_ = 0;
   std::vector<TensorId> gradient_, remade_;  // per forward tensor
   std::vector<ParameterGradient> complete_;
+  std::unordered_map<std::int32_t, std::size_t> completed_at_;  // parameter -> its place in complete_
   Phase phase_ = Phase::backward;
   NameId module_;
   std::int16_t block_ = -1;

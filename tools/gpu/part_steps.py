@@ -3,7 +3,6 @@
 Rows come model by model (one build serves every precision), the most telling models first, so that what a short
 budget drops is what is missed least. Output: steps.jsonl (measured runs), steps_kernels.jsonl (kernel names).
 """
-import statistics
 import time
 
 import torch
@@ -12,6 +11,7 @@ import kernels
 import models
 import precisions
 from common import clocks_now
+from precog.gpu.steps import time_steps
 
 # (model, layers, [(batch, seq, src_seq)], precisions or None for all). The first shape of a pair is meant to be
 # bound by the host, the second by the GPU; sizes keep an fp32 step under about half a second.
@@ -137,45 +137,7 @@ def _record(name, layers, channels_last, precision, batch, seq, src_seq):
 def _measure(device, name, model, data, precision, record):
     switches = precisions.switch(device, precision)
     trainer = precisions.Trainer(device, name, model, data, precision)
-    wall = time.perf_counter()
-    device.reset_peak()
-    start_bytes = device.memory()["rest_bytes"]  # weights and data; more would be a leak from an earlier row
-    for index in range(4):
-        if index == 2:
-            device.sync()
-            started = time.perf_counter()
-        trainer.step()
-    device.sync()
-    guess = (time.perf_counter() - started) / 2
-    steps, blocks = _block(guess, device.dry_run)
-    warm_peak = device.memory()["peak_bytes"]
-    scale_before = trainer.scale()
-    device.reset_peak()
-    means, enqueues = [], []
-    for _ in range(blocks):
-        device.sync()
-        started = time.perf_counter()
-        trainer.step()
-        enqueues.append(time.perf_counter() - started)  # from an idle GPU: the host's own time (amp-fp16 waits inside)
-        for _ in range(steps - 1):
-            trainer.step()
-        device.sync()
-        means.append((time.perf_counter() - started) / steps)
-    measured = {"step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means),
-                "steps_per_block": steps, "blocks": blocks, "host_enqueue_s": statistics.median(enqueues),
-                **device.memory(), "warmup_peak_bytes": warm_peak, "start_bytes": start_bytes}
-    scale_after = trainer.scale()
-    if scale_before:
-        measured["scale"] = [scale_before, scale_after]
-        measured["skipped_steps"] = _halvings(scale_before, scale_after)
-    measured["loss"] = float(trainer.last_loss)
-    measured["finite"] = measured["loss"] == measured["loss"] and abs(measured["loss"]) != float("inf")
-    if not measured["finite"]:
-        measured["loss"] = None
-    measured["phases_s"] = _phases(device, trainer)
-    summary, top = kernels.summarise(kernels.record(device, trainer.step))
-    measured.update(summary)
-    measured["row_wall_s"] = round(time.perf_counter() - wall, 2)
+    measured, top = time_steps(device, trainer)
     record["measured"] = measured
     record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": trainer.eps, "lr": 1e-4,
                        "inputs": models.input_names(name),
@@ -193,39 +155,6 @@ def _refresh(model):
         for key, buffer in model.named_buffers():
             if key.endswith(("running_mean", "running_var")):
                 buffer.fill_(1.0 if key.endswith("var") else 0.0)
-
-
-def _block(guess, dry_run):
-    """(steps per block, blocks): about 0.15 s a block and five blocks, less for slow steps."""
-    if dry_run:
-        return 2, 2
-    if guess > 0.2:
-        return 2, 3
-    steps = int(min(max(0.15 / guess, 3), 40))
-    return steps, 5 if steps * guess < 0.2 else 3
-
-
-def _halvings(before, after):
-    count = 0
-    while after < before and count < 64:
-        before /= 2
-        count += 1
-    return count
-
-
-def _phases(device, trainer):
-    """Time between phase ends on the GPU's own clock in one step (idle gaps included)."""
-    device.sync()
-    marks = [("start", device.event())]
-    marks[0][1].record()
-
-    def after(phase):
-        event = device.event()
-        event.record()
-        marks.append((phase, event))
-    trainer.phases(after)
-    device.sync()
-    return {phase: marks[i][1].elapsed_time(event) * 1e-3 for i, (phase, event) in enumerate(marks[1:])}
 
 
 def _print(table):

@@ -19,8 +19,9 @@ TOP = 40
 
 
 def classes():
-    """CLASSES of kernels.py, read without importing it (it needs torch)."""
-    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels.py")) as file:
+    """CLASSES of the package's kernels.py, read without importing it (it needs torch)."""
+    package = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python", "precog", "gpu")
+    with open(os.path.join(package, "kernels.py")) as file:
         tree = ast.parse(file.read())
     for node in tree.body:
         if isinstance(node, ast.Assign) and node.targets[0].id == "CLASSES":

@@ -177,6 +177,7 @@ def _record_points(source: _Source, symbols: list[str], attempt: int, say: Calla
         typed = _record_one(source, points[-1], torch.bfloat16)
         for recording in recordings:
             align(recording, typed)
+        align(typed, recordings[0])
         same_structure(recordings[0], typed, same_type=False)
         recordings.append(typed)
     except (CaptureError, Different) as error:

@@ -102,7 +102,7 @@ class _Backward:
             edge = (following._sequence_nr(), index)
             if call.nodes[0] <= edge[0] < call.nodes[1]:
                 return None
-            matches = lambda value: value.edge == edge
+            matches = lambda value: value.edge == edge or (value.view_of is not None and value.view_of.edge == edge)
         for position, value in enumerate(call.inputs):
             if value is not None and value.requires_grad and matches(value):
                 found = position
@@ -135,6 +135,10 @@ class _Backward:
         for index, value in enumerate(call.inputs):
             if value is not None and value.origin is not None and value.origin.storage == storage:
                 return f"i{index}"
+        earlier = self.recorder._by_storage.get(storage)
+        if earlier is not None and call.name == "autograd_function":
+            call.inputs.append(earlier)
+            return f"i{len(call.inputs) - 1}"
         # Made inside the call and kept: a result that the code never sees.
         value = self.recorder._new_value(tensor)
         value.requires_grad, value.edge = False, None

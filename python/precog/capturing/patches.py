@@ -3,6 +3,7 @@ switch autocast off, and checkpointing (the request decides about recomputation,
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 class ModuleTracker:
@@ -89,6 +91,21 @@ def patched_framework(recorder: Any) -> Iterator[None]:
     saved_tracing = [module.is_tracing for module in tracing]
     for module in tracing:
         module.is_tracing = lambda *_: False
+    plain_device = FakeTensor.__dict__["device"]
+
+    def device(tensor):
+        """The model's code is told what it would be told in training; the framework's own code the truth."""
+        if recorder.following and not recorder.busy:
+            return torch.device("cpu") if recorder.is_host(tensor) else torch.device("cuda", 0)
+        return plain_device.fget(tensor)
+    FakeTensor.device = property(device, plain_device.fset)
+    plain_capability = torch.cuda.get_device_capability
+    torch.cuda.get_device_capability = lambda *_, **__: (9, 0)  # code that asks wants to know whether a fast path exists
+    plain_apply = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls, *args):
+        return recorder.custom_function(functools.partial(plain_apply.__func__, cls), args)
+    torch.autograd.Function.apply = classmethod(apply)
     hooks = [nn.modules.module.register_module_forward_pre_hook(tracker.enter),
              nn.modules.module.register_module_forward_hook(tracker.leave, always_call=True)]
     region.__enter__, region.__exit__ = enter, leave
@@ -100,6 +117,9 @@ def patched_framework(recorder: Any) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+        FakeTensor.device = plain_device
+        torch.cuda.get_device_capability = plain_capability
+        torch.autograd.Function.apply = plain_apply
         for module, function in zip(tracing, saved_tracing):
             module.is_tracing = function
         region.__enter__, region.__exit__, checkpoint.CheckpointFunction = saved[:3]

@@ -71,8 +71,9 @@ class _PythonSide(TorchFunctionMode):
         self.recorder = recorder
         tensor = torch.Tensor
         self.answers: dict[Any, Callable] = {
-            tensor.device.__get__: lambda t: _CUDA, tensor.is_cuda.__get__: lambda t: True, tensor.is_cpu.__get__: lambda t: False,
-            tensor.get_device: lambda t: 0, tensor.cuda: lambda t, *a, **k: t, tensor.cpu: lambda t, *a, **k: t,
+            tensor.device.__get__: lambda t: _CPU if recorder.is_host(t) else _CUDA,
+            tensor.is_cuda.__get__: lambda t: not recorder.is_host(t), tensor.is_cpu.__get__: lambda t: recorder.is_host(t),
+            tensor.get_device: lambda t: 0, tensor.cuda: lambda t, *a, **k: recorder.uploaded(t), tensor.cpu: lambda t, *a, **k: t,
             tensor.pin_memory: lambda t, *a, **k: t, tensor.record_stream: lambda t, *a, **k: None,
         }
         self.reads = {tensor.item, tensor.tolist, tensor.__bool__, tensor.__int__, tensor.__float__, tensor.__index__, tensor.numpy,
@@ -92,6 +93,13 @@ class _PythonSide(TorchFunctionMode):
         if function in self.reads:
             return recorder.read_value(function, args, kwargs)
         recorder.frame = sys._getframe(1)
+        on_host = None
+        if function in _FACTORIES:  # without a device, new tensors are the host's
+            on_host = recorder.default_device_is_host and (kwargs.get("device") is None or torch.device(kwargs["device"]).type == "cpu")
+        if function is torch.Tensor.to:
+            device = next((item for item in [kwargs.get("device"), *args[1:]] if _is_device(item)), None)
+            if device is not None and torch.device(device).type != "cpu":
+                args = (recorder.uploaded(args[0]), *args[1:])
         if "device" in kwargs and kwargs["device"] is not None:
             kwargs = {**kwargs, "device": _CPU}
         if function is torch.Tensor.to and len(args) > 1:
@@ -100,13 +108,29 @@ class _PythonSide(TorchFunctionMode):
                 return args[0]
         if kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
-        return function(*args, **kwargs)
+        # Inside, the framework's own Python sees the truth about devices.
+        following, recorder.following = recorder.following, False
+        try:
+            with recorder.on_host(on_host):
+                return function(*args, **kwargs)
+        finally:
+            recorder.following = following
+
+
+def _is_device(value) -> bool:
+    return isinstance(value, torch.device) or isinstance(value, str) and value.split(":")[0] in ("cuda", "cpu", "meta", "xpu", "mps")
+
+
+_FACTORIES = {function for function in (
+    torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm, torch.arange, torch.linspace,
+    torch.eye, torch.tensor, torch.as_tensor, torch.from_numpy, torch.scalar_tensor, torch.tril_indices, torch.triu_indices, torch.logspace,
+    torch.empty_strided, torch.normal)}
 
 
 def _without_devices(args: tuple) -> tuple:
     kept = [args[0]]
     for value in args[1:]:
-        if isinstance(value, torch.device) or (isinstance(value, str) and value.split(":")[0] in ("cuda", "cpu", "meta", "xpu", "mps")):
+        if _is_device(value):
             continue
         if isinstance(value, int) and not isinstance(value, bool):
             continue
@@ -126,6 +150,7 @@ class Recorder:
         self.log: list[tuple] = []
         self.listening = False
         self.busy = 0
+        self.following = False           # the model's code is running
         self.frame: Any = None
         self._objects: dict[int, tuple[torch.Tensor, Value]] = {}  # by the Python object's identity, kept alive
         self._values: dict[tuple, Value] = {}        # memory and shape -> the newest value there
@@ -137,6 +162,8 @@ class Recorder:
         self._waiting_leaves: dict[int, Value] = {}  # by storage: parameters and inputs not used yet
         self.modules = ModuleTracker()
         self.inside_off = 0
+        self._host: bool | None = None   # what is called now happens on the host; None: nobody said
+        self.default_device_is_host = True
         self._above = _AboveAutocast(self)
 
     # ---- tensors and values -------------------------------------------------------------------------------------------
@@ -195,6 +222,9 @@ class Recorder:
             self._add(Call("view", [base], [found], {"kind": _view_kind(base.shape, tensor)}, of={0: 0}), (0, 0))
         if found.storage in self._waiting_leaves:
             self._use_leaf(self._waiting_leaves[found.storage])
+        if found.host and found.role == "activation" and not self._host:
+            found.role, found.name = "constant", "host"  # read by the device: comes from outside
+            self.leaves.append(found)
         return found
 
     def _use_leaf(self, value: Value) -> None:
@@ -212,8 +242,40 @@ class Recorder:
             known = self._converted[key] = (made, tensor)
         return known[0]
 
+    # ---- the host's own tensors -----------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def on_host(self, host: bool | None) -> Iterator[None]:
+        self._host, before = host, self._host
+        try:
+            yield
+        finally:
+            self._host = before
+
+    def is_host(self, tensor: torch.Tensor) -> bool:
+        known = self._objects.get(id(tensor))
+        return known is not None and known[1].host
+
+    def uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A host tensor's copy on the device; others as they are."""
+        if not self.is_host(tensor):
+            return tensor
+        self.busy += 1
+        try:
+            source = self.value(tensor)
+            made = self._plain(torch.ops.aten.clone.default, (tensor,), {})
+            value = self._new_value(made)
+            value.real, value.producer = source.real, (torch.ops.aten.clone.default, (source,), {}, 0) if self.keep_producers else None
+            self._add(Call("copy", [source], [value], kind="copy", derives=True), (0, 0))
+            return made
+        finally:
+            self.busy -= 1
+
     # ---- the calls ----------------------------------------------------------------------------------------------------
     def _add(self, call: Call, nodes: tuple[int, int]) -> None:
+        if self._host:
+            for value in call.outputs:
+                value.host = True
+            return
         call.module = self.modules.path
         call.off = call.off or self.modules.autocast_off or self.inside_off > 0
         call.nodes = nodes
@@ -295,6 +357,10 @@ class Recorder:
             return self._value_sized(operator, name, args, kwargs)
         if name in ("index", "index_put", "_index_put_impl", "_unsafe_index"):
             args = self._integer_indices(args)
+        if not self._host and (all(self.is_host(tensor) for tensor in tensors) if tensors else
+                               self._host is None and _takes_device(operator) and kwargs.get("device") is None):
+            with self.on_host(True):
+                return self._record(operator, args, kwargs, tensors)
         special = _SPECIAL.get(name)
         if special is not None:
             done = special(self, operator, name, args, kwargs)
@@ -305,9 +371,9 @@ class Recorder:
         outside = rules.autocast_decides(operator)
         launched = [entry for entry in log if not _is_view(entry)]
         if outside and len(launched) != 1:
-            self._doors(operator, tensors, before)
+            self._doors(operator, tensors, before, result)
             self.inside_off += 1
-        renamed = name if outside and len(launched) == 1 else None
+        renamed = name if outside and len(launched) == 1 and rules.name_of(launched[0][0]) not in rules.LOW_PRODUCTS else None
         try:
             self._parts(log, nodes, name, renamed)
         finally:
@@ -319,15 +385,32 @@ class Recorder:
         """The kernels of one operator as calls of their own, each with the autograd nodes that were made for it."""
         if name not in ("detach", "alias"):  # autograd keeps an operator's own result under a new name: not a call
             log = [entry for entry in log if rules.name_of(entry[0]) not in ("detach", "alias")]
+        if any(rules.is_mutable(entry[0]) and rules.name_of(entry[0]) == name for entry in log):
+            log = [entry for entry in log if not _is_view(entry)]  # autograd looks at the view anew: not a call
+        if len(log) == 2 and rules.name_of(log[0][0]) == "clone" and rules.is_mutable(log[1][0]) and log[1][1][0] is log[0][1][0]:
+            return self._in_place_after_copy(log, nodes)
         boundary = nodes[0]
         for index, entry in enumerate(log):
             last = nodes[1] if index == len(log) - 1 else max(boundary, entry[4])
             self._low(entry, (boundary, last), renamed)
             boundary = last
 
-    def _doors(self, operator, tensors, before) -> None:
+    def _in_place_after_copy(self, log: list[tuple], nodes: tuple[int, int]) -> None:
+        """Autograd keeps a copy of an operand that is overwritten: written as reading the copy and leaving it alone, which moves and
+        holds as many bytes."""
+        operand = self.value(log[0][1][0])
+        kept = self._new_value(log[0][3])
+        kept.origin, kept.edge, kept.requires_grad = operand, operand.edge, operand.requires_grad
+        self._add(Call("contiguous", [operand], [kept], kind="copy", derives=True), (0, 0))
+        operator, args, kwargs, result, _ = log[1]
+        others = [self.value(item) for item in tree_flatten((args[1:], kwargs))[0] if isinstance(item, torch.Tensor)]
+        self._add(Call(rules.name_of(operator), [kept, *others], [self._new_value(result)], kind=rules.kind_of(operator)), nodes)
+
+    def _doors(self, operator, tensors, before, result) -> None:
         """Autocast converts the operands of an operator that is written down as its parts."""
-        wanted = "lower" if rules.name_of(operator) in _LOWER else "fp32"
+        if not rules.autocast_decides(operator) or self.modules.autocast_off or self.inside_off:
+            return
+        wanted = "lower" if rules.name_of(operator) in _LOWER or rules.name_of(operator) in rules.PRODUCTS else "fp32"
         for tensor, value in zip(tensors, before):
             if not tensor.dtype.is_floating_point:
                 continue
@@ -373,12 +456,16 @@ class Recorder:
         elif name == "mean" or name == "sum":
             if kwargs.get("dtype") is not None:
                 attrs["type"] = kwargs["dtype"]
+        if not inputs and outputs[0].dtype.is_floating_point:
+            attrs["like"] = self._like()   # a new tensor of a type that the code took from another
         strided = _strided(inputs, outputs)
         values, of = [], {}
         for index, tensor in enumerate(outputs):
             value = self._new_value(tensor)
             if value.storage in storages:
                 of[index] = storages[value.storage]
+            if value.edge is not None and nodes[0] < nodes[1] and not nodes[0] <= value.edge[0] < nodes[1]:
+                value.edge = (nodes[1] - 1, index)  # changed in place since, by a later part of the same operator
             values.append(value)
         if mutable and not of and operands:
             of[0] = 0
@@ -392,6 +479,7 @@ class Recorder:
         value = self._new_value(tensor)
         if base is not None:
             self._by_storage[value.storage] = base
+            value.view_of = base
         return value
 
     # ---- casts --------------------------------------------------------------------------------------------------------
@@ -508,6 +596,22 @@ class Recorder:
                 indices.append(index)
         return (args[0], indices, *args[2:]) if changed else args
 
+    def custom_function(self, apply: Callable, args: tuple):
+        """A torch.autograd.Function of the user's: its forward was recorded operator by operator; its backward belongs to this call."""
+        if self.busy:
+            return apply(*args)
+        first = _sequence_number()
+        result = apply(*args)
+        outputs = [item for item in tree_flatten(result)[0] if isinstance(item, torch.Tensor) and item.grad_fn is not None]
+        if not outputs:
+            return result
+        operands = [self.value(item) for item in tree_flatten(args)[0] if isinstance(item, torch.Tensor)]
+        inner = [self.value(item) for item in outputs]
+        made = [self._new_value(item) for item in outputs]
+        self._add(Call("autograd_function", [*inner, *operands], made, {"kind": "reshape"}, kind="view",
+                       of={index: index for index in range(len(made))}), (first, first + 1))
+        return result
+
     # ---- one run ------------------------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -522,8 +626,14 @@ class Recorder:
             yield
 
     def run(self, loss_fn: Callable, arguments: tuple, sizes: dict[str, int]) -> Recording:
-        with self.active(), torch.enable_grad():
-            loss = loss_fn(*arguments)
+        with torch.random.fork_rng(devices=[]), self.active(), torch.enable_grad():
+            with _no_modes():
+                torch.manual_seed(0)  # where real values are computed, every recording draws the same random numbers
+            self.following = True
+            try:
+                loss = loss_fn(*arguments)
+            finally:
+                self.following = False
             if not isinstance(loss, torch.Tensor):
                 loss = getattr(loss, "loss", loss)
             if not isinstance(loss, torch.Tensor):
@@ -539,7 +649,7 @@ class Recorder:
                 record_backward(self, loss)
         self.leaves.extend(value for value in self._waiting_leaves.values() if value.role == "parameter")
         contiguous, channels_last = self._layouts
-        return Recording(self.calls, self.leaves, final, self.notes, channels_last > contiguous, sizes, self.dtype, self.reads_types)
+        return Recording(self.calls, self.leaves, final, self.notes, channels_last > contiguous, sizes, self.dtype, self.reads_types, self.autocast)
 
     def call_at(self) -> Callable[[int], Call | None]:
         """Finds the call that made the autograd node with a given sequence number."""
@@ -550,6 +660,10 @@ class Recorder:
             index = bisect.bisect_right(starts, number) - 1
             return calls[index] if index >= 0 and number < calls[index].nodes[1] else None
         return find
+
+
+def _takes_device(operator) -> bool:
+    return any(argument.name == "device" for argument in operator._schema.arguments)
 
 
 @contextlib.contextmanager
@@ -620,34 +734,18 @@ def _product(rec: Recorder, operator, name, args, kwargs):
     tensors = [item for item in tree_flatten((args, kwargs))[0] if isinstance(item, torch.Tensor)]
     operands = [rec.value(tensor) for tensor in tensors]
     result, log, nodes = rec._run(operator, args, kwargs)
-    attrs: dict[str, Any] = {}
-    call = Call(name, operands, [])
-    for entry in log:
-        low = rules.name_of(entry[0])
-        if low in rules.LOW_PRODUCTS:
-            attrs = _gemm_attrs(low, [item for item in entry[1] if isinstance(item, torch.Tensor)])
-        elif low in ("clone", "_to_copy", "copy") and isinstance(entry[3], torch.Tensor):
-            # The operand is copied to another layout first: a kernel of its own.
-            source = entry[1][0]
-            for index, tensor in enumerate(tensors):
-                if tensor.untyped_storage()._cdata == source.untyped_storage()._cdata:
-                    copied = rec._new_value(entry[3])
-                    copied.origin, copied.edge = operands[index], operands[index].edge
-                    copied.requires_grad = operands[index].requires_grad
-                    rec._add(Call("contiguous", [operands[index]], [copied], strided=True, derives=True, kind="copy"), (0, 0))
-                    call.inputs[index] = copied
-                    break
-        elif not _is_view(entry):
-            for tensor in tree_flatten(entry[3])[0]:
-                call.internals[tensor.untyped_storage()._cdata] = tensor
-    if not attrs:
-        if len(log) > 1 and any(rules.name_of(entry[0]) in ("mul", "sum") for entry in log):
+    launched = [entry for entry in log if not _is_view(entry)]
+    products = [entry for entry in launched if rules.name_of(entry[0]) in rules.LOW_PRODUCTS]
+    if len(launched) != 1 or len(products) != 1:
+        # Operands copied to another layout first, or a bias added on its own: autocast's door, then the parts.
+        rec._doors(operator, tensors, operands, result)
+        rec.inside_off += 1
+        try:
             return _as_parts(rec, result, log, nodes)
-        k = tensors[0].shape[-1] if tensors[0].dim() else 1
-        n = result.shape[-1] if result.dim() else 1
-        attrs = {"gemm": [1, max(1, result.numel() // max(1, n)), n, k]}
-    call.attrs = attrs
-    call.outputs = [rec._new_value(result)]
+        finally:
+            rec.inside_off -= 1
+    attrs = _gemm_attrs(rules.name_of(products[0][0]), [item for item in products[0][1] if isinstance(item, torch.Tensor)])
+    call = Call(name, operands, [rec._new_value(result)], attrs)
     if rules.is_mutable(operator):
         call.of[0] = 0
     rec._add(call, nodes)
@@ -696,23 +794,39 @@ def _attention(rec: Recorder, operator, name, args, kwargs):
     attrs = {"causal": bool(causal), "dropout": float(dropout)}
     if kwargs.get("enable_gqa"):
         attrs["gqa"] = True
+    # Where no fused kernel runs, operands whose batch and heads do not form one axis are copied for the batched product.
+    scattered = [item.dim() == 4 and item.shape[0] > 1 and item.shape[1] > 1 and item.stride(0) != item.shape[1] * item.stride(1) for item in (q, k, v)]
+    if any(scattered):
+        attrs["scattered"] = scattered
+    if mask is not None and mask.dim() and mask.shape[-1] > 1 and mask.stride(-1) != 1:
+        attrs["mask_scattered"] = True
     rec._add(Call(name, operands, [rec._new_value(result)], attrs, derives=True), nodes)
     return (result,)
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Results and gradients laid out as CUDA's fused kernels do: [batch, sequence, heads, width] in memory."""
+    """Results and gradients laid out as CUDA's fused kernels do: [batch, sequence, heads, width] in memory in fp32 (the memory-efficient
+    kernel), like the operands in 16 bits (cuDNN)."""
 
     @staticmethod
     def forward(ctx, q, k, v, mask):
         ctx.save_for_backward(q, k, v, mask)
         if q.dim() != 4:
             return q.new_empty((*q.shape[:-1], v.shape[-1]))
-        return q.new_empty((q.shape[0], q.shape[2], q.shape[1], v.shape[3])).transpose(1, 2)
+        shape = (*q.shape[:3], v.shape[3])
+        order = [0, 2, 1, 3]
+        if q.dtype != torch.float32:  # cuDNN follows the query's order of axes
+            order = sorted(range(4), key=lambda axis: -q.stride(axis))
+        made = q.new_empty([shape[axis] for axis in order])
+        return made.permute([order.index(axis) for axis in range(4)])
 
     @staticmethod
     def backward(ctx, gradient):
-        return tuple(torch.empty_like(saved) if saved is not None and wanted else None
+        def like(saved):
+            if saved.dtype != torch.float32 or saved.dim() != 4:
+                return torch.empty_like(saved)
+            return saved.new_empty((saved.shape[0], saved.shape[2], saved.shape[1], saved.shape[3])).transpose(1, 2)
+        return tuple(like(saved) if saved is not None and wanted else None
                      for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad))
 
 
@@ -809,12 +923,34 @@ def _recurrent(rec: Recorder, operator, name, args, kwargs):
     x, states = given["input"], given["hx"]
     states = list(states) if isinstance(states, (list, tuple)) else [states]
     operands = [rec.value(item) for item in [x, *states, *given["params"]]]
-    result, _, nodes = rec._run(operator, args, kwargs)
-    outputs = [item for item in tree_flatten(result)[0] if isinstance(item, torch.Tensor)]
+    settings = (int(given["num_layers"]), 2 if given["bidirectional"] else 1, bool(given["batch_first"]), len(states))
+    result, _, nodes = rec._run(_RecurrentLayers.apply, (settings, x, *states, *given["params"]), {})
+    outputs = list(result)
     attrs = {"layers": int(given["num_layers"]), "hidden": int(states[0].shape[-1]), "directions": 2 if given["bidirectional"] else 1,
              "batch_first": bool(given["batch_first"])}
     rec._add(Call("rnn" if name.startswith("rnn") else name, operands, [rec._new_value(item) for item in outputs], attrs, derives=True), nodes)
     return (result,)
+
+
+class _RecurrentLayers(torch.autograd.Function):
+    """Results and gradients laid out as cuDNN does: time first in memory."""
+
+    @staticmethod
+    def forward(ctx, settings, x, *others):
+        layers, directions, batch_first, states = settings
+        ctx.save_for_backward(x, *others)
+        hidden = others[0].shape[-1]
+        steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1] if x.dim() == 3 else 1)
+        if x.dim() == 3:
+            out = x.new_empty((steps, batch, hidden * directions))
+            out = out.transpose(0, 1) if batch_first else out
+        else:
+            out = x.new_empty((x.shape[0], hidden * directions))
+        return (out, *(x.new_empty(others[index].shape) for index in range(states)))
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return (None, *(torch.empty_like(saved) if wanted else None for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad[1:])))
 
 
 def _grouped(rec: Recorder, operator, name, args, kwargs):
@@ -824,7 +960,7 @@ def _grouped(rec: Recorder, operator, name, args, kwargs):
         ends = next((item for item in tree_flatten((args[2:], kwargs))[0] if isinstance(item, torch.Tensor)), None)
         result, _, nodes = rec._run(_grouped_stand_in, (x, weight, ends), {})
     groups = weight.shape[0] if weight.dim() == 3 else (x.shape[0] if x.dim() == 3 else 1)
-    attrs = {"gemm": [groups, max(1, x.shape[-2] // max(1, groups)), result.shape[-1], x.shape[-1]]}
+    attrs = {"gemm": [groups, x.shape[-2], result.shape[-1], x.shape[-1]]}
     rec._add(Call("grouped_mm", operands, [rec._new_value(result)], attrs, derives=True), nodes)
     return (result,)
 
@@ -841,6 +977,34 @@ def _read(rec: Recorder, operator, name, args, kwargs):
     return (bool(value) if name == "is_nonzero" else value,)
 
 
+def _ctc_loss(rec: Recorder, operator, name, args, kwargs):
+    """Lengths in tensors are read by the host; the operator proper takes numbers."""
+    for item in args[2:4]:
+        if isinstance(item, torch.Tensor):
+            rec._add(Call("read_back", [rec.value(item)], [], derives=True), (0, 0))
+    scores, targets = args[0], args[1]
+    operands = [rec.value(scores), rec.value(targets)]
+    result, _, _ = rec._run(_scalar_of, (scores,), {})
+    call = Call("ctc_loss", operands, [rec._new_value(result)])
+    call.back = [BackCall("_ctc_loss_backward", ["g0", "i0", "i1"], [Made(tuple(scores.shape), scores.dtype)], {})]
+    call.gives = [(0, "t0")]
+    rec._add(call, (0, 0))
+    return (result,)
+
+
+def _scalar_of(scores):
+    """Differentiable and of one element: the loss's stand-in, whose own size depends on values."""
+    return scores.sum()
+
+
+def _histogram(rec: Recorder, operator, name, args, kwargs):
+    """CUDA counts integers too; the CPU's kernel does not know them."""
+    bins = int(args[1] if len(args) > 1 else kwargs.get("bins", 100))
+    result, _, nodes = rec._run(torch.ops.aten.new_empty.default, (args[0], [bins]), {})
+    rec._add(Call(name, [rec.value(args[0])], [rec._new_value(result)], kind="reduction"), nodes)
+    return (result,)
+
+
 def _same(rec: Recorder, operator, name, args, kwargs):
     """Requests that change nothing on the device."""
     return (args[0],)
@@ -852,7 +1016,7 @@ _SPECIAL: dict[str, Callable] = {
     **{name: _recurrent for name in rules.RECURRENT}, **{name: _read for name in rules.READS},
     "scaled_dot_product_attention": _attention, "layer_norm": _normalization, "rms_norm": _normalization,
     "group_norm": _normalization, "batch_norm": _normalization, "softmax": _softmax, "log_softmax": _softmax,
-    "special_softmax": _softmax, "special_log_softmax": _softmax, "_grouped_mm": _grouped, "pin_memory": _same,
+    "special_softmax": _softmax, "special_log_softmax": _softmax, "_grouped_mm": _grouped, "ctc_loss": _ctc_loss, "histc": _histogram, "pin_memory": _same,
 }
 _LOWER = frozenset({"prelu", "einsum", "addr", "linalg_vecdot", "addbmm", "chain_matmul", "linalg_multi_dot", "lstm_cell", "gru_cell",
                     "rnn_tanh_cell", "rnn_relu_cell", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"})

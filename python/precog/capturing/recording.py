@@ -11,7 +11,7 @@ class Value:
     """A tensor of the step. An in-place operator makes a new value in the same memory."""
 
     __slots__ = ("shape", "dtype", "role", "name", "frozen", "storage", "requires_grad", "edge", "origin", "producer", "channels_last",
-                 "real")
+                 "real", "view_of", "host")
 
     def __init__(self, tensor: torch.Tensor, storage: int, role: str = "activation", name: str = "") -> None:
         self.shape = tuple(tensor.shape)
@@ -26,6 +26,8 @@ class Value:
         self.producer: tuple | None = None         # how to compute its real value: (operator, args, kwargs, index)
         self.channels_last = False
         self.real: torch.Tensor | None = None
+        self.view_of: Value | None = None          # the value whose memory this is another look at
+        self.host = False                          # lives on the host: arithmetic on it launches nothing
 
 
     def copy(self) -> "Value":
@@ -86,3 +88,4 @@ class Recording:
     sizes: dict[str, int]
     dtype: torch.dtype
     reads_types: bool = False         # the code asked a tensor for its dtype
+    autocast: bool = False            # operands were converted as autocast does

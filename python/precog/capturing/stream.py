@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from . import rules
-from .extents import Extents
+from .extents import Extents, NotSymbolic
 from .recording import BackCall, Call, Recording, Value
 
 
@@ -45,6 +45,18 @@ def align(plain: Recording, typed: Recording) -> None:
     position = 0
     for call in typed.calls:
         other = plain.calls[position] if position < len(plain.calls) else None
+        if call.name == "contiguous" and (other is None or other.name != "contiguous"):
+            # Copied in one type only: attention kernels leave their results in another order there.
+            source = counterpart.get(id(call.inputs[0]))
+            if source is None:
+                raise Different(f"module '{call.module}': a copy of something that is not there in {plain.dtype}")
+            made = source.copy()
+            call.attrs["only"] = "fp32" if typed.dtype == torch.float32 and not typed.autocast else "16-bit"
+            out.append(Call("contiguous", [source], [made], dict(call.attrs), module=call.module, off=call.off, strided=True, kind="copy", derives=True))
+            call.derives = True
+            counterpart[id(call.outputs[0])] = made
+            added.add(id(made))
+            continue
         if call.name == "cast" and (other is None or other.name != "cast" or not _reads_same(other, call, counterpart)):
             source = counterpart.get(id(call.inputs[0])) or named.get((call.inputs[0].role, call.inputs[0].name))
             if source is None:
@@ -61,8 +73,11 @@ def align(plain: Recording, typed: Recording) -> None:
             counterpart[id(call.outputs[0])] = made
             added.add(id(made))
             continue
-        while other is not None and other.name == "cast" and call.name != "cast":
-            out.append(other)  # only here: left as it is
+        while other is not None and (other.name == "cast" != call.name or other.name == "contiguous" != call.name):
+            if other.name == "contiguous" and not typed.autocast:
+                other.attrs["only"] = "fp32" if plain.dtype == torch.float32 else "16-bit"
+                other.derives = True
+            out.append(other)  # only here
             position += 1
             other = plain.calls[position] if position < len(plain.calls) else None
         if other is None or other.name != call.name or len(other.inputs) != len(call.inputs) \
@@ -132,7 +147,15 @@ class StreamWriter:
         return [self._extent(extents) for extents in zip(*shapes)]
 
     def _extent(self, seen: tuple[int, ...]) -> int | str:
-        return (self.extents if len(seen) == len(self.recordings) else self.plain_extents).of(tuple(seen))
+        if len(seen) != len(self.recordings):
+            return self.plain_extents.of(tuple(seen))
+        try:
+            return self.extents.of(tuple(seen))
+        except NotSymbolic:
+            if self.typed is None:
+                raise
+            # Side results of some operators have another size in another type on the capturing machine.
+            return self.plain_extents.of(tuple(size for size, recording in zip(seen, self.recordings) if recording is not self.typed))
 
     def _type(self, dtype: torch.dtype, other: torch.dtype | None, parameter: bool = False) -> str:
         if not dtype.is_floating_point:
@@ -204,7 +227,7 @@ class StreamWriter:
             outputs.append([self._value_shape(value), kind, flags] if flags else
                            [self._value_shape(value), kind] if kind != "float" else [self._value_shape(value)])
         entry["out"] = outputs
-        attrs = self._attrs([one.attrs for one in together], refs)
+        attrs = self._attrs([one.attrs for one in together], refs, call.outputs)
         if attrs:
             entry["attrs"] = attrs
         if call.module:
@@ -224,6 +247,12 @@ class StreamWriter:
                 alike = [one for one, recording in zip(together, self.recordings) if recording is not self.typed]
             entry["back"] = {"ops": [self._back([one.back[index] for one in alike]) for index in range(len(call.back))],
                              "give": [[operand, reference] for operand, reference in call.gives]}
+            if call.name == "view" and self.typed is not None:
+                other = together[self.recordings.index(self.typed)]
+                if not same_gradient(call, other) and all(back.name == "contiguous" for back in [*call.back, *other.back]):
+                    # Only whether the gradient is copied to another layout differs: attention kernels leave it so in one type, not in others.
+                    copies = [{"op": "contiguous", "in": ["g0"], "out": [[self._value_shape(call.outputs[0])]], "strided": True}]
+                    entry["back16"] = {"ops": copies if other.back else [], "give": [[0, "t0" if other.back else "g0"]]}
         self._put(entry, refs)
         for value in call.outputs:
             self._define(value)
@@ -242,12 +271,14 @@ class StreamWriter:
                 return self.blocks[path]
         return None
 
-    def _attrs(self, together: list[dict[str, Any]], refs: list[int]) -> dict[str, Any]:
+    def _attrs(self, together: list[dict[str, Any]], refs: list[int], call_outputs: list[Value] = []) -> dict[str, Any]:
         out: dict[str, Any] = {}
         typed = self.recordings.index(self.typed) if self.typed is not None and len(together) == len(self.recordings) else 0
         for key, value in together[0].items():
             others = [attrs[key] for attrs in together]
             if key == "like":
+                if "to" not in together[0] and value is not None and self._value_type(call_outputs[0]) == "float":
+                    out["like"] = self._ref(value, refs)
                 continue
             if key == "to":
                 same = not value.is_floating_point or others[typed] == value and self.typed is not None
@@ -262,6 +293,8 @@ class StreamWriter:
                 out[key] = value
             elif isinstance(value, int):
                 out[key] = self._extent(tuple(others))
+            elif isinstance(value, list) and all(isinstance(item, bool) for item in value):
+                out[key] = value
             elif isinstance(value, list):
                 out[key] = [self._extent(items) for items in zip(*others)]
         return out

@@ -1,4 +1,4 @@
-"""The operators and shapes of part D. Each maker returns a closure over random data on the device (random, because
+"""The operators and shapes that are measured. Each maker returns a closure over random data on the device (random, because
 zeros draw less power and run faster), with the least bytes or the flops of one call where that is the measure.
 """
 import torch

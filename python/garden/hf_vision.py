@@ -1,0 +1,76 @@
+"""transformers: image models (classification, segmentation, detection, masked pre-training)."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .hugging_face import add_model, own_loss, pictures
+from .registry import Inputs
+
+_CLASSES = dict(num_labels=1000)
+
+
+def _picture_only(size: int) -> Inputs:
+    def make(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+        return {"pixel_values": torch.randn(batch, 3, size, size, device=device, dtype=dtype)}
+    return make
+
+
+def _scene(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"pixel_values": torch.randn(batch, 3, 512, 512, device=device, dtype=dtype),
+            "labels": torch.randint(0, 150, (batch, 512, 512), device=device)}
+
+
+def _objects(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"pixel_values": torch.randn(batch, 3, 512, 512, device=device, dtype=dtype),
+            "classes": torch.randint(0, 91, (batch, 8), device=device),
+            "boxes": torch.rand(batch, 8, 4, device=device, dtype=dtype)}
+
+
+def _fixed_matching(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    """DETR's classification and L1 terms with query i given object i: the Hungarian matching runs on the host."""
+    output = model(pixel_values=data["pixel_values"])
+    objects = data["classes"].shape[1]
+    logits, boxes = output.logits, output.pred_boxes
+    nothing = torch.full(logits.shape[:2], logits.shape[-1] - 1, device=logits.device, dtype=torch.int64)
+    wanted = torch.cat([data["classes"], nothing[:, objects:]], dim=1)
+    return F.cross_entropy(logits.transpose(1, 2), wanted) + 5 * F.l1_loss(boxes[:, :objects], data["boxes"])
+
+
+def _depth(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    predicted = model(pixel_values=data["pixel_values"]).predicted_depth
+    return F.l1_loss(predicted, torch.ones_like(predicted))
+
+
+def _clip_of_frames(model: nn.Module, batch: int, seq: int | None,
+                    device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"pixel_values": torch.randn(batch, 16, 3, 224, 224, device=device, dtype=dtype),
+            "labels": torch.randint(0, 400, (batch,), device=device)}
+
+
+add_model("vit-base-hf", "vit", "ViTForImageClassification", "ViTConfig", _CLASSES, 32, None, pictures(),
+          trace={"batch": 4, "layers": 2})
+add_model("dinov2-base", "vit", "Dinov2ForImageClassification", "Dinov2Config", _CLASSES, 16, None, pictures(),
+          trace={"batch": 4, "layers": 2}, note="layer scale")
+add_model("swin-tiny-hf", "vit", "SwinForImageClassification", "SwinConfig", _CLASSES, 32, None, pictures())
+add_model("mobilevit-small", "vit", "MobileViTForImageClassification", "MobileViTConfig", _CLASSES, 16, None,
+          pictures(256))
+add_model("convnext-tiny-hf", "cnn", "ConvNextForImageClassification", "ConvNextConfig", _CLASSES, 16, None, pictures())
+add_model("vit-mae-base", "vit", "ViTMAEForPreTraining", "ViTMAEConfig", {}, 16, None, _picture_only(224),
+          note="three quarters of the patches are dropped at random")
+add_model("videomae-base", "vit", "VideoMAEForVideoClassification", "VideoMAEConfig", dict(num_labels=400), 2, None,
+          _clip_of_frames, note="video: 16 frames of 224 x 224")
+add_model("segformer-b0", "segmentation", "SegformerForSemanticSegmentation", "SegformerConfig", dict(num_labels=150),
+          4, None, _scene, own_loss, {"batch": 2}, "512 x 512 crops")
+add_model("dpt-large", "segmentation", "DPTForDepthEstimation", "DPTConfig", dict(
+    hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096, is_hybrid=False,
+    backbone_out_indices=[5, 11, 17, 23], neck_hidden_sizes=[256, 512, 1024, 1024]), 2, None, _picture_only(384),
+          _depth,          note="depth estimation")
+add_model("detr-resnet50", "detection", "DetrForObjectDetection", "DetrConfig", dict(num_labels=91), 2, None, _objects,
+          _fixed_matching, note="matching fixed; needs timm for its backbone")
+add_model("yolos-small", "detection", "YolosForObjectDetection", "YolosConfig", dict(
+    hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=91, image_size=[512, 512]), 2, None,
+          _objects, _fixed_matching, note="matching fixed")

@@ -1,0 +1,57 @@
+"""timm: the image networks that torchvision does not have."""
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from .images import classify, images
+from .registry import Build, Entry, add
+
+
+def _network(name: str, settings: dict[str, Any]) -> Build:
+    def build(layers: int | None = None, tiny: bool = False) -> nn.Module:
+        import timm
+        return timm.create_model(name, pretrained=False, **settings).train()
+    return build
+
+
+def _add(name: str, family: str = "vit", size: int = 224, batch: int = 32, trace: dict[str, Any] | None = None,
+         note: str = "", model: str | None = None, **settings: Any) -> None:
+    add(Entry(name, family, "timm", _network(model or name, settings), images(size), classify, batch, None, trace,
+              note))
+
+
+_add("mixer_b16_224", "other", trace={"batch": 4})
+_add("resmlp_24_224", "other", trace={"batch": 4})
+_add("gmlp_s16_224", "other")
+_add("vit_small_patch16_224", "vit", trace={"batch": 4})
+_add("deit_base_patch16_224", "vit")
+_add("deit3_small_patch16_224", "vit", note="layer scale")
+_add("beit_base_patch16_224", "vit", trace={"batch": 4}, note="relative position bias")
+_add("cait_s24_224", "vit")
+_add("coat_tiny", "vit")
+_add("crossvit_small_240", "vit", size=240)
+_add("efficientformer_l1", "vit")
+_add("eva02_small_patch14_224", "vit", note="rotary positions, SwiGLU")
+_add("levit_256", "vit")
+_add("pvt_v2_b1", "vit")
+_add("davit_tiny", "vit")
+_add("xcit_small_12_p16_224", "vit")
+_add("maxxvit_rmlp_nano_rw_256", "vit", size=256)
+_add("twins_svt_small", "vit")
+_add("poolformer_s12", "other")
+_add("nfnet_f0", "cnn", size=192, note="weight standardisation, no normalisation layers")
+_add("resnetv2_50", "cnn", note="pre-activation")
+_add("hrnet_w18", "cnn")
+_add("repvgg_b0", "cnn")
+_add("ghostnet_100", "cnn")
+_add("convnextv2_tiny", "cnn", trace={"batch": 4}, note="global response normalisation")
+_add("seresnet50", "cnn")
+_add("dpn68", "cnn")
+_add("cspdarknet53", "cnn", size=256)
+_add("tf_efficientnet_b4", "cnn", size=380, batch=8)
+_add("res2net50_26w_4s", "cnn")
+_add("fastvit_t8", "vit", size=256)
+_add("mobilevitv2_100", "vit", size=256)
+_add("volo_d1_224", "vit", note="outlook attention")

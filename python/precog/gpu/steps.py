@@ -1,0 +1,91 @@
+"""Timing training steps: synchronised blocks, memory, phases, and one profiled step. Used by precog.measure and tools/gpu."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from typing import Any, Callable
+
+from . import kernels
+from .device import Device
+from .trainer import Trainer
+
+
+def time_steps(device: Device, trainer: Trainer, warmup: int = 4, steps: int | None = None, blocks: int | None = None,
+               progress: Callable[[str], None] = lambda text: None) -> tuple[dict[str, Any], list[list[Any]]]:
+    """The `measured` of a run, and the longest kernels as [name, count, microseconds].
+
+    `steps` and `blocks` are chosen from the first steps' time when not given. `step_s` is the median over blocks of the
+    mean step; the device is synchronised around blocks, not inside them, as in a training loop.
+    """
+    wall = time.perf_counter()
+    device.reset_peak()
+    start_bytes = device.memory()["rest_bytes"]  # weights and data; more would be a leak from an earlier run
+    progress("warming up")
+    started, timed = time.perf_counter(), 0
+    for index in range(max(warmup, 1)):
+        if index == warmup // 2:
+            device.sync()
+            started, timed = time.perf_counter(), warmup - index
+        trainer.step()
+    device.sync()
+    guess = (time.perf_counter() - started) / max(timed, 1)
+    chosen_steps, chosen_blocks = _block(guess, device.dry_run)
+    steps, blocks = steps or chosen_steps, blocks or chosen_blocks
+    warm_peak = device.memory()["peak_bytes"]
+    scale_before = trainer.scale()
+    device.reset_peak()
+    means, enqueues = [], []
+    for block in range(blocks):
+        progress(f"block {block + 1} of {blocks}, {steps} steps each")
+        device.sync()
+        started = time.perf_counter()
+        trainer.step()
+        enqueues.append(time.perf_counter() - started)  # from an idle GPU: the host's own time (amp-fp16 waits inside)
+        for _ in range(steps - 1):
+            trainer.step()
+        device.sync()
+        means.append((time.perf_counter() - started) / steps)
+    measured: dict[str, Any] = {
+        "step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means),
+        "steps_per_block": steps, "blocks": blocks, "host_enqueue_s": statistics.median(enqueues),
+        **device.memory(), "warmup_peak_bytes": warm_peak, "start_bytes": start_bytes}
+    scale_after = trainer.scale()
+    if scale_before and scale_after:
+        measured["scale"] = [scale_before, scale_after]
+        measured["skipped_steps"] = max(0, round(math.log2(scale_before / scale_after)))  # each skipped step halves it
+    loss = float(trainer.last_loss)
+    measured["finite"] = math.isfinite(loss)
+    measured["loss"] = loss if measured["finite"] else None
+    measured["phases_s"] = phases(device, trainer)
+    progress("profiling one step")
+    summary, top = kernels.summarise(kernels.record(device, trainer.step))
+    measured.update(summary)
+    measured["row_wall_s"] = round(time.perf_counter() - wall, 2)
+    return measured, top
+
+
+def _block(guess: float, dry_run: bool) -> tuple[int, int]:
+    """(steps per block, blocks): about 0.15 s a block and five blocks, less for slow steps."""
+    if dry_run:
+        return 2, 2
+    if guess > 0.2:
+        return 2, 3
+    steps = int(min(max(0.15 / guess, 3), 40))
+    return steps, 5 if steps * guess < 0.2 else 3
+
+
+def phases(device: Device, trainer: Trainer) -> dict[str, float]:
+    """Time between phase ends on the GPU's own clock in one step (idle gaps included)."""
+    device.sync()
+    marks = [("start", device.event())]
+    marks[0][1].record()
+
+    def after(phase: str) -> None:
+        event = device.event()
+        event.record()
+        marks.append((phase, event))
+    trainer.phases(after)
+    device.sync()
+    return {phase: marks[i][1].elapsed_time(event) * 1e-3 for i, (phase, event) in enumerate(marks[1:])}
