@@ -30,7 +30,7 @@ SAME = {"native_layer_norm": "layer_norm", "native_layer_norm_backward": "layer_
         "_fused_rms_norm": "rms_norm", "_fused_rms_norm_backward": "rms_norm_backward", "rsub": "sub", "zeros": "fill", "ones": "fill",
         "full": "fill", "zeros_like": "fill", "ones_like": "fill", "full_like": "fill", "new_zeros": "fill", "new_ones": "fill", "new_full": "fill",
         "zero": "fill", "scalar_tensor": "fill", "fill": "fill", "clone": "copy", "contiguous": "copy", "copy": "copy", "_grouped_mm": "grouped_mm",
-        "grouped_linear": "grouped_mm", "copy_into": "copy", "arange": "fill", "linspace": "fill", "stack": "cat", "conv2d": "convolution", "conv2d_backward": "convolution_backward", "_cudnn_rnn": "rnn", "lstm": "rnn",
+        "grouped_linear": "grouped_mm", "copy_into": "copy", "masked_fill": "where", "tril": "integer_pointwise", "ctc_loss": "_ctc_loss", "arange": "fill", "linspace": "fill", "stack": "cat", "conv2d": "convolution", "conv2d_backward": "convolution_backward", "_cudnn_rnn": "rnn", "lstm": "rnn",
         "gru": "rnn", "_cudnn_rnn_backward": "rnn_backward", "add_scalar": "add", "mul_scalar": "mul", "threshold_backward": "relu_backward",
         "slice_backward": "slice_backward", "select_backward": "slice_backward", "hardtanh": "hardtanh", "_index_put_impl": "index_put",
         "_unsafe_index": "index", "_unsafe_index_put": "index_put"}
@@ -55,6 +55,8 @@ class Call:
         # Operands far smaller than the largest (a norm's statistics, a scale) are settings in a tensor's clothes.
         least = max((size for _, size in self.inputs + self.outputs), default=0) / 32
         large = lambda tensors: tuple(sorted((dtype, size) for dtype, size in tensors if size > least and size > 1))
+        if self.name in ("rnn", "rnn_backward"):  # weights one by one or as one buffer
+            return (self.name, self.inputs[0][0], self.outputs[0])
         if self.name in ("nll_loss_backward", "nll_loss"):  # given the log-probabilities for their shape alone
             return (self.name, (), large(self.outputs))
         return (self.name, () if self.name == "fill" else large(self.inputs), large(self.outputs))

@@ -1,4 +1,6 @@
 // Runs a recorded gradient: the framework's own operators, in its order, over this step's tensors and types.
+#include <algorithm>
+
 #include "graph/operator.h"
 
 namespace precog {
@@ -18,6 +20,8 @@ std::vector<char> needed_ops(const Recipe& recipe, const std::vector<char>& want
       root.push_back(base);
     }
   std::vector<char> live(root.size(), 0), keep(recipe.ops.size(), 0);
+  // Everything as recorded where nothing has been frozen since: formulas compute what nobody asked for, too.
+  if (std::all_of(wanted.begin(), wanted.end(), [](char one) { return one != 0; })) return std::vector<char>(recipe.ops.size(), 1);
   auto use = [&](const RecipeOperand& operand) {
     if (operand.from == RecipeOperand::From::made) live[root[operand.index]] = 1;
   };

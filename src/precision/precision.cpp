@@ -159,6 +159,11 @@ class PrecisionPass {
     if (decided.math == DType::tf32) decided.reason = tf32_;
     if (op.kind == OpKind::scaled_dot_product_attention) {
       auto& attention = std::get<AttentionAttributes>(decided.attributes);
+      if (inputs_.size() > 3 && dtype(inputs_[3]) == DType::boolean) {  // turned into zeros and minus infinity first
+        expanded_ = kept_;
+        const TensorId zero = plain(OpKind::fill, op, {}, Shape{}, compute), infinite = plain(OpKind::fill, op, {}, Shape{}, compute);
+        inputs_[3] = plain(OpKind::masked_fill, op, {zero, inputs_[3], infinite}, out_.tensors[inputs_[3]].shape, compute);
+      }
       const bool learned_mask = inputs_.size() > 3 && out_.tensors[inputs_[3]].requires_grad;
       attention.backend = attention_backend(attention, compute, gpu_, learned_mask);
       if (attention.backend == AttentionBackend::math) return expand_math_attention(op, attention, compute);

@@ -101,7 +101,18 @@ void append_loss_scaler_and_optimizer(StepGraph& step, const PrecisionRecipe& re
     graph.add_op(op, inputs, outputs);
   };
 
+  TensorId scale;
   if (recipe.loss_scaling) {
+    // GradScaler.unscale_: the inverse scale, taken in fp64, and a cleared flag, each copied for the parameters' device.
+    auto scalar = [&](DType type) { return graph.add_tensor({.shape = {}, .dtype = type}); };
+    scale = graph.add_tensor({.shape = {1}, .dtype = DType::fp32, .role = Role::buffer, .name = graph.intern("loss_scale")});
+    const TensorId wide = scalar(DType::fp64), inverse = scalar(DType::fp64), narrow = scalar(DType::fp32), flag = scalar(DType::fp32);
+    append(OpKind::cast, Phase::loss_scaling, "", CastAttributes{.to = DType::fp64}, std::array{scale}, std::array{wide});
+    append(OpKind::pointwise, Phase::loss_scaling, "reciprocal", {}, std::array{wide}, std::array{inverse});
+    append(OpKind::cast, Phase::loss_scaling, "", CastAttributes{.to = DType::fp32}, std::array{inverse}, std::array{narrow});
+    append(OpKind::fill, Phase::loss_scaling, "", {}, {}, std::array{flag});
+    append(OpKind::copy, Phase::loss_scaling, "copy", {}, std::array{narrow}, std::array{scalar(DType::fp32)});
+    append(OpKind::copy, Phase::loss_scaling, "copy", {}, std::array{flag}, std::array{scalar(DType::fp32)});
     append(OpKind::unscale_and_check, Phase::loss_scaling, "",
            MultiTensorAttributes{tensors, elements, multi_tensor_launches(sizes, 1), 2 * bytes});
     // A fused optimizer takes the flag on the GPU; the others make the host wait for it.
@@ -138,7 +149,6 @@ void append_loss_scaler_and_optimizer(StepGraph& step, const PrecisionRecipe& re
       break;
   }
   if (recipe.loss_scaling) {
-    TensorId scale = graph.add_tensor({.shape = {1}, .dtype = DType::fp32, .role = Role::buffer, .name = graph.intern("loss_scale")});
     append(OpKind::update_scale, Phase::loss_scaling, "", {}, std::array{scale});
   }
 }

@@ -24,8 +24,11 @@ class _Listener(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         result = operator(*args, **(kwargs or {}))
-        if self.backward.call is not None and operator.namespace not in ("prim", "profiler"):
-            self.backward.kernel(operator, args, kwargs or {}, result)
+        if operator.namespace not in ("prim", "profiler"):
+            if self.backward.call is not None:
+                self.backward.kernel(operator, args, kwargs or {}, result)
+            elif operator._schema.name in ("aten::clone", "aten::new_empty_strided"):
+                self.backward.copied_by_accumulation()
         return result
 
 
@@ -45,6 +48,7 @@ class _Backward:
         self.recorder = recorder
         self.find = recorder.call_at()
         self.call: Call | None = None
+        self._last_gift: dict[int, tuple[Call, int]] = {}  # parameter -> who handed it a gradient last, and which of its gifts
         self._owners: list[Any] = []
 
     def watch(self, root) -> None:
@@ -63,11 +67,25 @@ class _Backward:
                     waiting.append(following)
         self._owners.append(seen)
 
+    def copied_by_accumulation(self) -> None:
+        """A gradient whose layout is not its parameter's is copied when it arrives: counted to the operator that made it."""
+        node = torch._C._current_autograd_node()
+        if node is None or not hasattr(node, "variable"):
+            return
+        found = self._last_gift.pop(node.variable.untyped_storage()._cdata, None)
+        if found is None:
+            return
+        call, index = found
+        operand, reference = call.gives[index]
+        call.back.append(BackCall("contiguous", [reference], [Made(tuple(node.variable.shape), node.variable.dtype)], {}, True, "copy"))
+        call.gives[index] = (operand, f"t{call.made}")
+        call.made += 1
+
     def begin(self, node, call: Call | None, gradients) -> None:
         self.call = None
         if call is None or call.derives:
             return
-        self.call = call
+        self.call = None if call.replays_view else call
         number = node._sequence_nr()
         for index, gradient in enumerate(gradients):
             if gradient is None:
@@ -78,10 +96,25 @@ class _Backward:
                     call.refs[_key(gradient)] = f"g{position}"
                     call.refs[gradient.untyped_storage()._cdata] = f"g{position}"
                     break
+            else:
+                # Came in by a side door: the result was written in place, and autograd went on from a part of the call.
+                storage = gradient.untyped_storage()._cdata
+                if storage not in call.refs and call.outputs and gradient.numel() == _count(call.outputs[0].shape):
+                    self._owners.append(gradient.untyped_storage())
+                    call.refs[storage] = "g0"
+        if call.replays_view and not call.back and gradients[0] is not None:
+            # On the device this is as_strided's gradient: zeros of the whole, then a copy into them.
+            shape = call.inputs[0].shape
+            call.back += [BackCall("new_zeros", ["g0"], [Made(shape, gradients[0].dtype)], {}, False, "fill"),
+                          BackCall("copy", ["t0", "g0"], [Made(shape, gradients[0].dtype, 0)], {}, False, "copy")]
+            call.made += 2
 
     def end(self, node, call: Call | None, gradients, _incoming) -> None:
         self.call = None
         if call is None or call.derives:
+            return
+        if call.replays_view:
+            call.gives = [(0, "t1")]
             return
         given: list[int] = []
         for gradient, (following, index) in zip(gradients, node.next_functions):
@@ -92,6 +125,8 @@ class _Backward:
                 continue  # goes on inside the same call
             given.append(operand)
             call.gives.append((operand, self._reference(call, gradient)))
+            if hasattr(following, "variable"):
+                self._last_gift[following.variable.untyped_storage()._cdata] = (call, len(call.gives) - 1)
 
     def _operand(self, call: Call, following, index: int, taken: list[int]) -> int | None:
         found = None

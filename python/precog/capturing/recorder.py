@@ -175,7 +175,7 @@ class Recorder:
             if shape == tuple(tensor.shape) and rules.is_dense(tensor):
                 made = torch.empty_strided(shape, tensor.stride(), dtype=dtype, device="cpu")
             else:
-                made = torch.empty(shape, dtype=dtype, device="cpu")
+                made = _with_gaps(tensor, shape, dtype)
                 if tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous():
                     made = torch.empty(shape, dtype=dtype, device="cpu", memory_format=torch.channels_last)
         if role == "parameter" or (role == "buffer" and isinstance(tensor, torch.nn.Parameter)):
@@ -222,9 +222,6 @@ class Recorder:
             self._add(Call("view", [base], [found], {"kind": _view_kind(base.shape, tensor)}, of={0: 0}), (0, 0))
         if found.storage in self._waiting_leaves:
             self._use_leaf(self._waiting_leaves[found.storage])
-        if found.host and found.role == "activation" and not self._host:
-            found.role, found.name = "constant", "host"  # read by the device: comes from outside
-            self.leaves.append(found)
         return found
 
     def _use_leaf(self, value: Value) -> None:
@@ -253,7 +250,8 @@ class Recorder:
 
     def is_host(self, tensor: torch.Tensor) -> bool:
         known = self._objects.get(id(tensor))
-        return known is not None and known[1].host
+        value = known[1] if known is not None else self._values.get(self._key(tensor)) if isinstance(tensor, FakeTensor) else None
+        return value is not None and value.host
 
     def uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
         """A host tensor's copy on the device; others as they are."""
@@ -276,6 +274,10 @@ class Recorder:
             for value in call.outputs:
                 value.host = True
             return
+        for value in [*call.inputs, call.attrs.get("like")]:
+            if isinstance(value, Value) and value.host and value.role == "activation":
+                value.role, value.name = "constant", "host"  # read by the device: comes from outside
+                self.leaves.append(value)
         call.module = self.modules.path
         call.off = call.off or self.modules.autocast_off or self.inside_off > 0
         call.nodes = nodes
@@ -367,7 +369,12 @@ class Recorder:
             if done is not NotImplemented:
                 return done[0]
         before = [self.value(tensor) for tensor in tensors]
+        whole = args[0]._base if rules.is_mutable(operator) and args and isinstance(args[0], torch.Tensor) else None
+        whole_before = self.value(whole) if whole is not None else None
         result, log, nodes = self._run(operator, args, kwargs)
+        if whole is not None and whole.grad_fn is not None and nodes[0] <= whole.grad_fn._sequence_nr() < nodes[1]:
+            self._write_into_view(operator, args, kwargs, log, nodes, whole, whole_before)
+            return result
         outside = rules.autocast_decides(operator)
         launched = [entry for entry in log if not _is_view(entry)]
         if outside and len(launched) != 1:
@@ -474,6 +481,21 @@ class Recorder:
         self._add(Call(renamed if renamed and not mutable else name, operands, values, attrs, strided=strided,
                        kind=rules.kind_of(operator), of=of), nodes)
 
+    def _write_into_view(self, operator, args, kwargs, log, nodes, whole: torch.Tensor, whole_before: Value) -> None:
+        """In place on a view that autograd follows (`x[:, :4] = y`): what changes is the tensor that the view is a part of, and the
+        view is looked at anew if it is read again."""
+        part = args[0]
+        others = [self.value(item) for item in tree_flatten((args[1:], kwargs))[0] if isinstance(item, torch.Tensor)]
+        changed = self._new_value(whole)
+        boundary = whole.grad_fn._sequence_nr() + 1
+        name = rules.name_of(operator)
+        self._add(Call(name, [whole_before, *others], [changed], kind=rules.kind_of(operator), of={0: 0}), (nodes[0], boundary))
+        if part is not whole:
+            again = self._new_value(part)
+            again.view_of = changed
+            self._by_storage[again.storage] = changed
+            self._add(Call("view", [changed], [again], {"kind": _view_kind(changed.shape, part)}, of={0: 0}, replays_view=True), (boundary, nodes[1]))
+
     def _new_value_of_view(self, tensor: torch.Tensor) -> Value:
         base = self._by_storage.get(tensor.untyped_storage()._cdata)
         value = self._new_value(tensor)
@@ -531,8 +553,8 @@ class Recorder:
         if not isinstance(tensor, FakeTensor) and _has_memory(tensor):
             return function(*args, **kwargs)
         real = self.real(fake, f"{getattr(function, '__name__', 'a read')}")
-        value = self.value(fake)
-        self._add(Call("read_back", [value], [], derives=True), (0, 0))
+        if not self.is_host(fake):
+            self._add(Call("read_back", [self.value(fake)], [], derives=True), (0, 0))
         with _no_modes():
             return function(real, *args[1:], **kwargs)
 
@@ -671,6 +693,21 @@ def _no_modes() -> Iterator[None]:
     from torch.utils._python_dispatch import _disable_current_modes
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch._C._DisablePythonDispatcher():
         yield
+
+
+def _with_gaps(tensor: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Of this shape, with the gaps between rows that a part of a larger tensor has (`tokens[:, 1:]`)."""
+    strides, padded = tensor.stride(), list(shape)
+    if tensor.numel() == 0 or not strides or strides[-1] != 1 or any(s <= 0 for s in strides):
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    for axis in range(1, len(shape)):
+        if strides[axis - 1] % strides[axis] or strides[axis - 1] < strides[axis] * tensor.shape[axis]:
+            return torch.empty(shape, dtype=dtype, device="cpu")
+        padded[axis] += strides[axis - 1] // strides[axis] - tensor.shape[axis]
+    made = torch.empty(padded, dtype=dtype, device="cpu")
+    for axis, extent in enumerate(shape):
+        made = made.narrow(axis, 0, extent)
+    return made
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -957,22 +994,30 @@ def _grouped(rec: Recorder, operator, name, args, kwargs):
     x, weight = args[0], args[1]
     operands = [rec.value(item) for item in tree_flatten((args, kwargs))[0] if isinstance(item, torch.Tensor)]
     with torch._C._DisablePythonDispatcher():
-        ends = next((item for item in tree_flatten((args[2:], kwargs))[0] if isinstance(item, torch.Tensor)), None)
-        result, _, nodes = rec._run(_grouped_stand_in, (x, weight, ends), {})
+        result, _, nodes = rec._run(_GroupedProduct.apply, (x, weight), {})
     groups = weight.shape[0] if weight.dim() == 3 else (x.shape[0] if x.dim() == 3 else 1)
     attrs = {"gemm": [groups, x.shape[-2], result.shape[-1], x.shape[-1]]}
     rec._add(Call("grouped_mm", operands, [rec._new_value(result)], attrs, derives=True), nodes)
     return (result,)
 
 
-def _grouped_stand_in(x, weight, ends):
+class _GroupedProduct(torch.autograd.Function):
     """Differentiable, of the right shape, for any type: what the capture needs of a grouped product."""
-    return x.new_empty(x.shape[:-1] + weight.shape[-1:]) + (x.sum() + weight.sum())
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x.new_empty(x.shape[:-1] + weight.shape[-1:])
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return tuple(torch.empty_like(saved) if wanted else None for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad))
 
 
 def _read(rec: Recorder, operator, name, args, kwargs):
     real = rec.real(args[0], name)
-    rec._add(Call("read_back", [rec.value(args[0])], [], derives=True), (0, 0))
+    if not rec.is_host(args[0]):
+        rec._add(Call("read_back", [rec.value(args[0])], [], derives=True), (0, 0))
     value = real.item()
     return (bool(value) if name == "is_nonzero" else value,)
 
@@ -1005,6 +1050,19 @@ def _histogram(rec: Recorder, operator, name, args, kwargs):
     return (result,)
 
 
+def _one_hot(rec: Recorder, operator, name, args, kwargs):
+    """On tensors without memory the framework compares; on real ones it scatters into zeros."""
+    classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+    if not isinstance(classes, int) or classes < 1:
+        return NotImplemented
+    zeros = rec._plain(torch.ops.aten.new_zeros.default, (args[0], [*args[0].shape, classes]), {"dtype": torch.int64})
+    empty = rec._new_value(zeros)
+    rec._add(Call("zeros", [], [empty], kind="fill"), (0, 0))
+    filled = rec._new_value(zeros)
+    rec._add(Call("scatter", [empty, rec.value(args[0])], [filled], kind="scatter", of={0: 0}), (0, 0))
+    return (zeros,)
+
+
 def _same(rec: Recorder, operator, name, args, kwargs):
     """Requests that change nothing on the device."""
     return (args[0],)
@@ -1016,7 +1074,7 @@ _SPECIAL: dict[str, Callable] = {
     **{name: _recurrent for name in rules.RECURRENT}, **{name: _read for name in rules.READS},
     "scaled_dot_product_attention": _attention, "layer_norm": _normalization, "rms_norm": _normalization,
     "group_norm": _normalization, "batch_norm": _normalization, "softmax": _softmax, "log_softmax": _softmax,
-    "special_softmax": _softmax, "special_log_softmax": _softmax, "_grouped_mm": _grouped, "ctc_loss": _ctc_loss, "histc": _histogram, "pin_memory": _same,
+    "special_softmax": _softmax, "special_log_softmax": _softmax, "_grouped_mm": _grouped, "ctc_loss": _ctc_loss, "histc": _histogram, "one_hot": _one_hot, "pin_memory": _same,
 }
 _LOWER = frozenset({"prelu", "einsum", "addr", "linalg_vecdot", "addbmm", "chain_matmul", "linalg_multi_dot", "lstm_cell", "gru_cell",
                     "rnn_tanh_cell", "rnn_relu_cell", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"})

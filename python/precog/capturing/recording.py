@@ -69,6 +69,7 @@ class Call:
     kind: str | None = None
     of: dict[int, int] = dataclasses.field(default_factory=dict)
     hidden: int = 0                   # how many of the outputs, counted from the end, the code never sees
+    replays_view: bool = False        # a view that autograd made anew after its memory was written in place
     derives: bool = False             # the reader knows the gradient better than the capturing machine
     nodes: tuple[int, int] = (0, 0)   # autograd nodes made during it: [first, last)
     internals: dict[int, torch.Tensor] = dataclasses.field(default_factory=dict)
