@@ -7,13 +7,14 @@ BENCH_PACKAGES = $(BUILD_PACKAGES) libbenchmark-dev
 JOBS ?= $(shell nproc)
 PRECOG = build/release/precog
 
-.PHONY: all build demo test bench accuracy goldens format clean help
+.PHONY: all build demo test test-capture bench accuracy goldens format clean help
 
 all: build
 
 help:
 	@echo "make demo      install, build, and compare every precision for BERT-large on 8 x H100"
 	@echo "make test      install, build, run every test"
+	@echo "make test-capture  the tests that need PyTorch, in an environment of their own (build/torch, some GB)"
 	@echo "make build     the program alone: $(PRECOG)"
 	@echo "make bench     how fast predictions are"
 	@echo "make accuracy  predicted against measured, from the recorded runs"
@@ -30,6 +31,12 @@ demo: build
 test:
 	@tools/install_packages $(TEST_PACKAGES)
 	@tools/run_tests $(JOBS)
+
+# torch from PyPI; PRECOG_TORCH_PYTHON=... uses an interpreter that is there already.
+test-capture:
+	@tools/install_packages $(TEST_PACKAGES)
+	@tools/torch_environment
+	@tools/run_tests --capture $(JOBS)
 
 bench:
 	@tools/install_packages $(BENCH_PACKAGES)

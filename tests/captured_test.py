@@ -22,7 +22,7 @@ PRECISIONS = ("fp32", "tf32", "fp32-default", "fp16", "bf16", "amp-fp16", "amp-b
 ALLOWED = {"zoo": 0.02, "config": 0.01, "onnx": 0.05}
 
 IMAGES, TEXT, PAIRS = {"batch": 32}, {"batch": 4, "seq": 512}, {"batch": 8, "seq": 128, "src_seq": 256}
-TINY = {"batch": 1, "seq": 32, "src_seq": 32}
+TINY = {"batch": 2, "seq": 32, "src_seq": 32}
 # Which zoo model a capture is, the depth of the capture where it is not the whole model, and its ONNX files.
 ZOO = {"bert-base": None, "deepseek-v3": 4, "gpt-neox-20b": 2, "gpt2": None, "llama3-8b": 2, "mistral-7b": 2, "mixtral-8x7b": 2,
        "mobilenet_v2": None, "qwen2.5-0.5b": 4, "resnet18": None, "resnet50": None, "t5-base": 4, "vgg16": None, "vit-b": None, "vit-l": None}

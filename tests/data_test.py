@@ -133,7 +133,7 @@ class Repository(unittest.TestCase):
         for path in own_files():
             with self.subTest(str(path.relative_to(ROOT))):
                 self.assertLess(path.stat().st_size, 3 << 20)
-                if path.suffix not in (".png", ".gz", ".zst", ".ico"):
+                if path.suffix not in (".png", ".gz", ".zst", ".ico", ".onnx"):
                     self.assertNotIn(b"\0", path.read_bytes())
 
     def test_shell_scripts_parse(self):

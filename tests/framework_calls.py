@@ -27,7 +27,7 @@ SAME = {"native_layer_norm": "layer_norm", "native_layer_norm_backward": "layer_
         "nll_loss2d_backward": "nll_loss_backward", "nll_loss2d": "nll_loss", "embedding_dense_backward": "embedding_backward",
         "max_pool2d_with_indices": "max_pool2d", "max_pool2d_with_indices_backward": "max_pool2d_backward",
         "_adaptive_avg_pool2d": "adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward": "adaptive_avg_pool2d_backward",
-        "_fused_rms_norm": "rms_norm", "_fused_rms_norm_backward": "rms_norm_backward", "rsub": "sub", "zeros": "fill", "ones": "fill",
+        "_fused_rms_norm": "rms_norm", "_embedding_bag_backward": "embedding_backward", "_fused_rms_norm_backward": "rms_norm_backward", "rsub": "sub", "zeros": "fill", "ones": "fill",
         "full": "fill", "zeros_like": "fill", "ones_like": "fill", "full_like": "fill", "new_zeros": "fill", "new_ones": "fill", "new_full": "fill",
         "zero": "fill", "scalar_tensor": "fill", "fill": "fill", "clone": "copy", "contiguous": "copy", "copy": "copy", "_grouped_mm": "grouped_mm",
         "grouped_linear": "grouped_mm", "copy_into": "copy", "masked_fill": "where", "tril": "integer_pointwise", "ctc_loss": "_ctc_loss", "arange": "fill", "linspace": "fill", "stack": "cat", "conv2d": "convolution", "conv2d_backward": "convolution_backward", "_cudnn_rnn": "rnn", "lstm": "rnn",

@@ -1,6 +1,12 @@
 """Runs the tests that meet precog from outside: its program, its data files, its documents, its Python package. Standard
-library only; what needs torch says that it skips where there is none."""
+library only; what needs torch says that it skips where there is none.
 
+  python3 tests/run_all.py [FILE...]     all, or those files alone (capture_test.py)
+
+Where PRECOG_TORCH_PYTHON is set, tools/run_tests runs those that need torch with that interpreter: not counted here.
+"""
+
+import collections
 import os
 import pathlib
 import sys
@@ -34,10 +40,14 @@ class Result(unittest.TextTestResult):
 
 def main() -> int:
     os.chdir(ROOT)
-    suite = unittest.TestSuite(unittest.TestLoader().discover(str(folder), pattern="*_test.py") for folder in FOLDERS)
+    patterns = sys.argv[1:] or ["*_test.py"]
+    suite = unittest.TestSuite(unittest.TestLoader().discover(str(folder), pattern=pattern) for folder in FOLDERS for pattern in patterns)
     result = unittest.TextTestRunner(verbosity=1, resultclass=Result).run(suite)
-    for test, reason in result.skipped:
-        print(f"skipped {test.id()}: {reason}")
+    if os.environ.get("PRECOG_TORCH_PYTHON"):
+        result.skipped = [(test, reason) for test, reason in result.skipped if not reason.startswith("torch is not installed")]
+    by_reason = collections.Counter((test.id().split(".")[0], reason) for test, reason in result.skipped)
+    for (file, reason), count in sorted(by_reason.items()):
+        print(f"skipped {count} of {file}: {reason}")
     passed, failed, skipped = result.counts()
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not result.started else 0

@@ -52,6 +52,7 @@ HUGGING_FACE: dict[str, tuple[str, int | None]] = {
 }
 TORCHVISION = {"mobilenet_v2": "mobilenet_v2", "resnet18": "resnet18", "resnet50": "resnet50", "vgg16": "vgg16",
                "vit-b": "vit_b_16", "vit-l": "vit_l_16"}
+CHANGED = {"gpt-neox-20b": {"hidden_act": "gelu"}}  # as the zoo has it and the recorded steps ran it; published: gelu_fast
 DEPTH = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
 BATCH, SEQ, SRC_SEQ = 4, 128, 192  # any: the graphs keep them symbolic
 
@@ -62,7 +63,7 @@ def configuration(name: str) -> dict[str, Any]:
     config = dict(known[wanted])
     if layers is not None:
         config.update({key: layers for key in DEPTH if key in config})
-    return config
+    return {**config, **CHANGED.get(name, {})}
 
 
 def from_transformers(config: dict[str, Any]) -> tuple[torch.nn.Module, dict[str, Any]]:
@@ -73,8 +74,7 @@ def from_transformers(config: dict[str, Any]) -> tuple[torch.nn.Module, dict[str
     if config["model_type"] == "t5":
         values.update(decoder_start_token_id=0, pad_token_id=0)  # of the published file; changes no operator
     with torch.device("meta"):
-        model = kind(kind.config_class(**values)).train()
-    model.config.use_cache = False
+        model = kind(kind.config_class(**values, use_cache=False)).train()
     if config["model_type"] == "vit":
         return model, {"pixel_values": torch.randn(BATCH, 3, 224, 224), "labels": torch.zeros(BATCH, dtype=torch.int64)}
     ids = torch.randint(3, 1000, (BATCH, SEQ))

@@ -53,6 +53,10 @@ def capture(loss_fn: Callable[..., Any] | None = None, model: Any = None, *, bat
         return work(loss_fn, model, batch=batch, seq=seq, src_seq=src_seq, name=name, progress=progress, build=build)
     except CaptureError as error:
         raise PrecogError("capture", str(error)) from error
+    except TypeError as error:
+        if not str(error).startswith(("capture(", "build()")):
+            raise
+        raise PrecogError("wrong_input", str(error)) from error
     finally:
         noise.setLevel(level)
 

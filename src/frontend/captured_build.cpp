@@ -241,7 +241,7 @@ class Builder {
     Op op = prototype.op;
     op.block = static_cast<std::int16_t>(entry.block < 0 ? -1 : entry.block + (stretch.repeated ? round : 0));
     if (!entry.module.empty()) op.module = graph_.intern(filled(entry.module, stretch, round));
-    if (call.settings.like && (op.kind == OpKind::cast || inputs_.empty())) {
+    if (call.settings.like) {
       if (op.kind != OpKind::cast) op.attributes = CastAttributes{};
       std::get<CastAttributes>(op.attributes).like = at(*call.settings.like);
     }

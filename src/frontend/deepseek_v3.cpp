@@ -70,7 +70,7 @@ TensorId attention(GraphBuilder& b, const DeepseekV3& a, TensorId x, TensorId co
   } else {
     q = b.linear_layer("q_proj", x, a.heads * qk, false);
   }
-  q = to_heads(b, q, a.heads, qk);
+  q = to_heads(b, q, a.heads, qk, GradientCopy::always);
   auto q_parts = b.split(q, -1, {a.nope_dim, a.rope_dim});
   auto compressed = b.split(b.linear_layer("kv_a_proj_with_mqa", x, a.kv_rank + a.rope_dim, a.attention_bias), -1, {a.kv_rank, a.rope_dim});
   TensorId latent = b.view(rms_norm(b, "kv_a_layernorm", compressed[0]), {batch, 1, seq, a.kv_rank});
@@ -93,12 +93,17 @@ TensorId attention(GraphBuilder& b, const DeepseekV3& a, TensorId x, TensorId co
   q = b.cat({q_parts[0], q_turned}, -1);
 
   TensorId kv = b.linear_layer("kv_b_proj", latent, a.heads * (a.nope_dim + a.value_dim), false);
-  kv = b.transpose(b.view(kv, {batch, seq, a.heads, a.nope_dim + a.value_dim}), 1, 2);
+  kv = b.transpose(b.view(kv, {batch, seq, a.heads, a.nope_dim + a.value_dim}, ViewKind::reshape, GradientCopy::always), 1, 2);
   auto kv_parts = b.split(kv, -1, {a.nope_dim, a.value_dim});
   k_turned = b.expand(k_turned, {batch, a.heads, seq, a.rope_dim});
-  // The code copies both parts into an empty tensor, two kernels; joining them moves the same bytes in one.
-  TensorId k = b.cat({kv_parts[0], k_turned}, -1);
-  TensorId mixed = from_heads(b, b.attention(q, k, kv_parts[1], seq > 1, {}, a.attention_dropout));
+  // The code copies both parts into an empty tensor, two kernels; joining them moves the same bytes in one. On the way back
+  // each of these writes into a slice copies the whole gradient, and then its own part of it.
+  auto part = [&](TensorId y) { return b.view(y, b.shape(y), ViewKind::reshape, GradientCopy::always); };
+  TensorId k = part(part(b.cat({part(kv_parts[0]), part(k_turned)}, -1)));
+  TensorId mixed = b.attention(q, k, kv_parts[1], seq > 1, {}, a.attention_dropout);
+  // The joined query is in the order [b, h, s, d], flash attention answers in its query's order: here the copy is real.
+  mixed = b.contiguous(b.transpose(mixed, 1, 2), OnlyFor::half);
+  mixed = b.view(mixed, {batch, seq, a.heads * a.value_dim});
   return b.linear_layer("o_proj", mixed, a.hidden, a.attention_bias);
 }
 

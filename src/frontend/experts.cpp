@@ -34,10 +34,15 @@ TensorId grouped_experts(GraphBuilder& b, TensorId x, TensorId weights, TensorId
     return b.masked_fill(out, unused);
   };
   auto halves = b.split(grouped(taken, gate_up_weight), -1, {intermediate, intermediate});
-  TensorId out = grouped(b.mul(activation(b, act, halves[0]), halves[1]), down_weight);
+  TensorId gate = activation(b, act, halves[0]);
+  b.mark_strided();  // half of each row
+  TensorId inner = b.mul(gate, halves[1]);
+  b.mark_strided();
+  TensorId out = grouped(inner, down_weight);
   out = b.mul(out, b.view(shares, {rows, 1}));
   TensorId back = b.integer_op({order, b.integer_op({}, {rows})}, {rows});  // inverse[order] = arange
-  out = b.view(b.index_select(out, back, {rows, hidden}), {tokens, top_k, hidden});
+  // The sum hands the same gradient to every expert of a token: spread out by a copy, since rows are looked up in it.
+  out = b.view(b.index_select(out, back, {rows, hidden}), {tokens, top_k, hidden}, ViewKind::reshape, GradientCopy::always);
   return b.cast_like(b.sum(out, 1, false), x);
 }
 

@@ -38,7 +38,8 @@ NeoX read(JsonReader& r) {
 TensorId attention(GraphBuilder& b, const NeoX& a, TensorId x, TensorId cos, TensorId sin) {
   auto scope = b.module("attention");
   const std::int64_t width = a.hidden / a.heads;
-  TensorId fused = to_heads(b, b.linear_layer("query_key_value", x, 3 * a.hidden, a.attention_bias), a.heads, 3 * width);
+  TensorId fused = to_heads(b, b.linear_layer("query_key_value", x, 3 * a.hidden, a.attention_bias), a.heads, 3 * width,
+                            GradientCopy::always);
   auto parts = b.split(fused, -1, {width, width, width});
   const Shape flat = b.shape(cos);
   const Shape spread{1, 1, flat[1], flat[2]};
@@ -47,7 +48,7 @@ TensorId attention(GraphBuilder& b, const NeoX& a, TensorId x, TensorId cos, Ten
   auto [q, k] = rotate_partly(b, parts[0], parts[1], cos, sin);
   TensorId mixed = b.attention(q, k, parts[2], b.shape(q)[2] > 1, {}, a.attention_dropout);
   // The joined query is in the order [b, h, s, d], flash attention answers in its query's order: here the copy is real.
-  TensorId turned = b.contiguous(b.transpose(mixed, 1, 2));
+  TensorId turned = b.contiguous(b.transpose(mixed, 1, 2), OnlyFor::half);
   const Shape s = b.shape(turned);
   return b.linear_layer("dense", b.view(turned, {s[0], s[1], a.hidden}), a.hidden, a.attention_bias);
 }

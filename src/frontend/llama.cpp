@@ -98,14 +98,16 @@ Heads project(GraphBuilder& b, const DecoderArchitecture& a, TensorId x) {
   if (a.fused_projections) {
     TensorId fused = b.linear_layer("qkv_proj", x, q_width + 2 * kv_width, a.qkv_bias);
     TensorId q = b.slice(fused, -1, q_width), k = b.slice(fused, -1, kv_width), v = b.slice(fused, -1, kv_width);
-    out = {to_heads(b, q, a.heads, a.head_dim), to_heads(b, k, a.kv_heads, a.head_dim), to_heads(b, v, a.kv_heads, a.head_dim)};
+    out = {to_heads(b, q, a.heads, a.head_dim, GradientCopy::always), to_heads(b, k, a.kv_heads, a.head_dim, GradientCopy::always),
+           to_heads(b, v, a.kv_heads, a.head_dim)};
   } else {
     // Norms over a head's width run before or behind the transposition: the same kernels over the same elements.
     auto heads = [&](const char* name, const char* scale, std::int64_t width, std::int64_t count) {
       TensorId y = b.linear_layer(name, x, width, a.qkv_bias);
-      if (!a.qk_norm || !*scale) return to_heads(b, y, count, a.head_dim);
+      if (!*scale) return to_heads(b, y, count, a.head_dim);
+      if (!a.qk_norm) return to_heads(b, y, count, a.head_dim, GradientCopy::always);
       const Shape s = b.shape(y);
-      return b.transpose(norm(b, a, scale, b.view(y, {s[0], s[1], count, a.head_dim})), 1, 2);
+      return b.transpose(norm(b, a, scale, b.view(y, {s[0], s[1], count, a.head_dim}, ViewKind::reshape, GradientCopy::always)), 1, 2);
     };
     out.q = heads("q_proj", "q_norm", q_width, a.heads);
     out.k = heads("k_proj", "k_norm", kv_width, a.kv_heads);
@@ -142,7 +144,7 @@ TensorId decoder_attention(GraphBuilder& b, const DecoderArchitecture& a, Tensor
   TensorId mixed = b.attention(q, k, v, causal, mask, a.attention_dropout);
   if (a.rotary_dim > 0) {
     // A joined query is in the order [b, h, s, d], flash attention answers in its query's order: here the copy is real.
-    mixed = b.contiguous(b.transpose(mixed, 1, 2));
+    mixed = b.contiguous(b.transpose(mixed, 1, 2), OnlyFor::half);
     mixed = b.view(mixed, {b.shape(mixed)[0], b.shape(mixed)[1], a.heads * a.head_dim});
   } else {
     mixed = from_heads(b, mixed);

@@ -10,6 +10,7 @@
 
 #include "frontend/onnx_extents.h"
 #include "frontend/onnx_import.h"
+#include "frontend/onnx_layouts.h"
 #include "frontend/onnx_model.h"
 #include "frontend/onnx_patterns.h"
 #include "frontend/onnx_wire.h"
@@ -161,6 +162,7 @@ Imported import_model(const ParsedModel& file, const Sizes& sizes) {
   im.run(found.nodes);
   add_loss(im, file, found);
   add_notes(im, file, found);
+  mark_copied_gradients(im.graph());
   return {std::move(im.graph()), im.notes()};
 }
 

@@ -39,6 +39,7 @@ class Importer {
   void run(const std::vector<Node>& nodes);
   const Value* find(const std::string& name) const;
   Graph& graph() { return graph_; }
+  void mark_strided() { graph_.ops[graph_.ops.id_at(graph_.ops.size() - 1)].strided = true; }  // the operator just made
   const std::vector<std::string>& notes() const { return notes_; }
   std::int64_t opset() const { return opset_; }
 

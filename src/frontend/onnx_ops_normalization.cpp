@@ -7,9 +7,9 @@
 namespace precog::onnx {
 namespace {
 
-// (x, weight?, bias?) -> y, mean, rstd. The kernel wants its rows in order and copies them otherwise.
+// (x, weight?, bias?) -> y, mean, rstd. The kernel wants its rows in order and copies them otherwise, each way.
 void layer_norm(Importer& im, const Node& node) {
-  const Value x = im.contiguous(im.in(node, 0));
+  const Value x = im.in(node, 0);
   const int axis = axis_of(node, node.integer("axis", -1), x.shape.rank());
   std::int64_t width = 1;
   for (int i = axis; i < x.shape.rank(); ++i) width *= x.shape[i];
@@ -23,6 +23,7 @@ void layer_norm(Importer& im, const Node& node) {
   Attributes attributes;
   if (axis != x.shape.rank() - 1) attributes = NormAttributes{.width = width};
   im.emit_to(OpKind::layer_norm, inputs, outputs, attributes);
+  if (!is_contiguous(x)) im.mark_strided();
   im.out(node, 0, im.wrap(outputs[0]));
 }
 

@@ -110,6 +110,7 @@ void binary(Importer& im, const Node& node) {
     (a.positional ? a : b) = im.cast_like_parameters(a.positional ? a : b);
   const TensorId first = im.tensor(a), second = im.tensor(b);
   Value y = kind == OpKind::pow ? im.generic("pow", {first, second}, shape) : im.emit(kind, {first, second}, shape);
+  if (kind != OpKind::pow && a.shape == b.shape && a.strides != b.strides) im.mark_strided();
   im.out(node, 0, im.pointwise_like(im.pointwise_like(y, b), a));
 }
 

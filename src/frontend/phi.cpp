@@ -40,8 +40,8 @@ Phi read(JsonReader& r) {
 
 TensorId attention(GraphBuilder& b, const Phi& a, TensorId x, TensorId cos, TensorId sin) {
   auto scope = b.module("self_attn");
-  TensorId q = to_heads(b, b.linear_layer("q_proj", x, a.heads * a.head_dim), a.heads, a.head_dim);
-  TensorId k = to_heads(b, b.linear_layer("k_proj", x, a.kv_heads * a.head_dim), a.kv_heads, a.head_dim);
+  TensorId q = to_heads(b, b.linear_layer("q_proj", x, a.heads * a.head_dim), a.heads, a.head_dim, GradientCopy::always);
+  TensorId k = to_heads(b, b.linear_layer("k_proj", x, a.kv_heads * a.head_dim), a.kv_heads, a.head_dim, GradientCopy::always);
   TensorId v = to_heads(b, b.linear_layer("v_proj", x, a.kv_heads * a.head_dim), a.kv_heads, a.head_dim);
   if (a.qk_norm) {
     q = b.layer_norm_layer("q_layernorm", q);
@@ -54,7 +54,7 @@ TensorId attention(GraphBuilder& b, const Phi& a, TensorId x, TensorId cos, Tens
   std::tie(q, k) = rotate_partly(b, q, k, cos, sin);
   TensorId mixed = b.attention(q, k, v, b.shape(q)[2] > 1, {}, a.attention_dropout);
   // The joined query is in the order [b, h, s, d], flash attention answers in its query's order: here the copy is real.
-  TensorId turned = b.contiguous(b.transpose(mixed, 1, 2));
+  TensorId turned = b.contiguous(b.transpose(mixed, 1, 2), OnlyFor::half);
   const Shape s = b.shape(turned);
   return b.linear_layer("dense", b.view(turned, {s[0], s[1], a.heads * a.head_dim}), a.hidden);
 }

@@ -140,9 +140,9 @@ std::pair<TensorId, TensorId> rotate_partly(GraphBuilder& b, TensorId q, TensorI
   return {whole_q, joined(k_turning, k_still)};
 }
 
-TensorId to_heads(GraphBuilder& b, TensorId x, std::int64_t heads, std::int64_t head_dim) {
+TensorId to_heads(GraphBuilder& b, TensorId x, std::int64_t heads, std::int64_t head_dim, GradientCopy gradient) {
   const Shape s = b.shape(x);
-  return b.transpose(b.view(x, {s[0], s[1], heads, head_dim}), 1, 2);
+  return b.transpose(b.view(x, {s[0], s[1], heads, head_dim}, ViewKind::reshape, gradient), 1, 2);
 }
 
 TensorId from_heads(GraphBuilder& b, TensorId x) {

@@ -42,8 +42,8 @@ TensorId rotate(GraphBuilder& b, TensorId x, TensorId cos, TensorId sin);
 // The same for models that turn only the first part of each head's width, as wide as cos: q and k, each joined again.
 std::pair<TensorId, TensorId> rotate_partly(GraphBuilder& b, TensorId q, TensorId k, TensorId cos, TensorId sin);
 
-// [b, s, h * d] -> [b, h, s, d]: two views.
-TensorId to_heads(GraphBuilder& b, TensorId x, std::int64_t heads, std::int64_t head_dim);
+// [b, s, h * d] -> [b, h, s, d]: two views. The gradient of heads that were turned comes back in the order [b, h, s, d] and is copied.
+TensorId to_heads(GraphBuilder& b, TensorId x, std::int64_t heads, std::int64_t head_dim, GradientCopy gradient = GradientCopy::none);
 
 // [b, h, s, d] -> [b, s, h * d]. Fused attention kernels write their result in the order [b, s, h, d], so the code's
 // `.transpose(1, 2).contiguous()` copies nothing; the math path, which the precision pass may choose, would copy.

@@ -38,19 +38,24 @@ TensorId attention(GraphBuilder& b, const Vit& a, TensorId x) {
   } else {
     projected = b.linear(turned, weight, bias);
   }
-  TensorId fused = b.view(b.view(projected, {seq, batch, 3, a.hidden}), {1, seq, batch, 3, a.hidden});
+  const GradientCopy turned_back = batch > 1 ? GradientCopy::always : GradientCopy::none;
+  TensorId fused = b.view(projected, {seq, batch, 3, a.hidden}, ViewKind::reshape, GradientCopy::always);
+  fused = b.view(fused, {1, seq, batch, 3, a.hidden});
   fused = b.contiguous(b.view(b.transpose(fused, 0, 3), {3, seq, batch, a.hidden}));
   auto heads = [&](TensorId part) {
-    TensorId split = b.transpose(b.view(part, {seq, batch * a.heads, width}), 0, 1);
-    return b.view(split, {batch, a.heads, seq, width});
+    // The memory-efficient kernel's gradients come in the order [b, s, h, d]: copied twice on their way to [s, b * h, d].
+    TensorId split = b.transpose(b.view(part, {seq, batch * a.heads, width}, ViewKind::reshape, GradientCopy::fp32), 0, 1);
+    return b.view(split, {batch, a.heads, seq, width}, ViewKind::reshape, GradientCopy::fp32);
   };
   TensorId parts[3];
   for (TensorId& part : parts) part = b.view(fused, {seq, batch, a.hidden}, ViewKind::slice);
   TensorId q = heads(parts[0]), k = heads(parts[1]), v = heads(parts[2]);
   TensorId mixed = b.attention(q, k, v, false);
   // permute(2, 0, 1, 3).contiguous(): flash attention answers in its query's order, already [s, b, h, d].
-  mixed = b.view(b.view(mixed, {seq, batch, a.heads, width}, ViewKind::transpose), {seq * batch, a.hidden});
-  TensorId out = b.view(b.linear_layer("out_proj", mixed, a.hidden), {seq, batch, a.hidden});
+  mixed = b.view(mixed, {seq, batch, a.heads, width}, ViewKind::transpose);
+  if (batch > 1) mixed = b.contiguous(mixed, OnlyFor::fp32);
+  mixed = b.view(mixed, {seq * batch, a.hidden});
+  TensorId out = b.view(b.linear_layer("out_proj", mixed, a.hidden), {seq, batch, a.hidden}, ViewKind::reshape, turned_back);
   return b.transpose(out, 0, 1);
 }
 
@@ -65,18 +70,20 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
   {
     auto encoder = b.module("encoder");
     x = b.add(x, b.parameter("pos_embedding", {1, seq, a.hidden}));
-    auto in_order = [&](TensorId y) { return batch > 1 ? b.contiguous(y) : y; };
+    const bool turned = batch > 1;  // attention's result is [s, b, h] seen as [b, s, h], and sums keep that order
     for (std::int64_t layer = 0; layer < a.layers; ++layer) {
       b.set_block(static_cast<int>(layer));
       auto scope = b.module("layers.encoder_layer_" + std::to_string(layer));
-      TensorId normal = b.layer_norm_layer("ln_1", layer == 0 ? x : in_order(x));
+      TensorId normal = b.layer_norm_layer("ln_1", x, true, turned && layer > 0);
       x = b.add(attention(b, a, normal), x);
-      normal = b.layer_norm_layer("ln_2", in_order(x));
+      if (turned && layer == 0) b.mark_strided();
+      normal = b.layer_norm_layer("ln_2", x, true, turned);
       auto mlp = b.module("mlp");
       x = b.add(x, b.linear_layer("3", b.gelu(b.linear_layer("0", normal, a.mlp)), a.hidden));
+      if (turned) b.mark_strided();
     }
     b.set_block(-1);
-    x = b.layer_norm_layer("ln", in_order(x));
+    x = b.layer_norm_layer("ln", x, true, turned);
   }
   x = b.view(x, {batch, a.hidden}, ViewKind::slice);  // the class token
   auto heads = b.module("heads");

@@ -147,7 +147,7 @@ TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, bool causal
   return outputs[0];
 }
 
-TensorId GraphBuilder::layer_norm_layer(std::string_view name, TensorId x, bool bias) {
+TensorId GraphBuilder::layer_norm_layer(std::string_view name, TensorId x, bool bias, bool strided) {
   auto scope = module(name);
   const std::int64_t width = shape(x)[-1];
   TensorId inputs[] = {x, parameter("weight", {width}), bias ? parameter("bias", {width}) : TensorId{}};
@@ -155,7 +155,9 @@ TensorId GraphBuilder::layer_norm_layer(std::string_view name, TensorId x, bool 
   const Shape rows{shape(x).elements() / width};
   TensorId outputs[] = {make({.shape = shape(x)}, used), graph_.add_tensor({.shape = rows, .dtype = DType::fp32}),
                         graph_.add_tensor({.shape = rows, .dtype = DType::fp32})};
-  apply_to(new_op(OpKind::layer_norm), used, outputs);
+  Op op = new_op(OpKind::layer_norm);
+  op.strided = strided;
+  apply_to(std::move(op), used, outputs);
   return outputs[0];
 }
 
@@ -230,12 +232,12 @@ TensorId GraphBuilder::cast_like(TensorId x, TensorId like) {
   return apply(new_op(OpKind::cast, CastAttributes{.like = like}), inputs, {.shape = shape(x)});
 }
 
-TensorId GraphBuilder::view(TensorId x, Shape result, ViewKind kind) {
+TensorId GraphBuilder::view(TensorId x, Shape result, ViewKind kind, GradientCopy gradient) {
   ensure(kind == ViewKind::slice || kind == ViewKind::expand || result.elements() == shape(x).elements(),
          "a reshape or transpose keeps the number of elements");
   TensorId inputs[] = {x};
   const Tensor& of = graph_.tensors[x];
-  return apply(new_op(OpKind::view, ViewAttributes{kind}), inputs, {.shape = result, .dtype = of.dtype, .storage = of.storage});
+  return apply(new_op(OpKind::view, ViewAttributes{kind, gradient}), inputs, {.shape = result, .dtype = of.dtype, .storage = of.storage});
 }
 TensorId GraphBuilder::transpose(TensorId x, int a, int b) {
   Shape result = shape(x);
@@ -264,7 +266,12 @@ std::vector<TensorId> GraphBuilder::split(TensorId x, int axis, const std::vecto
   apply_to(new_op(OpKind::split), inputs, outputs);
   return outputs;
 }
-TensorId GraphBuilder::contiguous(TensorId x) { return unary(OpKind::contiguous, x); }
+void GraphBuilder::mark_strided() { graph_.ops[graph_.ops.id_at(graph_.ops.size() - 1)].strided = true; }
+TensorId GraphBuilder::contiguous(TensorId x, OnlyFor only) {
+  if (only == OnlyFor::any) return unary(OpKind::contiguous, x);
+  TensorId inputs[] = {x};
+  return apply(new_op(OpKind::contiguous, CopyAttributes{.only = only}), inputs, {.shape = shape(x), .dtype = graph_.tensors[x].dtype});
+}
 TensorId GraphBuilder::cat(const std::vector<TensorId>& parts, int axis) {
   Shape result = shape(parts.front());
   std::int64_t length = 0;

@@ -47,7 +47,8 @@ class GraphBuilder {
   TensorId attention(TensorId q, TensorId k, TensorId v, bool causal, TensorId mask = {}, double dropout = 0);
 
   // normalisation, softmax, losses
-  TensorId layer_norm_layer(std::string_view name, TensorId x, bool bias = true);
+  // strided: x is not contiguous, so each way the operator makes a copy of its own first.
+  TensorId layer_norm_layer(std::string_view name, TensorId x, bool bias = true, bool strided = false);
   TensorId batch_norm_layer(std::string_view name, TensorId x);
   TensorId softmax(TensorId x);
   TensorId log_softmax(TensorId x);
@@ -73,13 +74,13 @@ class GraphBuilder {
   // movement
   TensorId cast_to(TensorId x, DType dtype);         // `.float()`, `.to(torch.float32)`
   TensorId cast_like(TensorId x, TensorId like);     // `.to(like.dtype)`: stays symbolic
-  TensorId view(TensorId x, Shape shape, ViewKind kind = ViewKind::reshape);
+  TensorId view(TensorId x, Shape shape, ViewKind kind = ViewKind::reshape, GradientCopy gradient = GradientCopy::none);
   TensorId reshape(TensorId x, Shape shape) { return view(x, shape); }
   TensorId transpose(TensorId x, int a, int b);
   TensorId slice(TensorId x, int axis, std::int64_t length);   // one slice along an axis: a view whose backward pads
   TensorId expand(TensorId x, Shape shape);
   std::vector<TensorId> split(TensorId x, int axis, const std::vector<std::int64_t>& lengths);
-  TensorId contiguous(TensorId x);                             // a copy; call it where the framework really copies
+  TensorId contiguous(TensorId x, OnlyFor only = OnlyFor::any);  // a copy; call it where the framework really copies
   TensorId cat(const std::vector<TensorId>& parts, int axis);
   TensorId embedding(TensorId weight, TensorId indices);
   TensorId embedding_layer(std::string_view name, TensorId indices, std::int64_t rows, std::int64_t width);
@@ -93,6 +94,9 @@ class GraphBuilder {
   TensorId sum(TensorId x, int axis, bool keep = true);
   TensorId max_pool2d(TensorId x, std::int64_t kernel, std::int64_t stride, std::int64_t padding);
   TensorId adaptive_avg_pool2d(TensorId x, std::int64_t out);
+
+  // The operator just built reads operands in different orders of axes: no kernel of the simple kind.
+  void mark_strided();
 
   Shape shape(TensorId id) const { return graph_.tensors[id].shape; }  // by value: the next operator moves the tensors
   Graph finish() &&;  // the built graph; the last operator's first output is the loss

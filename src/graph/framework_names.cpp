@@ -66,7 +66,7 @@ constexpr Group kGroups[] = {
     {{.kind = OpKind::softmax_backward}, "_softmax_backward_data softmax_backward"},
     {{.kind = OpKind::log_softmax_backward}, "_log_softmax_backward_data log_softmax_backward"},
     {{.kind = OpKind::nll_loss_backward}, "nll_loss_backward nll_loss2d_backward"},
-    {{.kind = OpKind::embedding_backward}, "embedding_dense_backward embedding_backward _embedding_bag_dense_backward"},
+    {{.kind = OpKind::embedding_backward}, "embedding_dense_backward embedding_backward _embedding_bag_dense_backward _embedding_bag_backward"},
     // --- views
     {{.kind = OpKind::view}, "view _unsafe_view reshape _reshape_alias squeeze unsqueeze flatten unflatten detach alias lift lift_fresh "
                              "view_as_real view_as_complex real imag view_as _conj _neg_view resolve_conj resolve_neg"},
@@ -142,7 +142,7 @@ constexpr Group kGroups[] = {
      "deform_conv2d_backward embedding_sparse_backward _segment_reduce_backward masked_select_backward value_selecting_reduction_backward "
      "_pack_padded_sequence_backward max_unpool2d"},
     // --- sorts
-    {{.kind = OpKind::sort}, "sort argsort msort kthvalue quantile nanquantile randperm nms multinomial"},
+    {{.kind = OpKind::sort}, "sort argsort msort kthvalue quantile nanquantile nms multinomial"},
     {{.kind = OpKind::sort, .waits = true}, "_unique _unique2 unique_dim unique_consecutive"},
     // --- pooling and resampling
     {{.kind = OpKind::pool},
@@ -163,7 +163,7 @@ constexpr Group kGroups[] = {
      "_efficientzerotensor tril_indices triu_indices hann_window hamming_window blackman_window bartlett_window kaiser_window"},
     {{.kind = OpKind::allocate}, "empty empty_like new_empty empty_strided new_empty_strided empty_permuted lift_fresh_copy sym_size"},
     {{.kind = OpKind::random},
-     "rand randn rand_like randn_like randint randint_like bernoulli uniform normal exponential geometric cauchy log_normal random poisson "
+     "randperm rand randn rand_like randn_like randint randint_like bernoulli uniform normal exponential geometric cauchy log_normal random poisson "
      "binomial _standard_gamma _sample_dirichlet"},
 };
 

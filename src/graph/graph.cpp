@@ -138,7 +138,8 @@ struct AttributeText {
   }
   std::string operator()(const ViewAttributes& a) const {
     static constexpr std::array<std::string_view, 4> kNames = {"reshape", "transpose", "slice", "expand"};
-    return fmt::format(" {}", kNames[static_cast<std::size_t>(a.kind)]);
+    static constexpr std::array<std::string_view, 3> kCopies = {"", " gradient_copied=fp32", " gradient_copied"};
+    return fmt::format(" {}{}", kNames[static_cast<std::size_t>(a.kind)], kCopies[static_cast<std::size_t>(a.gradient)]);
   }
   std::string operator()(const RnnAttributes& a) const {
     return fmt::format(" batch={} steps={} input={} hidden={} layers={} directions={}", a.batch, a.steps, a.input, a.hidden, a.layers,

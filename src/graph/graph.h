@@ -101,8 +101,11 @@ struct CastAttributes {
   friend bool operator==(const CastAttributes&, const CastAttributes&) = default;
 };
 enum class ViewKind : std::uint8_t { reshape, transpose, slice, expand };
+// A view whose gradient arrives in another order of axes: autograd copies it before it can be looked at that way.
+enum class GradientCopy : std::uint8_t { none, fp32, always };  // fp32: the 16-bit attention kernels answer in their query's order
 struct ViewAttributes {
   ViewKind kind = ViewKind::reshape;
+  GradientCopy gradient = GradientCopy::none;
   friend bool operator==(const ViewAttributes&, const ViewAttributes&) = default;
 };
 // One call of a recurrent layer over a whole sequence, as cuDNN takes it.

@@ -74,6 +74,7 @@ TensorId GradientContext::emit(OpKind kind, std::span<const TensorId> inputs, co
   backward.attributes = std::move(attributes);
   backward.math = op().math;
   if (!label.empty()) backward.label = graph_.intern(label);
+  backward.strided = op().strided && kind == OpKind::pointwise_backward;
   return sink_.emit(backward, inputs, Tensor{.shape = shape, .dtype = dtype});
 }
 
@@ -93,6 +94,7 @@ void GradientContext::emit_for_inputs(OpKind kind, std::span<const TensorId> inp
   backward.kind = kind;
   backward.attributes = std::move(attributes);
   backward.math = op().math;
+  backward.strided = op().strided && op().kind == OpKind::layer_norm;  // it saves what it was given, not its copy
   std::vector<TensorId> made;
   std::vector<std::size_t> which;
   for (std::size_t i : needed) {

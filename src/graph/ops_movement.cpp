@@ -8,9 +8,12 @@ namespace {
 
 Work nothing(const Graph&, const Op&) { return {}; }
 
-// A view's backward is a view, but for slices (a zeroed tensor, then a copy into it) and expansions (a sum).
+// A view's backward is a view, but for slices (one call that zeroes a tensor and copies into it) and expansions (a sum).
 void view_gradient(GradientContext& c) {
   TensorId grad = c.gradient();
+  const GradientCopy copied = std::get<ViewAttributes>(c.op().attributes).gradient;
+  if (copied == GradientCopy::always || (copied == GradientCopy::fp32 && c.tensor(grad).dtype == DType::fp32))
+    grad = c.emit(OpKind::contiguous, {grad}, Shape(c.tensor(grad).shape), c.tensor(grad).dtype);
   const Tensor& from = c.tensor(c.input(0));
   const Shape shape = from.shape;
   const DType dtype = c.tensor(grad).dtype;
@@ -18,11 +21,7 @@ void view_gradient(GradientContext& c) {
     case ViewKind::reshape: c.give(0, c.emit_view(grad, shape)); break;
     case ViewKind::transpose: c.give(0, c.emit_view(grad, shape, ViewKind::transpose)); break;
     case ViewKind::expand: c.give(0, grad); break;
-    case ViewKind::slice: {
-      TensorId zeros = c.emit(OpKind::fill, {}, shape, dtype);
-      c.give(0, c.emit(OpKind::copy_into, {zeros, grad}, shape, dtype));
-      break;
-    }
+    case ViewKind::slice: c.give(0, c.emit(OpKind::copy, {grad}, shape, dtype, {}, "slice_backward")); break;
   }
 }
 
@@ -109,7 +108,7 @@ Work copy_into_work(const Graph& graph, const Op& op) {
 void mean_gradient(GradientContext& c) {
   TensorId grad = c.gradient();
   const Shape shape = c.tensor(c.input(0)).shape;
-  c.give(0, c.emit(OpKind::mul_scalar, {grad}, shape, c.tensor(grad).dtype));
+  c.give(0, c.emit(OpKind::mul_scalar, {c.emit_view(grad, shape, ViewKind::expand)}, shape, c.tensor(grad).dtype));
 }
 void sum_gradient(GradientContext& c) {
   c.give(0, c.emit_view(c.gradient(), c.tensor(c.input(0)).shape, ViewKind::expand));

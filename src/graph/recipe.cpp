@@ -1,5 +1,6 @@
 // Runs a recorded gradient: the framework's own operators, in its order, over this step's tensors and types.
 #include <algorithm>
+#include <optional>
 
 #include "graph/operator.h"
 
@@ -67,6 +68,15 @@ void GradientContext::run_recipe() {
     for (TensorId id : output_gradients_)
       if (id.valid()) computed = tensor(id).dtype;
 
+  // A linear layer's gradient is looked at as rows, and its weight's at those turned round. The capture leaves out such views,
+  // but the host makes them. A sum that is handed on keeps axes that a view drops again: one call here, as in `give`.
+  const bool linear = op().kind == OpKind::linear;
+  TensorId rows;
+  auto as_rows = [&](const GemmAttributes& a, TensorId grad) {
+    if (!rows.valid()) rows = emit_view(grad, a.transposed_a ? Shape{a.k, a.m} : Shape{a.m, a.k});
+    return a.transposed_a ? emit_view(rows, Shape{a.m, a.k}, ViewKind::transpose) : rows;
+  };
+
   std::vector<TensorId> inputs, outputs;
   for (std::size_t i = 0; i < recipe.ops.size(); ++i) {
     const RecipeOp& step = recipe.ops[i];
@@ -76,6 +86,16 @@ void GradientContext::run_recipe() {
     }
     inputs.clear();
     for (const RecipeOperand& from : step.inputs) inputs.push_back(operand(from));
+    if (linear && step.kind == OpKind::mm && step.inputs[0].from == RecipeOperand::From::gradient)
+      inputs[0] = as_rows(std::get<GemmAttributes>(step.attributes), inputs[0]);
+    else if (const auto* gemm = std::get_if<GemmAttributes>(&step.attributes); linear && step.kind == OpKind::mm && gemm && gemm->transposed_a)
+      inputs[0] = emit_view(inputs[0], Shape{gemm->m, gemm->k}, ViewKind::transpose);
+    std::optional<Shape> summed_to;
+    if (step.kind == OpKind::sum)
+      for (const RecipeGift& gift : recipe.gifts)
+        if (gift.gradient == RecipeOperand{RecipeOperand::From::made, static_cast<std::uint32_t>(made.size())} &&
+            step.outputs[0].shape.elements() == tensor(input(gift.input)).shape.elements())
+          summed_to = tensor(input(gift.input)).shape;
     // A cast to the type a tensor has already is no operator.
     if (step.kind == OpKind::cast && (step.outputs[0].dtype == DType::model ? computed : step.outputs[0].dtype) == tensor(inputs[0]).dtype) {
       made.push_back(inputs[0]);
@@ -84,7 +104,7 @@ void GradientContext::run_recipe() {
     const bool same_type = definition(step.kind).family == Family::view || step.in_place;
     outputs.clear();
     for (const RecipeTensor& result : step.outputs) {
-      Tensor one{.shape = result.shape, .dtype = result.dtype};
+      Tensor one{.shape = summed_to ? *summed_to : result.shape, .dtype = result.dtype};
       if (result.dtype == DType::model) {
         one.dtype = computed;
         if (same_type && !inputs.empty()) one.dtype = tensor(inputs[0]).dtype;

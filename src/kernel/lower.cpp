@@ -191,7 +191,7 @@ class Lowering {
 
   void lower_copy(const Op& op) {
     prepare(op);
-    const MemoryPattern pattern = op.strided ? MemoryPattern::transpose : MemoryPattern::copy;
+    const MemoryPattern pattern = op.strided ? MemoryPattern::broadcast : MemoryPattern::copy;
     if (known_ && (known_->clears_first || known_->clones_first) && op.input_count > 0) {
       // Only the operand's own elements are moved, or those of them that fit (a negative padding).
       const std::size_t source = known_->clones_first ? op.input_count - 1u : 0;
@@ -245,13 +245,14 @@ class Lowering {
   }
 
   MemoryPattern pointwise_pattern(const Op& op) const {
-    if (op.strided) return MemoryPattern::transpose;
+    if (op.strided) return MemoryPattern::broadcast;  // PyTorch's kernel that computes each operand's place, not its vectorised one
     if (known_ && known_->transcendental) return MemoryPattern::activation;
     const OpKind arithmetic = arithmetic_of(graph_, op);
     if (arithmetic == OpKind::dropout) return MemoryPattern::dropout;
     if (definition(arithmetic).transcendental) return MemoryPattern::activation;
     for (TensorId id : graph_.inputs(op))
-      if (graph_.tensors[id].shape.elements() < out(op).shape.elements()) return MemoryPattern::broadcast;
+      if (graph_.tensors[id].shape.elements() < out(op).shape.elements() || graph_.bytes(id) > graph_.bytes(graph_.tensors[id].storage))
+        return MemoryPattern::broadcast;  // the second: an expanded view
     return MemoryPattern::pointwise;
   }
 
@@ -381,6 +382,13 @@ class Lowering {
     return std::max<std::int64_t>(1, width);
   }
 
+  // Layer norm's kernels want rows side by side: inside the call, unseen by autograd, another layout is copied first (the
+  // recorded kernels of ViT: 24 of its 25 forward, and again backward, which is handed the original).
+  void copy_for_norm(const Op& op, std::size_t operand) {
+    memory("layer_norm_copy", op, MemoryPattern::broadcast, in_bytes(op, operand), in_bytes(op, operand));
+    call_.workspace += in_bytes(op, operand);
+  }
+
   // inputs: gradient, x, ...; outputs: those of {x, weight, bias} that need one.
   void lower_row_norm_backward(const Op& op) {
     const std::int64_t length = row_of(op, in(op, 0).shape), rows = in(op, 0).shape.elements() / length;
@@ -392,6 +400,7 @@ class Lowering {
       else parameters += out_bytes(op, i);
     }
     const bool rms = op.kind == OpKind::rms_norm_backward;
+    if (op.strided && !rms) copy_for_norm(op, 1);
     if (input_gradient) memory(rms ? "rms_norm_backward" : "layer_norm_backward", op, MemoryPattern::norm_backward, both, out_bytes(op), rows, length);
     if (parameters.value > 0)
       memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::bias_gradient, both, parameters, length,
@@ -420,6 +429,7 @@ class Lowering {
       case OpKind::layer_norm:
       case OpKind::rms_norm: {
         const std::int64_t length = row_of(op, in(op, 0).shape);
+        if (op.strided && op.kind == OpKind::layer_norm) copy_for_norm(op, 0);
         memory(name_of(op), op, MemoryPattern::norm_forward, in(op, 0).shape.elements() / length, length);
         return;
       }

@@ -78,10 +78,9 @@ class PrecisionPass {
 
   // The type an operator that autocast leaves alone produces.
   DType natural_type(const Op& op, std::span<const TensorId> inputs) const {
-    if (inputs.empty()) {  // a new tensor: of the type of the one that the code took its type from
-      const auto* type = std::get_if<CastAttributes>(&op.attributes);
-      return type && type->like.valid() ? dtype(mapped(type->like)) : recipe_.parameters;
-    }
+    // A new tensor: of the type of the one that the code took its type from.
+    if (const auto* type = std::get_if<CastAttributes>(&op.attributes); type && type->like.valid()) return dtype(mapped(type->like));
+    if (inputs.empty()) return recipe_.parameters;
     const bool generic = is_generic(op.kind);
     const Family family = definition(op.kind).family;
     if (op.in_place || family == Family::normalization || family == Family::view || op.kind == OpKind::masked_fill)
@@ -96,7 +95,8 @@ class PrecisionPass {
     if (is_floating(with_axes)) return with_axes;
     if (is_floating(without)) return without;
     // A floating result of integers alone (a division, a mean) has the framework's default type.
-    return generic ? DType::fp32 : dtype(inputs[0]);
+    const bool floating = op.output_count > 0 && in_.tensors[in_.output(op)].dtype == DType::model;
+    return generic || floating ? DType::fp32 : dtype(inputs[0]);
   }
 
   void visit(const Op& op) {
@@ -170,7 +170,7 @@ class PrecisionPass {
     }
     if (op.kind == OpKind::rms_norm && inputs_.size() > 1 && dtype(inputs_[1]) != dtype(inputs_[0])) return expand_rms_norm(op, compute);
     if (decided.recipe_16bit.valid() && is_16bit(compute)) decided.recipe = decided.recipe_16bit;
-    if (inputs_.empty() && std::holds_alternative<CastAttributes>(decided.attributes)) decided.attributes = {};
+    if (std::holds_alternative<CastAttributes>(decided.attributes)) decided.attributes = {};  // its type is decided
     emit(op, decided, compute);
   }
 

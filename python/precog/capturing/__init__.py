@@ -148,8 +148,10 @@ def _record(loss_fn: Callable, model: nn.Module, sizes: dict[str, int], axes: Ax
     except (CaptureError, NeedsValues):
         raise
     except Exception as error:
-        where = recorder.modules.path or "the loss function"
-        raise CaptureError(f"module '{where}': {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}") from error
+        path = recorder.modules.place_of(error)
+        where = f"module '{path}'" if path else "the loss function"
+        operator = f", operator {recorder.failed[1]}" if recorder.failed is not None and recorder.failed[0] is error else ""
+        raise CaptureError(f"{where}{operator}: {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}") from error
     finally:
         undo.run()
 

@@ -235,6 +235,8 @@ class _Backward:
         from .recorder import _strided
         references = [self._reference(call, tensor) for tensor in inputs]
         made = [Made(tuple(tensor.shape), tensor.dtype, storages.get(tensor.untyped_storage()._cdata)) for tensor in outputs]
+        if name == "index_put" and references[0] is not None and references[0][0] == "t":
+            made[0].of = 0  # autograd adds into its zeros; only around tensor subclasses, such as the stand-ins here, does it copy them
         self._emit(call, BackCall("contiguous" if name == "clone" else name, references, made, attrs, _strided(inputs, outputs),
                                   rules.kind_of(operator)), outputs)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,7 @@ class ModuleTracker:
         self.path = ""
         self._autocast: list[bool] = []
         self.autocast_off = False
+        self._failed: tuple[BaseException, str] | None = None
 
     def name(self, modules: dict[str, nn.Module]) -> None:
         for prefix, root in modules.items():
@@ -34,8 +36,15 @@ class ModuleTracker:
         self.path = self._names.get(id(module), self.path)
 
     def leave(self, module: nn.Module, *_: Any) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and (self._failed is None or self._failed[0] is not error):
+            self._failed = (error, self.path)  # the innermost module that an exception leaves
         if self._stack:
             self.path = self._stack.pop()
+
+    def place_of(self, error: BaseException) -> str:
+        """The path of the module whose code raised it."""
+        return self._failed[1] if self._failed is not None and self._failed[0] is error else self.path
 
     def enter_autocast(self, enabled: bool) -> None:
         self._autocast.append(self.autocast_off)
@@ -44,12 +53,6 @@ class ModuleTracker:
     def leave_autocast(self) -> None:
         if self._autocast:
             self.autocast_off = self._autocast.pop()
-
-
-class _NoCheckpoint:
-    @staticmethod
-    def apply(function, preserve_rng_state, *args):
-        return function(*args)
 
 
 def _no_checkpoint_generator(function, *args, **kwargs):
@@ -67,13 +70,22 @@ def patched_framework(recorder: Any) -> Iterator[None]:
             recorder.notes.append(sentence)
 
     region = torch.amp.autocast_mode.autocast
+    plain_region = region.__init__
     checkpoint = torch.utils.checkpoint
     saved = (region.__enter__, region.__exit__, checkpoint.CheckpointFunction,
              getattr(checkpoint, "_checkpoint_without_reentrant_generator", None))
 
+    def begin(self, device_type, dtype=None, enabled=True, cache_enabled=None):
+        # Where there is no GPU the framework switches such a region off and warns of it; what counts is what the code asked for.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            plain_region(self, device_type, dtype, enabled, cache_enabled)
+        self._precog_asked = bool(enabled)
+
     def enter(self):
-        tracker.enter_autocast(self._enabled)
-        if self._enabled:
+        asked = getattr(self, "_precog_asked", self._enabled)
+        tracker.enter_autocast(asked)
+        if asked:
             note("an autocast region inside the model was ignored: the request's precision decides")
         return self
 
@@ -108,8 +120,14 @@ def patched_framework(recorder: Any) -> Iterator[None]:
     torch.autograd.Function.apply = classmethod(apply)
     hooks = [nn.modules.module.register_module_forward_pre_hook(tracker.enter),
              nn.modules.module.register_module_forward_hook(tracker.leave, always_call=True)]
-    region.__enter__, region.__exit__ = enter, leave
-    checkpoint.CheckpointFunction = _NoCheckpoint
+    region.__init__, region.__enter__, region.__exit__ = begin, enter, leave
+
+    class NoCheckpoint:  # the reentrant form
+        @staticmethod
+        def apply(function, preserve_rng_state, *args):
+            note("activation checkpointing inside the model was ignored: the request's recompute decides")
+            return function(*args)
+    checkpoint.CheckpointFunction = NoCheckpoint
     if saved[3] is not None:
         checkpoint._checkpoint_without_reentrant_generator = generator
     try:
@@ -122,6 +140,7 @@ def patched_framework(recorder: Any) -> Iterator[None]:
         torch.autograd.Function.apply = plain_apply
         for module, function in zip(tracing, saved_tracing):
             module.is_tracing = function
+        region.__init__ = plain_region
         region.__enter__, region.__exit__, checkpoint.CheckpointFunction = saved[:3]
         if saved[3] is not None:
             checkpoint._checkpoint_without_reentrant_generator = saved[3]

@@ -77,7 +77,7 @@ class _PythonSide(TorchFunctionMode):
             tensor.pin_memory: lambda t, *a, **k: t, tensor.record_stream: lambda t, *a, **k: None,
         }
         self.reads = {tensor.item, tensor.tolist, tensor.__bool__, tensor.__int__, tensor.__float__, tensor.__index__, tensor.numpy,
-                      tensor.__contains__}
+                      tensor.__contains__, tensor.__format__}
         self.dtype_read = tensor.dtype.__get__
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -161,6 +161,7 @@ class Recorder:
         self._layouts = [0, 0]                       # images met by convolutions: contiguous, channels_last
         self._waiting_leaves: dict[int, Value] = {}  # by storage: parameters and inputs not used yet
         self.modules = ModuleTracker()
+        self.failed: tuple[BaseException, str] | None = None   # the operator in which an exception arose
         self.inside_off = 0
         self._host: bool | None = None   # what is called now happens on the host; None: nobody said
         self.default_device_is_host = True
@@ -318,6 +319,10 @@ class Recorder:
         except UnsupportedOperatorException as error:
             raise CaptureError(f"{self._where(operator)}: the operator has no shape rule (register a fake implementation, "
                                "torch.library.register_fake)") from error
+        except Exception as error:
+            if self.failed is None or self.failed[0] is not error:
+                self.failed = (error, rules.name_of(operator))
+            raise
         finally:
             self.busy -= 1
 
@@ -463,7 +468,10 @@ class Recorder:
         elif name == "mean" or name == "sum":
             if kwargs.get("dtype") is not None:
                 attrs["type"] = kwargs["dtype"]
-        if not inputs and outputs[0].dtype.is_floating_point:
+        if not inputs and rules.kind_of(operator) not in ("fill", "random", "view"):
+            name = "scalar_tensor"  # arithmetic of numbers alone
+        if outputs[0].dtype.is_floating_point and rules.kind_of(operator) in ("fill", "random", "view") and (
+                not inputs or isinstance(kwargs.get("dtype"), torch.dtype) and not any(item.dtype.is_floating_point for item in inputs)):
             attrs["like"] = self._like()   # a new tensor of a type that the code took from another
         strided = _strided(inputs, outputs)
         values, of = [], {}
@@ -478,8 +486,8 @@ class Recorder:
             of[0] = 0
         if name == "clone":
             name = "contiguous"
-        self._add(Call(renamed if renamed and not mutable else name, operands, values, attrs, strided=strided,
-                       kind=rules.kind_of(operator), of=of), nodes)
+        kind = "fill" if name == "scalar_tensor" else rules.kind_of(operator)
+        self._add(Call(renamed if renamed and not mutable else name, operands, values, attrs, strided=strided, kind=kind, of=of), nodes)
 
     def _write_into_view(self, operator, args, kwargs, log, nodes, whole: torch.Tensor, whole_before: Value) -> None:
         """In place on a view that autograd follows (`x[:, :4] = y`): what changes is the tensor that the view is a part of, and the
@@ -899,7 +907,8 @@ def _normalization(rec: Recorder, operator, name, args, kwargs):
                 copied.origin, copied.edge = operands[0], operands[0].edge
                 rec._add(Call("contiguous", [operands[0]], [copied], strided=True, derives=True, kind="copy"), (0, 0))
                 operands[0] = copied
-    rec._add(Call(name, operands, outputs, attrs, hidden=hidden, derives=derives, internals=internals), nodes)
+    strided = name == "layer_norm" and not given["input"].is_contiguous()  # CUDA's kernel copies it first, inside the call
+    rec._add(Call(name, operands, outputs, attrs, strided=strided, hidden=hidden, derives=derives, internals=internals), nodes)
     return (result,)
 
 

@@ -11,7 +11,7 @@ import torch
 # Composite operators whose parts autocast decides one by one: the recorder looks inside.
 LOOK_INSIDE = frozenset({
     "cross_entropy_loss", "nll_loss_nd", "multi_head_attention_forward", "instance_norm", "tensordot", "inner",
-    "kron", "chain_matmul", "linalg_multi_dot", "norm", "nuclear_norm", "conv_tbc", "glu_jvp", "_batch_norm_impl_index",
+    "kron", "chain_matmul", "linalg_multi_dot", "norm", "nuclear_norm", "conv_tbc", "glu_jvp", "_batch_norm_impl_index", "_convolution_mode",
     "gather_with_keepdimed_indices", "adaptive_max_pool1d", "max_pool1d", "triplet_margin_loss",
 })
 

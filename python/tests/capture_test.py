@@ -1,0 +1,411 @@
+"""precog.capture on models a user might write: what is kept symbolic, what autograd saves, what stays untouched, what errors say."""
+
+import collections
+import gc
+import pathlib
+import tempfile
+import unittest
+
+from package_support import HAS_TORCH, WITHOUT_TORCH, program
+
+if HAS_TORCH:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+    from torch.utils.checkpoint import checkpoint
+
+    import precog
+    from precog import PrecogError
+    torch.set_num_threads(1)
+
+    class Block(nn.Module):
+        def __init__(self, width, heads):
+            super().__init__()
+            self.heads = heads
+            self.before, self.behind = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+        def forward(self, x):
+            batch, seq, width = x.shape
+            q, k, v = self.qkv(self.before(x)).view(batch, seq, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+            mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(batch, seq, width))
+            return x + self.mlp(self.behind(x))
+
+    class Small(nn.Module):
+        """The README's kind of model: 30 lines."""
+
+        def __init__(self, words=500, width=64, depth=3):
+            super().__init__()
+            self.embed = nn.Embedding(words, width)
+            self.blocks = nn.ModuleList(Block(width, 4) for _ in range(depth))
+            self.head = nn.Linear(width, words, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, ids):
+            x = self.embed(ids)
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    def language_loss(ids):
+        return lambda model: F.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+
+
+def entries(graph):
+    """The stream with repeated layers written out."""
+    out = []
+    for entry in graph.document["stream"]:
+        out += entry["stream"] * entry["repeat"] if "repeat" in entry else [entry]
+    return out
+
+
+def calls(graph):
+    return collections.Counter(entry["op"] for entry in entries(graph) if "op" in entry and entry["op"] != "view")
+
+
+def tensors(graph, role):
+    return [entry for entry in entries(graph) if entry.get("tensor") == role]
+
+
+@unittest.skipUnless(HAS_TORCH, WITHOUT_TORCH)
+class Capture(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(0)
+
+    def predict(self, graph, **more):
+        return precog.predict({"model": graph, "batch": 4, "precision": "amp-bf16", "cluster": {"gpu": "h200-sxm"}, **more})
+
+    def of(self, forward, *modules, inputs=None, **how):
+        """Captures `forward(model, x)` over a model that has the modules as m0, m1 ..."""
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                for number, module in enumerate(modules):
+                    setattr(self, f"m{number}", module)
+
+            def forward(self, x):
+                return forward(self, x)
+        x = torch.randn(4, 8) if inputs is None else inputs
+        return precog.capture(lambda model: model(x).float().pow(2).mean(), Model(), **how)
+
+
+class Models(Capture):
+    def test_thirty_lines(self):
+        model, ids = Small(), torch.randint(0, 500, (4, 32))
+        graph = precog.capture(language_loss(ids), model)
+        self.assertEqual(graph.symbols, {"batch": 4, "seq": 32})
+        self.assertEqual(graph.parameters, sum(parameter.numel() for parameter in model.parameters()))
+        counted = calls(graph)
+        self.assertEqual(counted["linear"], 3 * 4 + 1)
+        self.assertEqual(counted["scaled_dot_product_attention"], 3)
+        self.assertEqual(counted["layer_norm"], 6)
+        self.assertTrue(any("repeat" in entry for entry in graph.document["stream"]), "the blocks are not folded")
+        report = self.predict(graph, seq=32)
+        self.assertEqual(report["parameters"], graph.parameters)
+        self.assertGreater(report.step_s, 0)
+
+    def test_other_sizes_than_the_captured_ones(self):
+        graph = precog.capture(language_loss(torch.randint(0, 500, (4, 32))), Small())
+        direct = precog.capture(language_loss(torch.randint(0, 500, (6, 64))), Small())
+        for precision in ("fp32", "amp-bf16", "bf16"):
+            once = self.predict(graph, batch=6, seq=64, precision=precision)
+            again = self.predict(direct, batch=6, seq=64, precision=precision)
+            self.assertEqual((once.step_s, once.peak_bytes, once["kernels"]), (again.step_s, again.peak_bytes, again["kernels"]))
+
+    def test_files(self):
+        graph = precog.capture(language_loss(torch.randint(0, 500, (4, 32))), Small())
+        with tempfile.TemporaryDirectory() as folder:
+            steps = set()
+            for name in ("m.precog.json.zst", "m.precog.json"):
+                path = pathlib.Path(folder) / name
+                graph.save(path)
+                request = {"model": {"graph": str(path)}, "batch": 4, "seq": 32, "precision": "amp-bf16", "cluster": {"gpu": "h200-sxm"}}
+                steps.add(precog.predict(request).step_s)
+                done = program.run("compare", "--model", path, "--batch", 4, "--seq", 32, "--gpu", "a100-sxm-80gb", "--json")
+                self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(steps, {self.predict(graph, seq=32).step_s})
+
+    def test_shared_parameters_are_one(self):
+        shared = nn.Linear(8, 8)
+        graph = self.of(lambda m, x: m.m1(F.relu(m.m0(x))), shared, shared)
+        self.assertEqual([entry["name"] for entry in tensors(graph, "parameter")], ["m0.weight", "m0.bias"])
+        self.assertEqual(graph.parameters, 8 * 8 + 8)
+        self.assertEqual(calls(graph)["linear"], 2)
+
+    def test_frozen_parameters(self):
+        frozen = nn.Linear(8, 8)
+        frozen.requires_grad_(False)
+        graph = self.of(lambda m, x: m.m1(m.m0(x)), frozen, nn.Linear(8, 8))
+        marked = {entry["name"]: entry.get("frozen", False) for entry in tensors(graph, "parameter")}
+        self.assertEqual(marked, {"m0.weight": True, "m0.bias": True, "m1.weight": False, "m1.bias": False})
+        trained = self.of(lambda m, x: m.m1(m.m0(x)), nn.Linear(8, 8), nn.Linear(8, 8))
+        self.assertLess(self.predict(graph)["kernels"], self.predict(trained)["kernels"])
+
+    def test_without_gradients(self):
+        def forward(m, x):
+            with torch.no_grad():
+                target = m.m1(x)
+            return m.m0(x) - target
+        graph = self.of(forward, nn.Linear(8, 8), nn.Linear(8, 8))
+        both = self.of(lambda m, x: m.m0(x) - m.m1(x), nn.Linear(8, 8), nn.Linear(8, 8))
+        self.assertEqual(calls(graph)["linear"], calls(both)["linear"])
+        self.assertLess(self.predict(graph)["kernels"], self.predict(both)["kernels"])
+
+    def test_detach(self):
+        graph = self.of(lambda m, x: m.m1(m.m0(x).detach()), nn.Linear(8, 8), nn.Linear(8, 8))
+        whole = self.of(lambda m, x: m.m1(m.m0(x)), nn.Linear(8, 8), nn.Linear(8, 8))
+        self.assertLess(self.predict(graph)["kernels"], self.predict(whole)["kernels"])
+
+    def test_in_place(self):
+        graph = self.of(lambda m, x: m.m0(x).relu_() + 1.0, nn.Linear(8, 8))
+        plain = self.of(lambda m, x: m.m0(x).relu() + 1.0, nn.Linear(8, 8))
+        big = {"batch": 500_000, "precision": "fp32"}
+        self.assertEqual(self.predict(graph, **big)["kernels"], self.predict(plain, **big)["kernels"])
+        self.assertLess(self.predict(graph, **big).peak_bytes, self.predict(plain, **big).peak_bytes)
+
+    def test_channels_last(self):
+        def network():
+            return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
+        images = torch.randn(4, 3, 16, 16)
+        turned = images.to(memory_format=torch.channels_last)
+        plain = precog.capture(lambda m: m(images).mean(), network())
+        last = precog.capture(lambda m: m(turned).mean(), network().to(memory_format=torch.channels_last))
+        self.assertEqual((plain.document["memory_format"], last.document["memory_format"]), ("contiguous", "channels_last"))
+        kernels = [self.predict(graph, batch=32, precision="bf16")["kernels"] for graph in (plain, last)]
+        self.assertLess(kernels[1], kernels[0])  # no layout changes around the convolutions
+
+    def test_a_region_without_autocast(self):
+        def forward(m, x):
+            with torch.autocast("cuda", enabled=False):
+                x = m.m0(x.float())
+            return m.m1(x)
+        graph = self.of(forward, nn.Linear(8, 8), nn.Linear(8, 8))
+        products = [entry for entry in entries(graph) if entry.get("op") == "linear"]
+        self.assertEqual([entry.get("autocast") for entry in products], ["off", None])
+
+    def test_a_function_of_ones_own(self):
+        class Square(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * x
+
+            @staticmethod
+            def backward(ctx, gradient):
+                (x,) = ctx.saved_tensors
+                return gradient * x.exp() * 2
+
+        graph = self.of(lambda m, x: Square.apply(m.m0(x)), nn.Linear(8, 8))
+        text = str(graph.document["stream"])
+        self.assertIn("exp", text)  # its own gradient, not that of x * x
+        self.assertGreater(self.predict(graph).step_s, 0)
+
+    def test_checkpointing_is_left_to_the_request(self):
+        plain = self.of(lambda m, x: m.m0(x), nn.Sequential(nn.Linear(8, 8), nn.GELU()))
+        graph = self.of(lambda m, x: checkpoint(m.m0, x, use_reentrant=False), nn.Sequential(nn.Linear(8, 8), nn.GELU()))
+        self.assertEqual(calls(graph), calls(plain))
+        self.assertTrue(any("checkpoint" in note for note in graph.notes), graph.notes)
+        self.assertFalse(plain.notes)
+
+    def test_dropout(self):
+        graph = self.of(lambda m, x: m.m1(m.m0(x)), nn.Linear(8, 8), nn.Dropout(0.1))
+        self.assertEqual(calls(graph)["dropout"], 1)
+
+    def test_a_dtype_taken_from_a_tensor_stays_symbolic(self):
+        def norm(m, x):
+            y = m.m0(x)
+            wide = y.float()
+            return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(y.dtype)
+        graph = self.of(norm, nn.Linear(8, 8))
+        casts = [self.predict(graph, precision=precision)["breakdown"]["casts"] for precision in ("fp32", "bf16")]
+        self.assertEqual(casts[0], 0)
+        self.assertGreater(casts[1], 0)
+
+
+class Values(Capture):
+    def test_reading_a_value(self):
+        def forward(m, x):
+            y = m.m0(x)
+            return y * 2 if torch.arange(4).sum().item() > 3 else y
+        graph = self.of(forward, nn.Linear(8, 8))
+        self.assertGreater(self.predict(graph).step_s, 0)
+
+    def test_selecting_by_value(self):
+        mask, data = torch.tensor([True, False, True, True]), torch.randn(4, 8)
+        graph = precog.capture(lambda model: model(data).index_select(0, mask.nonzero().squeeze(1)).mean(), nn.Linear(8, 8))
+        self.assertGreater(self.predict(graph, batch=4).step_s, 0)
+
+
+class Inputs(Capture):
+    def kernels(self, graph):
+        return self.predict(graph, batch=2, seq=16)["kernels"]
+
+    def test_containers(self):
+        ids = torch.randint(0, 500, (2, 16))
+
+        class Encoding(collections.UserDict):
+            """Shaped like transformers' BatchEncoding."""
+        forms = {"dict": {"ids": ids}, "list": [ids], "tuple": (ids,), "encoding": Encoding({"ids": ids})}
+        taken = {"dict": lambda d: d["ids"], "list": lambda d: d[0], "tuple": lambda d: d[0], "encoding": lambda d: d["ids"]}
+        plain = self.kernels(precog.capture(language_loss(ids), Small()))
+        for kind, data in forms.items():
+            with self.subTest(kind):
+                graph = precog.capture(lambda model: language_loss(taken[kind](data))(model), Small())
+                self.assertEqual(graph.symbols, {"batch": 2, "seq": 16})
+                self.assertEqual(self.kernels(graph), plain)
+
+    def test_sizes_as_arguments(self):
+        def loss(model, batch, seq=16):
+            ids = torch.randint(0, 500, (batch, seq))
+            return language_loss(ids)(model)
+        graph = precog.capture(loss, Small(), batch=2)
+        self.assertEqual(graph.symbols, {"batch": 2, "seq": 16})
+        once = self.predict(graph, batch=8, seq=64)
+        self.assertGreater(once.step_s, 0)
+        self.assertGreater(once.peak_bytes, self.predict(graph, batch=2, seq=16).peak_bytes)
+
+    def test_real_meta_and_fake(self):
+        found = set()
+        ids = torch.randint(0, 500, (2, 16))
+        for kind in ("real", "meta model", "meta", "fake"):
+            with self.subTest(kind):
+                if kind == "fake":
+                    with FakeTensorMode():
+                        model, data = Small(), torch.zeros(2, 16, dtype=torch.int64)
+                elif kind == "real":
+                    model, data = Small(), ids
+                else:
+                    with torch.device("meta"):
+                        model = Small()
+                    data = ids if kind == "meta model" else ids.to("meta")
+                graph = precog.capture(language_loss(data), model)
+                self.assertEqual(graph.symbols, {"batch": 2, "seq": 16})
+                found.add((graph.operators, graph.parameters, self.kernels(graph)))
+        self.assertEqual(len(found), 1, found)
+
+    def test_another_type_than_fp32(self):
+        found = set()
+        for dtype in (torch.float32, torch.bfloat16):
+            graph = precog.capture(language_loss(torch.randint(0, 500, (2, 16))), Small().to(dtype))
+            found.add((self.kernels(graph), self.predict(graph, batch=2, seq=16, precision="fp32").step_s))
+        self.assertEqual(len(found), 1, found)
+
+    def test_a_criterion_beside_the_model(self):
+        criterion = nn.CrossEntropyLoss()
+        images, labels = torch.randn(4, 8), torch.randint(0, 3, (4,))
+        graph = precog.capture(lambda model: criterion(model(images), labels), nn.Linear(8, 3))
+        self.assertEqual(calls(graph)["nll_loss"] + calls(graph)["cross_entropy"], 1)
+        self.assertEqual(graph.symbols, {"batch": 4})
+
+
+class Untouched(Capture):
+    def test_everything_is_as_before(self):
+        model, ids = Small(), torch.randint(0, 500, (2, 16))
+        data = {"ids": ids, "more": [ids]}
+        model.embed.weight.grad = torch.ones_like(model.embed.weight)
+        grad = model.embed.weight.grad
+        parameters = {name: (id(value), value.detach().clone()) for name, value in model.named_parameters()}
+        state, seed = {key: id(value) for key, value in model.__dict__.items()}, torch.get_rng_state()
+        precog.capture(lambda m: language_loss(data["more"][0])(m), model)
+        self.assertIs(data["ids"], ids)
+        self.assertIs(data["more"][0], ids)
+        self.assertIs(model.embed.weight.grad, grad)
+        self.assertIs(model.head.weight, model.embed.weight)
+        for name, value in model.named_parameters():
+            self.assertEqual(id(value), parameters[name][0], name)
+            self.assertTrue(torch.equal(value, parameters[name][1]), name)
+            self.assertIsNot(type(value), FakeTensor)
+        self.assertEqual({key: id(value) for key, value in model.__dict__.items()}, state)
+        self.assertTrue(torch.equal(torch.get_rng_state(), seed))
+        self.assertTrue(model.training)
+        self.assertTrue(torch.isfinite(language_loss(ids)(model)))  # and it still runs
+
+    def test_after_an_error_too(self):
+        class Broken(Small):
+            def forward(self, ids):
+                super().forward(ids)
+                raise RuntimeError("of my own")
+        model, ids = Broken(), torch.randint(0, 500, (2, 16))
+        loss = language_loss(ids)
+        before = {name: id(value) for name, value in model.named_parameters()}
+        with self.assertRaises(PrecogError):
+            precog.capture(loss, model)
+        self.assertEqual({name: id(value) for name, value in model.named_parameters()}, before)
+        self.assertIs(loss.__closure__[0].cell_contents, ids)
+        gc.collect()
+        self.assertFalse(any(isinstance(value, FakeTensor) for value in [ids, *model.parameters(), *model.buffers()]))
+
+    def test_buffers(self):
+        model, images = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), torch.randn(4, 8)
+        mean, count = model[1].running_mean, model[1].num_batches_tracked
+        precog.capture(lambda m: m(images).mean(), model)
+        self.assertIs(model[1].running_mean, mean)
+        self.assertIs(model[1].num_batches_tracked, count)
+        self.assertEqual((float(mean.abs().sum()), int(count)), (0.0, 0))
+
+
+class Errors(Capture):
+    def says(self, words, loss, model, kind=None, **how):
+        with self.assertRaises(kind or PrecogError) as caught:
+            precog.capture(loss, model, **how)
+        for word in words if isinstance(words, (list, tuple)) else [words]:
+            self.assertIn(word, str(caught.exception))
+
+    def test_the_module_is_named(self):
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.second = nn.Linear(8, 8), nn.Linear(9, 8)
+
+            def forward(self, x):
+                return self.second(self.first(x)).mean()
+        x = torch.randn(4, 8)
+        self.says(["'second'", "operator linear"], lambda model: model(x), Model())
+
+    def test_a_model_that_raises(self):
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(8, 8)
+                self.inner.register_forward_hook(lambda *_: (_ for _ in ()).throw(ValueError("wrong on purpose")))
+
+            def forward(self, x):
+                return self.inner(x).mean()
+        x = torch.randn(4, 8)
+        self.says(["wrong on purpose", "ValueError"], lambda model: model(x), Model())
+
+    def test_a_loss_of_several_elements(self):
+        x = torch.randn(4, 8)
+        self.says(["loss"], lambda model: model(x), nn.Linear(8, 8))
+
+    def test_a_loss_that_is_no_tensor(self):
+        x = torch.randn(4, 8)
+        self.says(["loss"], lambda model: {"loss": model(x).mean()}, nn.Linear(8, 8))
+
+    def test_nothing_to_train(self):
+        x = torch.randn(4, 8)
+        model = nn.Linear(8, 8)
+        model.requires_grad_(False)
+        self.says(["grad"], lambda m: m(x).mean(), model)
+
+    def test_wrong_arguments(self):
+        x = torch.randn(4, 8)
+        self.says("torch.nn.Module", lambda model: model(x).mean(), "resnet50", kind=TypeError)
+        self.says("callable", None, nn.Linear(8, 8), kind=TypeError)
+
+    def test_a_fixed_size_is_explained(self):
+        x = torch.randn(4, 8)
+        graph = precog.capture(lambda model: model(x).reshape(4, 2, 4).mean(), nn.Linear(8, 8))
+        self.assertNotIn("batch", graph.symbols)
+        self.assertIn("batch", graph.document["fixed"])
+        with self.assertRaises(PrecogError) as caught:
+            self.predict(graph, batch=8)
+        self.assertIn("batch", str(caught.exception))
+        self.assertGreater(self.predict(graph, batch=4).step_s, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
