@@ -73,6 +73,9 @@ def _capture(options: argparse.Namespace) -> int:
     output = pathlib.Path(options.output)
     if not output.parent.is_dir():
         raise wrong_input("--output", f"there is no folder {output.parent}")
+    if output.suffix == ".zst":
+        from ._library import compress
+        compress(b"")  # a library that is not there shows before the work, not after
     script, progress, sizes = Script(options.script), Progress(), _sizes(options)
     started = time.monotonic()
 

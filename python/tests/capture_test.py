@@ -162,9 +162,11 @@ class Models(Capture):
     def test_in_place(self):
         graph = self.of(lambda m, x: m.m0(x).relu_() + 1.0, nn.Linear(8, 8))
         plain = self.of(lambda m, x: m.m0(x).relu() + 1.0, nn.Linear(8, 8))
-        big = {"batch": 500_000, "precision": "fp32"}
-        self.assertEqual(self.predict(graph, **big)["kernels"], self.predict(plain, **big)["kernels"])
-        self.assertLess(self.predict(graph, **big).peak_bytes, self.predict(plain, **big).peak_bytes)
+        self.assertEqual(self.predict(graph)["kernels"], self.predict(plain)["kernels"])
+
+        def shares_memory(captured):
+            return [entry["out"][0][2].get("of") for entry in entries(captured) if entry.get("op", "").startswith("relu") and len(entry["out"][0]) > 2]
+        self.assertEqual((shares_memory(graph), shares_memory(plain)), ([0], []))
 
     def test_channels_last(self):
         def network():
@@ -348,8 +350,8 @@ class Untouched(Capture):
 
 
 class Errors(Capture):
-    def says(self, words, loss, model, kind=None, **how):
-        with self.assertRaises(kind or PrecogError) as caught:
+    def says(self, words, loss, model, **how):
+        with self.assertRaises(PrecogError) as caught:
             precog.capture(loss, model, **how)
         for word in words if isinstance(words, (list, tuple)) else [words]:
             self.assertIn(word, str(caught.exception))
@@ -393,8 +395,8 @@ class Errors(Capture):
 
     def test_wrong_arguments(self):
         x = torch.randn(4, 8)
-        self.says("torch.nn.Module", lambda model: model(x).mean(), "resnet50", kind=TypeError)
-        self.says("callable", None, nn.Linear(8, 8), kind=TypeError)
+        self.says("torch.nn.Module", lambda model: model(x).mean(), "resnet50")
+        self.says("callable", None, nn.Linear(8, 8))
 
     def test_a_fixed_size_is_explained(self):
         x = torch.randn(4, 8)

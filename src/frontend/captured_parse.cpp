@@ -219,6 +219,13 @@ class Parser {
         model_.notes.push_back(cut(note.get_ref<const std::string&>(), kMaxName));
       }
     }
+    if (const auto fixed = json.find("fixed"); fixed != json.end()) {
+      if (!fixed->is_object() || !keys(*fixed, {"batch", "seq", "src_seq"})) return wrong("'fixed' wants the reasons why batch, seq or src_seq are");
+      for (auto it = fixed->begin(); it != fixed->end(); ++it) {
+        if (!it->is_string()) return wrong("'fixed' wants texts");
+        model_.fixed_because[it.key()] = cut(it->get_ref<const std::string&>(), 400);
+      }
+    }
     const auto stream = json.find("stream");
     if (stream == json.end() || !stream->is_array()) return wrong("'stream' is missing or no list");
     if (!read_stream(*stream)) return false;

@@ -46,6 +46,7 @@ ModelSource whole_graph_source(Model&& model, const char* door, const std::strin
   out.fixed_seq = !model.has_seq;
   out.fixed_src_seq = !model.has_src_seq;
   out.notes = model.notes;
+  if constexpr (requires { model.fixed_because; }) out.fixed_because = model.fixed_because;
   if constexpr (requires { model.memory_format; }) out.channels_last = model.memory_format == decltype(model.memory_format)::channels_last;
   out.request = {{door, shown}};
   auto held = std::make_shared<const Model>(std::move(model));

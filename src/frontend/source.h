@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,7 @@ struct ModelSource {
   bool fixed_batch = false, fixed_seq = false, fixed_src_seq = false;  // captured at one size: no other can be had
   bool channels_last = false;       // captured in that memory format; a request may still say another
   std::int64_t layers = 0;          // repeated layers, 0 where the depth cannot be changed
+  std::map<std::string, std::string> fixed_because;  // and why, where that is known
   std::vector<std::string> notes;   // assumptions made in reading it; they join the report's warnings
   Json request;                     // how a request names it
   std::function<Result<Graph>(const ModelInputs&)> build;

@@ -69,3 +69,33 @@ TEST_CASE("GroupedProductsAreOneKernelInBf16OnHopperAndALoopElsewhere") {
   CHECK(grouped(DType::fp32, "9.0") == std::pair{8, true});
   CHECK(grouped(DType::bf16, "8.0") == std::pair{8, true});
 }
+
+TEST_CASE("LayerNormCopiesWhatIsNotContiguousEachWay") {
+  auto kernels = [](bool strided, std::string_view name) {
+    GraphBuilder b;
+    TensorId x = b.transpose(b.linear_layer("l", b.input("x", {4, 8, 16}), 16), 0, 1);
+    x = b.layer_norm_layer("n", x, true, strided);
+    b.cross_entropy(b.view(x, {32, 16}), b.input("t", {32}, DType::int64));
+    int found = 0;
+    for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(DType::fp32), MemoryFormat::contiguous).kernels)
+      found += kernel.name == name ? 1 : 0;
+    return found;
+  };
+  CHECK(kernels(false, "layer_norm_copy") == 0);
+  CHECK(kernels(true, "layer_norm_copy") == 2);
+  CHECK(kernels(true, "layer_norm") == 1);
+}
+
+TEST_CASE("AnExpandedOperandIsBroadcast") {
+  GraphBuilder b;
+  TensorId x = b.linear_layer("l", b.input("x", {4, 16}), 16);
+  x = b.mean(b.mul(x, x), -1);  // its gradient is a view of [4, 1] as [4, 16], then a kernel that reads only four numbers
+  b.cross_entropy(b.cat({x, x}, -1), b.input("t", {4}, DType::int64));
+  bool found = false;
+  for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(DType::fp32), MemoryFormat::contiguous).kernels)
+    if (kernel.name == "mul_scalar") {
+      found = true;
+      CHECK(std::get<MemoryShape>(kernel.shape).pattern == MemoryPattern::broadcast);
+    }
+  CHECK(found);
+}

@@ -122,7 +122,11 @@ TEST_CASE("AttentionBackendFollowsTypeMaskHeadsAndGpu") {
   AttentionAttributes a{.heads = 16, .kv_heads = 16, .q_len = 512, .kv_len = 512, .head_dim = 64, .value_dim = 64};
   CHECK(attention_backend(a, DType::bf16, gpu()) == AttentionBackend::cudnn);
   CHECK(attention_backend(a, DType::bf16, gpu("8.0")) == AttentionBackend::flash);
-  CHECK(attention_backend(a, DType::bf16, gpu(), /*mask_needs_gradient=*/true) == AttentionBackend::math);
+  AttentionAttributes learned = a;
+  learned.mask = true;  // its gradient comes from the memory-efficient kernel alone, which reads no scattered mask
+  CHECK(attention_backend(learned, DType::bf16, gpu(), /*mask_needs_gradient=*/true) == AttentionBackend::memory_efficient);
+  learned.mask_scattered = true;
+  CHECK(attention_backend(learned, DType::bf16, gpu(), /*mask_needs_gradient=*/true) == AttentionBackend::math);
   CHECK(attention_backend(a, DType::fp32, gpu()) == AttentionBackend::memory_efficient);
   CHECK(attention_backend(a, DType::fp16, gpu("7.0")) == AttentionBackend::memory_efficient);
   CHECK(attention_backend(a, DType::bf16, gpu("7.0")) == AttentionBackend::math);

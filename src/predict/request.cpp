@@ -86,9 +86,10 @@ class RequestReader {
   // A size the request may leave out (0), and one that a graph captured without symbols cannot change.
   void accept(std::string_view key, std::int64_t& size, std::int64_t own, bool fixed) {
     if (size == 0) size = own;
-    if (fixed && size != own)
-      root_.problem(key, fmt::format("is {}; {} was captured at {} and not symbolically, so it takes no other (capture it again, or leave it out)",
-                                     size, request_.model->name, own));
+    if (!fixed || size == own) return;
+    const auto reason = request_.model->fixed_because.find(std::string(key));
+    root_.problem(key, fmt::format("is {}; {} was captured at {} and not symbolically, so it takes no other (capture it again, or leave it out{})", size,
+                                   request_.model->name, own, reason == request_.model->fixed_because.end() ? "" : "; why: " + reason->second));
   }
 
   void take(JsonReader& reader, std::string_view key, Result<ModelSource> source) {

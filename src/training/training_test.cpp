@@ -88,10 +88,16 @@ TEST_CASE("FullRecomputeRunsEachBlocksForwardAgain") {
 
 TEST_CASE("LossScalingAddsUnscaleReadBackAndUpdate") {
   const StepGraph step = step_of(amp(DType::fp16));
-  CHECK(kinds(step.graph, Phase::loss_scaling) == std::vector<std::string>{"unscale_and_check", "read_back", "update_scale"});
+  const std::vector<std::string> inverse = {"cast", "pointwise", "cast", "fill", "copy", "copy"};  // 1 / scale in fp64, a cleared flag
+  auto with = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = inverse;
+    all.insert(all.end(), more);
+    return all;
+  };
+  CHECK(kinds(step.graph, Phase::loss_scaling) == with({"unscale_and_check", "read_back", "update_scale"}));
   // A fused optimizer reads the flag on the GPU.
   const StepGraph fused = step_of(amp(DType::fp16), {.optimizer_impl = OptimizerImpl::fused});
-  CHECK(kinds(fused.graph, Phase::loss_scaling) == std::vector<std::string>{"unscale_and_check", "update_scale"});
+  CHECK(kinds(fused.graph, Phase::loss_scaling) == with({"unscale_and_check", "update_scale"}));
   CHECK(kinds(step_of(amp(DType::bf16)).graph, Phase::loss_scaling).empty());
 }
 
@@ -141,4 +147,29 @@ TEST_CASE("AccumulationAddsOneKernelPerParameterRightAfterItsGradient") {
     CHECK(step.graph.input(step.graph.ops[g.made_by], 0) == g.gradient);
   }
   CHECK(kinds(step_of(uniform(DType::fp32)).graph, Phase::accumulate).empty());
+}
+
+TEST_CASE("AGradientInAnotherOrderOfAxesIsCopiedWhereTheViewSaysSo") {
+  auto copies = [](GradientCopy gradient, DType type) {
+    GraphBuilder b;
+    TensorId x = b.linear_layer("l", b.input("x", {4, 8}), 6);
+    x = b.transpose(b.view(x, {4, 2, 3}, ViewKind::reshape, gradient), 1, 2);
+    b.cross_entropy(b.view(b.contiguous(x), {4, 6}), b.input("t", {4}, DType::int64));
+    const auto found = kinds(step_of(uniform(type), {}, std::move(b).finish()).graph, Phase::backward);
+    return std::count(found.begin(), found.end(), "contiguous");
+  };
+  for (DType type : {DType::fp32, DType::bf16}) {
+    CHECK(copies(GradientCopy::none, type) == 0);
+    CHECK(copies(GradientCopy::always, type) == 1);
+    CHECK(copies(GradientCopy::fp32, type) == (type == DType::fp32 ? 1 : 0));
+  }
+}
+
+TEST_CASE("ASlicesGradientIsOneCall") {
+  GraphBuilder b;
+  TensorId x = b.slice(b.linear_layer("l", b.input("x", {4, 8}), 12), -1, 6);
+  b.cross_entropy(x, b.input("t", {4}, DType::int64));
+  const StepGraph step = step_of(uniform(DType::fp32), {}, std::move(b).finish());
+  CHECK(kinds(step.graph, Phase::backward) ==
+        std::vector<std::string>{"fill", "nll_loss_backward", "log_softmax_backward", "copy", "view", "view", "mm", "sum"});
 }

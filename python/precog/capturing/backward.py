@@ -9,11 +9,11 @@ import functools
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from . import rules
+from .layouts import gemm_attrs, is_strided
 from .recording import BackCall, Call, Made
 
 
@@ -230,14 +230,12 @@ class _Backward:
             return
         attrs: dict[str, Any] = {}
         if name in rules.LOW_PRODUCTS:
-            from .recorder import _gemm_attrs
-            attrs = _gemm_attrs(name, inputs)
-        from .recorder import _strided
+            attrs = gemm_attrs(name, inputs)
         references = [self._reference(call, tensor) for tensor in inputs]
         made = [Made(tuple(tensor.shape), tensor.dtype, storages.get(tensor.untyped_storage()._cdata)) for tensor in outputs]
         if name == "index_put" and references[0] is not None and references[0][0] == "t":
             made[0].of = 0  # autograd adds into its zeros; only around tensor subclasses, such as the stand-ins here, does it copy them
-        self._emit(call, BackCall("contiguous" if name == "clone" else name, references, made, attrs, _strided(inputs, outputs),
+        self._emit(call, BackCall("contiguous" if name == "clone" else name, references, made, attrs, is_strided(inputs, outputs),
                                   rules.kind_of(operator)), outputs)
 
 

@@ -1,7 +1,6 @@
 """The captured graph as a document: what is saved, and what a user holds in hand."""
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
