@@ -76,8 +76,9 @@ class CapturedModelsAgainstTheFramework(unittest.TestCase):
             allowed = KNOWN.get(trace["model"], {}).get(trace["precision"], [LEAST_AGREEMENT, MOST_CALLS_OFF])
             with self.subTest(model=trace["model"], precision=trace["precision"]):
                 said = f"\nonly in PyTorch: {missing[:5]}\nonly in precog: {extra[:5]}"
-                self.assertGreaterEqual(agreement, allowed[0], said)
-                self.assertLessEqual(abs(calls), allowed[1], said)
+                rounding = 0.0005 if trace["model"] in KNOWN else 0  # known differences are written down with three digits
+                self.assertGreaterEqual(agreement + rounding, allowed[0], said)
+                self.assertLessEqual(abs(calls) - rounding, allowed[1], said)
         self.assertGreaterEqual(len(models), 25)
         self.assertTrue(all(len(precisions) == 4 for precisions in models.values()))
         # Exceptions stay exceptions.
