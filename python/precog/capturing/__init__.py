@@ -156,17 +156,20 @@ def _record(loss_fn: Callable, model: nn.Module, sizes: dict[str, int], axes: Ax
 
 
 def _record_one(source: _Source, sizes: dict[str, int], dtype: torch.dtype, autocast: bool = False) -> Recording:
-    if not source.looks_at_values:
-        try:
-            return source.record(sizes, dtype, False, autocast)
-        except NeedsValues:
-            source.looks_at_values = True
-    return source.record(sizes, dtype, True, autocast)
+    return source.record(sizes, dtype, source.looks_at_values, autocast)
 
 
 def _record_points(source: _Source, symbols: list[str], attempt: int, say: Callable[[str], None]) -> tuple[list[Recording], Recording | None]:
     """Recordings at the sample points in fp32, the last one in bf16 as well as at sizes of its own."""
-    points = sample_points({symbol: source.sizes[symbol] for symbol in symbols}, attempt)
+    try:
+        return _record_at(source, symbols, sample_points({symbol: source.sizes[symbol] for symbol in symbols}, attempt, source.looks_at_values), say)
+    except NeedsValues:
+        source.looks_at_values = True
+        say("the code looks at values: computing them on the CPU" + (", at a small batch" if "batch" in symbols else ""))
+        return _record_at(source, symbols, sample_points({symbol: source.sizes[symbol] for symbol in symbols}, attempt, True), say)
+
+
+def _record_at(source: _Source, symbols: list[str], points: list[dict[str, int]], say: Callable[[str], None]) -> tuple[list[Recording], Recording | None]:
     recordings: list[Recording] = []
     for point in points[:-1]:
         say(f"following the model at {_text(point)}")

@@ -65,12 +65,13 @@ def find_axes(inputs: list[tuple[str, torch.Tensor]], model: Any) -> Axes:
     return found
 
 
-def sample_points(sizes: dict[str, int], attempt: int) -> list[dict[str, int]]:
-    """Sizes at which to record: the base, each symbol changed alone, and all of them at once (that one in a 16-bit type)."""
+def sample_points(sizes: dict[str, int], attempt: int, small: bool = False) -> list[dict[str, int]]:
+    """Sizes at which to record: the base, each symbol changed alone, and all of them at once (that one in a 16-bit type). Small batches
+    where real values have to be computed: the expressions found there hold at any."""
     base, once, twice = {}, {}, {}
     for symbol, size in sizes.items():
         if symbol == "batch":
-            start = max(2, size)
+            start = 2 if small else max(2, size)
             base[symbol], once[symbol], twice[symbol] = start, 2 * start, 3 * start
         elif attempt == 0 and size >= 16 and size % 4 == 0:
             base[symbol], once[symbol], twice[symbol] = size, size // 2, size * 3 // 4
