@@ -85,6 +85,15 @@ class CapturedModelsAgainstTheFramework(unittest.TestCase):
         self.assertLessEqual(sum(len(precisions) for precisions in KNOWN.values()), 0.2 * sum(map(len, models.values())))
 
 
+class CostsWithoutMeasurement(unittest.TestCase):
+    def test_borrowed_patterns_are_called_estimates(self):
+        done = run("predict", "--model", CAPTURED / "lstm-language-model.precog.json.zst", "--gpu", "h200-sxm", "--precision", "fp32", "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        kinds = {row["what"]: row["kind"] for row in json.loads(done.stdout)["provenance"]}
+        self.assertEqual(kinds["recurrent"], "estimate")
+        self.assertNotEqual(kinds["gemm"], "estimate")
+
+
 def table():
     """For tools: one line per model and precision."""
     for trace in traces():

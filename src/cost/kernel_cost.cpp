@@ -183,7 +183,7 @@ constexpr double kTf32Advantage = 4;
 KernelCost kernel_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& profile) {
   if (kernel.emulated) return emulated_cost(kernel, gpu, profile);
   KernelCost cost = std::visit(Costing{kernel, gpu, profile}, kernel.shape);
-  if (kernel.unknown) cost.source = CostSource::estimate;
+  if (kernel.unknown || kernel.estimated) cost.source = CostSource::estimate;
   if (kernel.math == DType::tf32 && gpu.matrix[DType::tf32] < gpu.vector[DType::fp32] * kTf32Advantage) {
     Kernel plain = kernel;
     plain.math = DType::fp32;

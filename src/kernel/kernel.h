@@ -76,6 +76,7 @@ struct Kernel {
   Bytes read, written;          // least traffic
   std::int32_t launches = 1;    // identical kernels this stands for, the totals above shared between them
   std::string_view name;        // e.g. "addmm", "layer_norm_backward"; lives as long as the program
+  bool estimated = false;       // costed by a pattern that was fitted to other kernels than its own
   bool unknown = false;         // nobody knows the operator: costed by the bytes it moves
 };
 

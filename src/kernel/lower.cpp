@@ -8,6 +8,22 @@
 namespace precog {
 namespace {
 
+// Nothing of their kind has been measured: their patterns are borrowed, and the report says so.
+bool has_no_pattern_of_its_own(OpKind kind) {
+  switch (kind) {
+    case OpKind::sort:
+    case OpKind::scan:
+    case OpKind::random:
+    case OpKind::pool:
+    case OpKind::pool_backward:
+    case OpKind::group_norm:
+    case OpKind::group_norm_backward:
+    case OpKind::rnn:
+    case OpKind::rnn_backward: return true;
+    default: return false;
+  }
+}
+
 class Lowering {
  public:
   Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format) : graph_(graph), gpu_(gpu), format_(format) {}
@@ -26,6 +42,8 @@ class Lowering {
       call_.first_kernel = static_cast<std::uint32_t>(program_.kernels.size());
       lower(op);
       call_.kernel_count = static_cast<std::uint32_t>(program_.kernels.size()) - call_.first_kernel;
+      if (has_no_pattern_of_its_own(op.kind))
+        for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k) program_.kernels[k].estimated = true;
       program_.calls.push_back(call_);
     }
     return std::move(program_);
