@@ -18,15 +18,11 @@ std::string advice_text(const AdviceList& list, const Style& style) {
   std::string out = '\n' + style(Ink::bold, fmt::format("Advice for {} ({}{})", list.precision, to_text(list.step), list.fits ? "" : ", does not fit")) + '\n';
   if (list.advice.empty()) return out + wrapped("  ", fmt::format("nothing of {} changes that were tried saves time", list.tried));
   out += wrapped("  ", "Each change alone, predicted like the rows above; gain: time saved per sample.");
-  using Align = Table::Align;
-  Table table({{"gain", Align::right}, {"step", Align::right}, {"peak mem.", Align::right}, {"change"}}, 2);
-  for (const Advice& advice : list.advice)
-    table.add({{gain_text(advice.gain), advice.gain > 0 ? Ink::green : Ink::plain}, {to_text(advice.step)},
-               {to_text(advice.peak) + (advice.fits ? "" : " !")}, {advice.change}});
-  out += table.text(style) + '\n';
+  out += style(Ink::dim, fmt::format("  {:>7}  {:>9}  {:>9}  {}", "gain", "step", "peak mem.", "change")) + '\n';
   for (const Advice& advice : list.advice) {
-    out += wrapped("  - ", fmt::format("{}: {}", advice.change, style(Ink::bold, advice.flags)));
-    if (!advice.note.empty()) out += style(Ink::dim, wrapped("      ", advice.note));
+    out += fmt::format("  {}  {:>9}  {:>9}  {}\n", style(advice.gain > 0 ? Ink::green : Ink::plain, fmt::format("{:>7}", gain_text(advice.gain))),
+                       to_text(advice.step), to_text(advice.peak) + (advice.fits ? "" : "!"), style(Ink::bold, shortened(advice.change, 47)));
+    out += wrapped("           ", advice.flags + (advice.note.empty() ? "" : "; " + advice.note));
   }
   if (list.combined) {
     const Advice& all = *list.combined;

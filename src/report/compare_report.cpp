@@ -238,8 +238,15 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   out += '\n';
   if (reports.size() > 1) {
     out += style(Ink::bold, "What each wins or loses") + '\n';
-    for (const Report& r : reports) out += wrapped(fmt::format("  {}: ", r.precision), win_or_loss(comparison, r));
-    for (const std::string& lost : losers(comparison)) out += style(Ink::yellow, wrapped("  ", lost));
+    std::vector<std::pair<std::string, std::vector<std::string>>> sentences;  // recipes that come out alike share one
+    for (const Report& r : reports) {
+      std::string said = win_or_loss(comparison, r);
+      auto same = std::find_if(sentences.begin(), sentences.end(), [&](const auto& one) { return one.first == said; });
+      if (same == sentences.end()) same = sentences.insert(same, {std::move(said), {}});
+      same->second.push_back(r.precision);
+    }
+    for (const auto& [said, names] : sentences) out += wrapped("- ", fmt::format("{}: {}", join(names, ", "), said));
+    for (const std::string& lost : losers(comparison)) out += style(Ink::yellow, wrapped("! ", lost));
     out += '\n';
   }
   for (const Report& r : reports) {

@@ -51,6 +51,7 @@ struct Range {  // entries [first, last) of one repeated layer, or of what lies 
   std::size_t first = 0, last = 0;
   int block = -1;
   std::vector<std::size_t> alike;  // where the equal layers begin that this one stands for
+  std::vector<int> blocks;         // and their numbers
   int repeats() const { return 1 + static_cast<int>(alike.size()); }
 };
 
@@ -66,22 +67,25 @@ std::string signature(const Inspected& x, const Range& range) {
 
 std::vector<Range> ranges(const Inspected& x, bool everything) {
   std::vector<Range> out;
-  std::string last_signature;
+  std::map<std::string, std::size_t> seen;  // equal layers need not follow each other: a network's stages repeat
   auto close = [&](Range range) {
     if (range.first == range.last) return;
-    std::string text = everything || range.block < 0 ? std::string() : signature(x, range);
-    if (!text.empty() && text == last_signature) {
-      out.back().alike.push_back(range.first);
-      return;
+    range.blocks = {range.block};
+    if (!everything && range.block >= 0) {
+      auto [it, fresh] = seen.try_emplace(signature(x, range), out.size());
+      if (!fresh) {
+        out[it->second].alike.push_back(range.first);
+        out[it->second].blocks.push_back(range.block);
+        return;
+      }
     }
-    last_signature = text;
     out.push_back(range);
   };
-  Range current{0, 0, x.inspection.ops.empty() ? -1 : op_at(x, 0).block, {}};
+  Range current{0, 0, x.inspection.ops.empty() ? -1 : op_at(x, 0).block, {}, {}};
   for (std::size_t i = 0; i < x.inspection.ops.size(); ++i) {
     if (const int block = op_at(x, i).block; block != current.block) {
       close(current);
-      current = {i, i, block, {}};
+      current = {i, i, block, {}, {}};
     }
     current.last = i + 1;
   }
@@ -92,7 +96,14 @@ std::vector<Range> ranges(const Inspected& x, bool everything) {
 std::string range_title(const Range& range) {
   if (range.block < 0) return "outside the repeated layers";
   if (range.alike.empty()) return fmt::format("layer {}", range.block);
-  return fmt::format("layers {} to {}, all alike (x {})", range.block, range.block + range.repeats() - 1, range.repeats());
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < range.blocks.size();) {
+    std::size_t end = i + 1;
+    while (end < range.blocks.size() && range.blocks[end] == range.blocks[end - 1] + 1) ++end;
+    runs.push_back(end - i == 1 ? fmt::format("{}", range.blocks[i]) : fmt::format("{} to {}", range.blocks[i], range.blocks[end - 1]));
+    i = end;
+  }
+  return fmt::format("layers {}, all alike (x {})", join(runs, ", "), range.repeats());
 }
 
 // The module path that all operators of a range share, with its last dot: told once, above them.
@@ -163,24 +174,24 @@ std::string range_table(const Inspected& x, const Range& range, const InspectOpt
   };
   for (std::size_t i = range.first; i < range.last; ++i) {
     const Op& op = op_at(x, i);
-    if (is_view(op) && !options.everything && x.inspection.ops[i].own().value <= 0 && x.inspection.ops[i].casts().count <= 0) ++views;
+    const InspectedOp& at = x.inspection.ops[i];
+    const bool silent = is_view(op) ? at.own().value <= 0 : !is_floating(op.math);  // counters and index arithmetic
+    if (silent && !options.everything && at.casts().count <= 0) ++views;
     else add(row_of(x, range, i, prefix, notes), false);
   }
   if (rows.empty()) return "";
   if (rows.size() > kMostRows && !options.everything)
     for (std::vector<Row> all = std::exchange(rows, {}); const Row& row : all) add(row, true);
   using Align = Table::Align;
-  Table table({{"operator", Align::left}, {"", Align::right}, {"dtype"}, {"why"}, {"time", Align::right}, {"casts"}, {"cost", Align::right},
-               {"module", Align::left, true}}, 2);
+  Table table({{"operator"}, {"dtype"}, {"why"}, {"time", Align::right}, {"casts"}, {"cost", Align::right}, {"module", Align::left, true, true}}, 2);
   for (const Row& row : rows)
-    table.add({{shortened(row.kind, 22), row.ink},
-               {row.count > 1 ? fmt::format("x{}", row.count) : ""},
+    table.add({{row.count > 1 ? fmt::format("{} x{}", shortened(row.kind, 16), row.count) : shortened(row.kind, 20), row.ink},
                {row.dtype, row.ink},
                {row.why, Ink::dim},
                {short_time(row.own)},
                {casts_cell(row), Ink::magenta},
                {short_time(row.in.time + row.back.time), Ink::magenta},
-               {path_end(row.module, 24)}});
+               {row.module}});
   return table.text(style);
 }
 
@@ -349,11 +360,6 @@ std::string dtype_cell(const Graph& graph, const Op& op) {
   return fmt::format("{}={}", to_text(op.math), to_text(result));
 }
 
-std::string path_end(std::string_view path, std::size_t width) {
-  if (path.size() <= width) return std::string(path);
-  return ".." + std::string(path.substr(path.size() - (width - 2)));
-}
-
 std::string without_numbers(std::string_view path) {
   std::string out;
   for (char c : path) {
@@ -364,7 +370,7 @@ std::string without_numbers(std::string_view path) {
 }
 
 std::string short_time(Seconds time) {
-  if (time.value <= 0) return "";
+  if (time.value < 1e-10) return "";
   for (auto [unit, name] : {std::pair{1.0, "s"}, {1e-3, "ms"}})
     if (time.value >= unit) return fmt::format("{:.3g} {}", time.value / unit, name);
   return fmt::format("{:.3g} us", time.value * 1e6);
@@ -386,7 +392,7 @@ std::string inspect_text(const Inspected& x, const InspectOptions& options, cons
   out += '\n' + style(Ink::bold, "Why") + '\n' + notes.text();
   out += '\n' + style(Ink::bold, "Summary") + '\n';
   for (const std::string& line : summary_lines(x)) out += wrapped("  - ", line);
-  if (views > 0) out += "  views are not shown, equal layers once; --all shows everything\n";
+  if (views > 0) out += "  views and integers are not shown, equal layers once; --all shows everything\n";
   return out;
 }
 

@@ -34,9 +34,8 @@ std::string inspect_text(const Inspected& inspected, const InspectOptions& optio
 Json inspect_json(const Inspected& inspected);
 
 // Pieces that the side-by-side view shares.
-std::string dtype_cell(const Graph& graph, const Op& op);                // "bf16", "fp32=bf16" where the result is stored as another type
-std::string path_end(std::string_view path, std::size_t width);         // module paths are told apart at their ends
-std::string without_numbers(std::string_view path);                     // "h.0.attn" and "h.1.attn" are the same place
-std::string short_time(Seconds time);                                   // three digits; nothing for nothing
+std::string dtype_cell(const Graph& graph, const Op& op);  // "bf16", "fp32=bf16" where the result is stored as another type
+std::string without_numbers(std::string_view path);        // "h.*.attn" for "h.0.attn" and "h.1.attn": the same place
+std::string short_time(Seconds time);                      // three digits; nothing for nothing
 
 }  // namespace precog

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -12,15 +13,20 @@
 namespace precog {
 namespace {
 
-Seconds of_class(const Report& r, std::initializer_list<const char*> names) {
+constexpr Family kProducts[] = {Family::gemm, Family::convolution, Family::attention, Family::recurrent};
+constexpr Family kNorms[] = {Family::normalization, Family::softmax, Family::loss, Family::reduction};
+constexpr const char *kProductsPart = "products", *kNormsPart = "norms, softmax, loss", *kElementPart = "element-wise";
+
+Seconds of_families(const Report& r, std::span<const Family> families) {
   Seconds sum;
-  for (const char* name : names)
-    if (auto it = r.by_op_class.find(name); it != r.by_op_class.end()) sum += it->second;
+  for (Family family : families)
+    if (auto it = r.by_op_class.find(std::string(to_text(family))); it != r.by_op_class.end()) sum += it->second;
   return sum;
 }
 
-Seconds products(const Report& r) { return of_class(r, {"gemm", "convolution", "attention", "recurrent"}); }
-Seconds norms(const Report& r) { return of_class(r, {"normalization", "softmax", "loss", "reduction"}); }
+Seconds products(const Report& r) { return of_families(r, kProducts); }
+Seconds norms(const Report& r) { return of_families(r, kNorms); }
+Seconds convolutions(const Report& r) { return of_families(r, std::span(kProducts).subspan(1, 1)); }
 // What is left of forward and backward: element by element, copies, pooling, look-ups.
 Seconds elementwise(const Report& r) {
   return std::max(Seconds{}, r.breakdown.forward + r.breakdown.backward - products(r) - norms(r));
@@ -43,6 +49,12 @@ std::string signed_time(Seconds time) { return fmt::format("{}{}", time.value < 
 
 }  // namespace
 
+const char* part_of(Family family) {
+  if (std::find(std::begin(kProducts), std::end(kProducts), family) != std::end(kProducts)) return kProductsPart;
+  if (std::find(std::begin(kNorms), std::end(kNorms), family) != std::end(kNorms)) return kNormsPart;
+  return kElementPart;
+}
+
 std::vector<Reason> reasons(const Report& from, const Report& that) {
   std::vector<Reason> out;
   auto add = [&](const char* part, Seconds before, Seconds after, const std::string& more = {}) {
@@ -52,9 +64,9 @@ std::vector<Reason> reasons(const Report& from, const Report& that) {
   };
   const double casts = that.cast_kernels - from.cast_kernels;
   const std::int64_t launches = that.kernels - from.kernels;
-  add("products", products(from), products(that), main_type(from) == main_type(that) ? "" : fmt::format("{} for {}", main_type(that), main_type(from)));
-  add("norms, softmax, loss", norms(from), norms(that));
-  add("element-wise", elementwise(from), elementwise(that));
+  add(kProductsPart, products(from), products(that), main_type(from) == main_type(that) ? "" : fmt::format("{} for {}", main_type(that), main_type(from)));
+  add(kNormsPart, norms(from), norms(that));
+  add(kElementPart, elementwise(from), elementwise(that));
   add("casts", from.breakdown.casts, that.breakdown.casts, casts == 0 ? "" : fmt::format("{:+.0f} kernels", casts));
   add("optimizer", from.breakdown.optimizer, that.breakdown.optimizer);
   add("loss scaling", from.breakdown.loss_scaling, that.breakdown.loss_scaling);
@@ -72,18 +84,17 @@ std::string reasons_text(const Report& from, const Report& that, std::size_t mos
   for (const Reason& reason : reasons(from, that)) {
     if (std::abs(reason.difference.value) < 0.005 * from.step.value) continue;
     auto& side = (reason.difference.value < 0) == faster ? with : against;
-    if (side.size() < (&side == &with ? most : 1)) side.push_back(reason.text);
+    if (side.size() < (&side == &with ? most : 1)) side.push_back(fmt::format("{} {}", reason.part, signed_time(reason.difference)));
   }
-  std::string out = join(with, ", ");
-  if (!against.empty()) out += (out.empty() ? "" : "; against it ") + against.front();
-  return out;
+  with.insert(with.end(), against.begin(), against.end());
+  return join(with, ", ");
 }
 
 std::string against(const Report& from, const Report& that) {
   const double ratio = that.step / from.step;
   if (std::abs(ratio - 1) < 0.005) return fmt::format("as fast as {}", from.precision);
-  std::string out = ratio > 1 ? fmt::format("{:.2f}x as long as {}", ratio, from.precision) : fmt::format("{:.2f}x as fast as {}", 1 / ratio, from.precision);
-  if (const std::string why = reasons_text(from, that); !why.empty()) out += ": " + why;
+  std::string out = ratio > 1 ? fmt::format("{:+.0f}% vs {}", 100 * (ratio - 1), from.precision) : fmt::format("{:.2f}x as fast as {}", 1 / ratio, from.precision);
+  if (const std::string why = reasons_text(from, that); !why.empty()) out += " (" + why + ")";
   return out;
 }
 
@@ -98,7 +109,7 @@ std::optional<Loss> loses_to(const Report& plain, const Report& mixed) {
   const std::vector<Cause> causes = {
       {b.host - a.host + b.between_kernels - a.between_kernels, "host",
        fmt::format("the host is the bottleneck and has {} more kernels to launch", std::max<std::int64_t>(0, mixed.kernels - plain.kernels))},
-      {of_class(mixed, {"convolution"}) - of_class(plain, {"convolution"}), "convolution",
+      {convolutions(mixed) - convolutions(plain), "convolution",
        "its convolutions gain nothing: depthwise and grouped ones run on no tensor cores"},
       {b.casts - a.casts, "casts",
        fmt::format("its {:.0f} cast kernels cost {}, more than its products save at this batch", mixed.cast_kernels, to_text(b.casts))},

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/operator.h"
 #include "report/report.h"
 
 namespace precog {
@@ -16,12 +17,15 @@ struct Reason {
   std::string text;    // "products -4.2 ms (bf16 for tf32)"
 };
 
+// The part that an operator of forward or backward belongs to.
+const char* part_of(Family family);
+
 std::vector<Reason> reasons(const Report& from, const Report& that);
 
-// The first few that go the way the step goes, then the largest that goes against it: "products -4.2 ms; casts +1.1 ms".
+// The first few that go the way the step goes, then the largest that goes against it: "products -4.2 ms, casts +1.1 ms".
 std::string reasons_text(const Report& from, const Report& that, std::size_t most = 2);
 
-// One sentence: what `that` wins or loses against `from`, and why.
+// "1.63x as fast as tf32 (products -24.2 ms, casts +4.65 ms)": what `that` wins or loses against `from`, and why.
 std::string against(const Report& from, const Report& that);
 
 // Where a narrower recipe is slower than TF32 (or fp32), and what makes it so.
