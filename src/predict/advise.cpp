@@ -132,6 +132,9 @@ class Advisor {
       attempt({"no recomputation", "--recompute none", "keeps the activations instead", {{"recompute", "none"}}, "recompute"});
     else if (!base_.memory.fits)
       attempt({"recompute activations", "--recompute full", "a second forward pass per layer", {{"recompute", "full"}}, "recompute"});
+    if (!base_.memory.fits && parsed.plan.dp > 1)
+      attempt({"shard parameters, gradients and states over the GPUs", "--fsdp full", "gathers each layer's weights when it needs them",
+               {{"plan", {{"fsdp", "full"}}}}, "sharding"});
     const std::int64_t vocabulary = vocabulary_of(prediction.graph);
     if (vocabulary % kVocabularyMultiple != 0) {
       const std::int64_t padded = (vocabulary / kVocabularyMultiple + 1) * kVocabularyMultiple;

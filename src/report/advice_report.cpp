@@ -1,5 +1,7 @@
 #include "report/advice_report.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace precog {
@@ -24,6 +26,8 @@ std::string advice_text(const AdviceList& list, const Style& style) {
                        to_text(advice.step), to_text(advice.peak) + (advice.fits ? "" : "!"), style(Ink::bold, shortened(advice.change, 47)));
     out += wrapped("           ", advice.flags + (advice.note.empty() ? "" : "; " + advice.note));
   }
+  if (!list.fits && std::none_of(list.advice.begin(), list.advice.end(), [](const Advice& advice) { return advice.fits; }))
+    out += wrapped("  ", "Nothing that was tried makes it fit: it wants more GPUs to shard over, or larger ones.");
   if (list.combined) {
     const Advice& all = *list.combined;
     out += wrapped("  ", fmt::format("Together: step {}, {} per sample, peak {}{}.", to_text(all.step), gain_text(all.gain), to_text(all.peak),
