@@ -214,7 +214,7 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   bool tokens = first.tokens_per_s.has_value();
   bool money = std::any_of(reports.begin(), reports.end(), [](const Report& r) { return r.price_usd_per_gpu_hour.has_value(); });
   using Align = Table::Align;
-  std::vector<Table::Column> columns = {{"precision", Align::left},
+  std::vector<Table::Column> columns = {{"precision", Align::left, true},
                                         {"step", Align::right},
                                         {"vs " + base.precision, Align::right},
                                         {tokens ? "tokens/s" : "samples/s", Align::right},

@@ -185,7 +185,7 @@ std::string range_table(const Inspected& x, const Range& range, const InspectOpt
   using Align = Table::Align;
   Table table({{"operator"}, {"dtype"}, {"why"}, {"time", Align::right}, {"casts"}, {"cost", Align::right}, {"module", Align::left, true, true}}, 2);
   for (const Row& row : rows)
-    table.add({{row.count > 1 ? fmt::format("{} x{}", shortened(row.kind, 16), row.count) : shortened(row.kind, 20), row.ink},
+    table.add({{row.count > 1 ? fmt::format("{} x{}", shortened(row.kind, 12), row.count) : shortened(row.kind, 16), row.ink},
                {row.dtype, row.ink},
                {row.why, Ink::dim},
                {short_time(row.own)},
@@ -356,7 +356,7 @@ std::string dtype_cell(const Graph& graph, const Op& op) {
   if (op.kind == OpKind::cast) return fmt::format("{}>{}", to_text(operand_type(graph, op)), to_text(result_type(graph, op)));
   DType result = result_type(graph, op);
   // tf32 is an arithmetic on fp32 storage: its result type says nothing new.
-  if (result == op.math || op.math == DType::tf32) return std::string(to_text(op.math));
+  if (result == op.math || op.math == DType::tf32 || !is_floating(result)) return std::string(to_text(op.math));
   return fmt::format("{}={}", to_text(op.math), to_text(result));
 }
 
