@@ -265,6 +265,14 @@ class PrecisionPass {
     auto named = [&](const std::vector<std::string>& patterns) {
       return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches_pattern(module, pattern); });
     };
+    // What replaces nn.Linear modules does not see a product that a larger module makes with its own weights
+    // (nn.MultiheadAttention's projections); a stack of its own modules has such products too.
+    const std::string_view weight = in_.name(in_.tensors[in_.input(op, 1)].name);
+    const bool functional = weight.starts_with(module) && weight.substr(std::min(weight.size(), module.size())) != ".weight" && !module.empty();
+    if (functional && !recipe_.fp8->fused && !own.fp8.value_or(false)) {
+      decided.reason = out_.intern("not in fp8: no nn.Linear module, but a product that the module around it makes");
+      return false;
+    }
     const bool chosen = own.fp8.value_or(named(recipe_.fp8->modules) && !named(recipe_.fp8->except));
     if (!chosen) {
       decided.reason = out_.intern(own.fp8 ? "rule: not in fp8" : "not in fp8: the recipe leaves this layer out");
