@@ -67,6 +67,7 @@ struct GemmAttributes {
   std::int64_t batch = 1, m = 0, n = 0, k = 0;
   bool bias = false;
   bool transposed_a = false;  // the first operand is stored [k,m], as for the gradient of a weight
+  bool accumulates = false;   // adds to what its result holds already
   friend bool operator==(const GemmAttributes&, const GemmAttributes&) = default;
 };
 // One to three image axes, the last ones of the tensors. What is not there counts as 1 (padding 0).

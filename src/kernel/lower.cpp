@@ -136,7 +136,10 @@ class Lowering {
         }
         return;
       }
-      case Family::cast: memory("cast", op, MemoryPattern::cast); return;
+      case Family::cast:
+        if (op.kind == OpKind::quantize) lower_quantize(op);
+        else memory("cast", op, MemoryPattern::cast);
+        return;
       case Family::copy:
         if (op.kind == OpKind::bucket_copy) memory("bucket_copy", op, MemoryPattern::copy, in_bytes(op, 0), in_bytes(op, 0));
         else if (op.kind == OpKind::copy) lower_copy(op);
@@ -183,6 +186,12 @@ class Lowering {
         return;
       }
     }
+  }
+
+  // Converts, and where asked writes a transposed copy from the tile it holds: as a layout copy moves memory.
+  void lower_quantize(const Op& op) {
+    const bool transposes = op.output_count > 2;
+    memory("quantize", op, transposes ? MemoryPattern::layout : MemoryPattern::cast).estimated = true;
   }
 
   std::int64_t input_elements(const Op& op) const {  // of the largest operand

@@ -51,7 +51,7 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   }
 
   MemoryUse use;
-  Bytes held_parameters, held_inputs, held_gradients, held_states;
+  Bytes held_parameters, held_inputs, held_gradients = step.main_gradients, held_states = step.master_weights;
   for (const ParameterGradient& g : step.gradients) {
     const std::int64_t elements = graph.tensors[g.parameter].shape.elements();
     held_states += rounded({elements * bits_of(step.optimizer_state_type) / 8}) * static_cast<double>(state_tensors(training.optimizer));

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "frontend/frozen.h"
 #include "frontend/pad_vocabulary.h"
+#include "precision/precision.h"
 
 namespace precog {
 namespace {
@@ -371,7 +372,10 @@ class RequestReader {
         {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
          {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
     request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
-        {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}}, OptimizerImpl::foreach_);
+        {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
+        request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused : OptimizerImpl::foreach_);
+    request_.clip_grad_norm = root_.number("clip_grad_norm", 1e-12, 1e12);
+    request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
     const std::string recompute = root_.text("recompute").value_or("none");
     if (recompute == "full") request_.training.recompute = Recompute::full;
     else if (recompute == "selective") root_.problem("recompute", "'selective' is not modelled by this version; use none or full");
@@ -424,6 +428,7 @@ class RequestReader {
     out["optimizer"] = to_text(r.training.optimizer);
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
+    if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
     out["recompute"] = r.training.recompute == Recompute::full ? "full" : "none";
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     out["attention"] = "sdpa";
@@ -459,12 +464,17 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 }
 
 Result<Graph> build_forward(const Request& request) {
-  PRECOG_TRY(graph, request.model->build(request.inputs));
+  PRECOG_TRY(built, request.model->build(request.inputs));
   if (request.pad_vocabulary > 1) {
-    if (vocabulary_of(graph) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
-    graph = pad_vocabulary(std::move(graph), request.pad_vocabulary);
+    if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
+    built = pad_vocabulary(std::move(built), request.pad_vocabulary);
   }
-  return freeze(std::move(graph), request.frozen);
+  PRECOG_TRY(graph, freeze(std::move(built), request.frozen));
+  const std::span<const PrecisionRule> rules(request.precision->rules);
+  std::vector<Problem> problems;
+  for (std::string& message : unmatched_rules(graph, rules.last(std::min(request.own_rules, rules.size())))) problems.push_back({"overrides", std::move(message)});
+  if (!problems.empty()) return fail(std::move(problems));
+  return graph;
 }
 
 std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu) {

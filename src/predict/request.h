@@ -34,6 +34,7 @@ struct Request {
   Plan plan;
   TrainingOptions training;
   MemoryFormat memory_format = MemoryFormat::contiguous;
+  std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;

@@ -24,7 +24,7 @@ std::map<std::string, std::size_t> by_place(const Inspected& x) {
     const Op& op = x.graph.ops[x.inspection.ops[i].op];
     if (definition(op.kind).family == Family::view || op.kind == OpKind::cast) continue;
     if (op.output_count > 0 && !is_floating(x.graph.tensors[x.graph.output(op)].dtype)) continue;  // a comparison: no arithmetic to speak of
-    std::string place = fmt::format("{}/{}", x.graph.name(op.module), name_of(x.graph, op));
+    std::string place = fmt::format("{}/{}", x.graph.name(op.module), shown_name(x.graph, op));
     int nth = seen[place]++;
     out[fmt::format("{}/{}", place, nth)] = i;
   }
@@ -64,11 +64,11 @@ std::vector<Group> groups(const Inspected& a, const Inspected& b, bool everythin
       return i ? dtype_cell(side.graph, side.graph.ops[side.inspection.ops[*i].op]) : std::string("-");
     };
     const std::string module = everything ? std::string(x.graph.name(op.module)) : without_numbers(x.graph.name(op.module));
-    const std::string key = fmt::format("{}|{}|{}|{}", name_of(x.graph, op), module, cell(a, in_a), cell(b, in_b));
+    const std::string key = fmt::format("{}|{}|{}|{}", shown_name(x.graph, op), module, cell(a, in_a), cell(b, in_b));
     auto [it, fresh] = found.try_emplace(key);
     Group& group = it->second;
     if (fresh) {
-      group.name = name_of(x.graph, op);
+      group.name = shown_name(x.graph, op);
       group.module = module;
       group.position = at;
       group.family = definition(op.kind).family;

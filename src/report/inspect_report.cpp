@@ -146,7 +146,7 @@ Row row_of(const Inspected& x, const Range& range, std::size_t i, const std::str
   const Op& op = op_at(x, i);
   std::string_view path = x.graph.name(op.module);
   path.remove_prefix(std::min(prefix.size(), path.size()));
-  Row row{std::string(name_of(x.graph, op)), dtype_cell(x.graph, op), std::string(path), notes.letter(x.graph.name(op.reason)),
+  Row row{std::string(shown_name(x.graph, op)), dtype_cell(x.graph, op), std::string(path), notes.letter(x.graph.name(op.reason)),
           op.kind == OpKind::cast ? Ink::magenta : bits_of(op.math) <= 16 && is_floating(op.math) ? Ink::green : Ink::plain, 1, {}, {}, {}, {}};
   auto add = [&](const InspectedOp& at) {
     row.own += at.own() + (op.kind == OpKind::cast ? at.casts().time : Seconds{});
@@ -212,12 +212,12 @@ Summary summarise(const Inspected& x) {
   Summary out;
   for (const InspectedOp& at : x.inspection.ops) {
     const Op& op = x.graph.ops[at.op];
-    if (op.kind != OpKind::cast && at.casts().count > 0) out.all_casts_for[std::string(name_of(x.graph, op))] += at.casts();
+    if (op.kind != OpKind::cast && at.casts().count > 0) out.all_casts_for[std::string(shown_name(x.graph, op))] += at.casts();
     if (is_view(op) || inserted_cast(op)) continue;
     ++out.operators;
     ++out.by_dtype[std::string(to_text(op.math))];
     out.time_by_dtype[std::string(to_text(op.math))] += at.own();
-    if (op.kind != OpKind::linear && op.kind != OpKind::grouped_linear) continue;
+    if (op.kind != OpKind::linear && op.kind != OpKind::grouped_linear && op.kind != OpKind::scaled_mm) continue;
     ++out.linears;
     const bool narrow = bits_of(op.math) < 16;
     out.narrow_linears += narrow;
@@ -261,8 +261,8 @@ std::string cast_sentence(const Inspected& x, const Summary& s) {
   std::vector<std::string> parts;
   for (const auto& [name, casts] : dearest(s.all_casts_for))
     if (parts.size() < kMostNames) parts.push_back(fmt::format("{:.0f} for {} ({})", casts.count, name, to_text(casts.time)));
-  std::string out = fmt::format("casts cost {} of the step ({} in {:.0f} kernels, backward included): {}", percent_text(share(all.time, x.report.step)),
-                                to_text(all.time), all.count, join(parts, ", "));
+  std::string out = fmt::format("casts cost {} of the step ({} in {:.0f} kernels, backward{} included): {}", percent_text(share(all.time, x.report.step)),
+                                to_text(all.time), all.count, s.narrow_linears > 0 ? " and finding scales" : "", join(parts, ", "));
   if (x.inspection.of_weights.count > 0)
     out += fmt::format("; {:.0f} of them are of weights and their gradients ({}), the same at every batch size",
                        x.inspection.of_weights.count, to_text(x.inspection.of_weights.time));
@@ -311,6 +311,8 @@ std::vector<std::string> summary_lines(const Inspected& x) {
     by_type.push_back(fmt::format("{} {}", type, to_text(bytes)));
   }
   if (saved.value > 0) out.push_back(fmt::format("saved for backward: {} ({})", to_text(saved), join(by_type, ", ")));
+  if (i.accumulation.value > 0)
+    out.push_back(fmt::format("adding gradients to what is there: {} ({} of the step)", to_text(i.accumulation), percent_text(share(i.accumulation, x.report.step))));
   if (i.scaling_kernels > 0)
     out.push_back(fmt::format("loss scaling: {} in {:.0f} kernels ({} of the step); {}", to_text(i.loss_scaling), i.scaling_kernels,
                               percent_text(share(i.loss_scaling, x.report.step)),
@@ -331,7 +333,7 @@ Json op_json(const Inspected& x, std::size_t index, const Op& op, const Inspecte
     outputs.push_back({{"dtype", to_text(tensor.dtype)}, {"shape", to_text(tensor.shape)}});
   }
   Json out = {{"index", index},
-              {"operator", name_of(x.graph, op)},
+              {"operator", shown_name(x.graph, op)},
               {"module", x.graph.name(op.module)},
               {"block", op.block},
               {"dtype", to_text(op.math)},
@@ -355,7 +357,8 @@ Json op_json(const Inspected& x, std::size_t index, const Op& op, const Inspecte
 std::string dtype_cell(const Graph& graph, const Op& op) {
   if (op.kind == OpKind::cast) return fmt::format("{}>{}", to_text(operand_type(graph, op)), to_text(result_type(graph, op)));
   DType result = result_type(graph, op);
-  // tf32 is an arithmetic on fp32 storage: its result type says nothing new.
+  // tf32 is an arithmetic on fp32 storage, and 8-bit products answer in 16: their result types say nothing new.
+  if (bits_of(op.math) < 16) return std::string(to_text(op.math));
   if (result == op.math || op.math == DType::tf32 || !is_floating(result)) return std::string(to_text(op.math));
   return fmt::format("{}={}", to_text(op.math), to_text(result));
 }
@@ -441,6 +444,7 @@ Json inspect_json(const Inspected& x) {
             {"loss_scaling", {{"s", i.loss_scaling.value}, {"kernels", i.scaling_kernels}}},
             {"host_waits", i.waits},
             {"optimizer_s", i.optimizer.value},
+            {"accumulation_s", i.accumulation.value},
             {"what_if", what_ifs},
             {"lines", summary_lines(x)}}},
           {"operators", std::move(operators)}};

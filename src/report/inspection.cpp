@@ -13,6 +13,14 @@ std::size_t forward_end(const Graph& graph) {
   return end;
 }
 
+// One of the operators that quantise an fp8 layer's operand: the precision pass wrote the layer out, all with its reason.
+bool quantises_for(const Op& op, const Op& product) {
+  return product.kind == OpKind::scaled_mm && op.kind != OpKind::scaled_mm && op.module == product.module && op.reason == product.reason;
+}
+
+// What of an fp8 layer's gradient is the gradient itself; the rest quantises.
+bool is_gradient_itself(OpKind kind) { return kind == OpKind::scaled_mm || kind == OpKind::sum || kind == OpKind::add; }
+
 // Whom each forward operator works for: itself, or for an inserted cast the operator that reads it, through views and casts.
 std::vector<OpId> owners(const Graph& graph, std::size_t end) {
   std::vector<OpId> reader(graph.tensors.size()), owner(end);
@@ -20,10 +28,12 @@ std::vector<OpId> owners(const Graph& graph, std::size_t end) {
     const OpId id = graph.ops.id_at(i);
     const Op& op = graph.ops[id];
     owner[i] = id;
-    const bool passes_on = inserted_cast(op) || is_view(op);
-    if (passes_on)
-      for (TensorId output : graph.outputs(op))
-        if (reader[output.index()].valid()) owner[i] = owner[reader[output.index()].index()];
+    for (TensorId output : graph.outputs(op)) {
+      const OpId first = reader[output.index()];
+      if (!first.valid()) continue;
+      const OpId whose = owner[first.index()];
+      if (inserted_cast(op) || is_view(op) || quantises_for(op, graph.ops[whose])) owner[i] = whose;
+    }
     // The first reader stays: we come from the end. A view belongs to itself; what is cast in front of it, to whom it is for.
     for (TensorId input : graph.inputs(op)) reader[input.index()] = id;
   }
@@ -47,6 +57,8 @@ bool inserted_cast(const Op& op) {
   return op.kind == OpKind::cast && cast && cast->by_autocast;
 }
 
+std::string_view shown_name(const Graph& graph, const Op& op) { return op.kind == OpKind::scaled_mm ? "linear" : name_of(graph, op); }
+
 Casts Inspection::all_casts() const {
   Casts all = at_the_end;
   for (const InspectedOp& op : ops) all += op.casts();
@@ -60,7 +72,7 @@ Inspection inspect_step(const Graph& graph, const KernelProgram& program, const 
   std::vector<std::size_t> entry(end, 0);
   for (std::size_t i = 0; i < end; ++i) {
     const OpId id = graph.ops.id_at(i);
-    if (inserted_cast(graph.ops[id]) && owner[i] != id) continue;
+    if (owner[i] != id) continue;
     entry[i] = out.ops.size();
     out.ops.push_back({.op = id, .forward = {}, .backward = {}, .in = {}, .back = {}});
   }
@@ -77,9 +89,13 @@ Inspection inspect_step(const Graph& graph, const KernelProgram& program, const 
     }
     if (call.waits_for_gpu) ++out.waits;
     if (call.collective) continue;
-    const bool cast = call.family == Family::cast;
-    if (cast && of_weight(graph, op)) out.of_weights.add(kernels, spent);
     const OpId forward = call.op.index() < end ? call.op : op.origin;
+    bool cast = call.family == Family::cast;
+    if (cast && of_weight(graph, op)) out.of_weights.add(kernels, spent);
+    if (forward.valid() && forward.index() < end) {
+      const bool quantised = graph.ops[forward].kind == OpKind::scaled_mm && call.op != forward && op.phase == Phase::backward;
+      cast = cast || owner[forward.index()] != forward || (quantised && !is_gradient_itself(op.kind));
+    }
     if (forward.valid() && forward.index() < end) {
       InspectedOp& at = entry_of(forward);
       const bool ahead = call.op.index() < end;
@@ -91,6 +107,8 @@ Inspection inspect_step(const Graph& graph, const KernelProgram& program, const 
       }
     } else if (cast) {
       out.at_the_end.add(kernels, spent);
+    } else if (op.kind == OpKind::accumulate_gradient) {
+      out.accumulation += spent;
     } else if (call.phase == Phase::loss_scaling) {
       out.loss_scaling += spent;
       out.scaling_kernels += kernels;

@@ -13,7 +13,7 @@
 
 namespace precog {
 
-struct Casts {  // kernels that only change a type (or make scales for it), per step
+struct Casts {  // kernels that only change a type, with what finds the scales for it (fp8), per step
   double count = 0;
   Seconds time;
   void add(double more, Seconds spent) { count += more, time += spent; }
@@ -33,7 +33,7 @@ struct Inspection {
   std::vector<InspectedOp> ops;  // in forward order; casts that the precision pass put in are part of whom they are for
   Casts of_weights;              // casts of parameters and of their gradients, which cost the same at every batch
   Casts at_the_end;              // casts of the step's end: copies of master weights, of what travels
-  Seconds optimizer, loss_scaling;
+  Seconds optimizer, loss_scaling, accumulation;  // accumulation: gradients added to what is there, where that is a kernel of its own
   double optimizer_kernels = 0, scaling_kernels = 0;
   int waits = 0;                       // times per step that the host waits for the GPU
   std::map<std::string, Bytes> saved;  // what forward leaves for backward, of one micro-batch, by type
@@ -45,6 +45,9 @@ Inspection inspect_step(const Graph& graph, const KernelProgram& program, const 
 
 // A cast that the precision pass put in, as opposed to one that the model's code asks for.
 bool inserted_cast(const Op& op);
+
+// What a model's author calls it: an fp8 layer's product is the linear layer.
+std::string_view shown_name(const Graph& graph, const Op& op);
 
 // Operators by name that the model's 16-bit (or narrower) recipe leaves in fp32, the dearest first.
 struct KeptWide {

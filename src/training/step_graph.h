@@ -20,6 +20,7 @@ struct StepGraph {
   Graph graph;
   std::vector<ParameterGradient> gradients;  // in the order in which backward completes them
   DType optimizer_state_type = DType::fp32;
+  Bytes master_weights, main_gradients;  // held besides what the graph's tensors are
 };
 
 StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options);

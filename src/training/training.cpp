@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <unordered_map>
 
 #include "base/ensure.h"
@@ -170,8 +171,9 @@ class Autograd : public GradientContext::Sink {
   OpId origin_;
 };
 
-// From the second micro-batch on, each gradient is added to what is there as soon as it is complete.
-void accumulate_gradients(StepGraph& step) {
+// Each gradient is added to what is there as soon as it is complete: from the second micro-batch on, or, where there is a
+// buffer of main gradients, in every one. A weight's product can do that itself.
+void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& main) {
   Graph& graph = step.graph;
   const Store<OpId, Op> before = std::move(graph.ops);
   graph.ops = {};
@@ -184,8 +186,16 @@ void accumulate_gradients(StepGraph& step) {
       ParameterGradient& g = step.gradients[gradient];
       Op op;
       op.kind = OpKind::accumulate_gradient;
-      op.phase = Phase::accumulate;
-      op.math = graph.tensors[g.gradient].dtype;
+      op.phase = main ? Phase::backward : Phase::accumulate;
+      Op& maker = graph.ops[graph.ops.id_at(graph.ops.size() - 1)];
+      const bool converted = main && main->dtype != graph.tensors[g.gradient].dtype;
+      if (converted && main->made == MainGradients::Made::in_product && definition(maker.kind).family == Family::gemm && graph.output(maker) == g.gradient) {
+        std::get<GemmAttributes>(maker.attributes).accumulates = true;
+        graph.tensors[g.gradient].dtype = main->dtype;
+        g.made_by = graph.ops.id_at(graph.ops.size() - 1);
+        continue;
+      }
+      op.math = main ? main->dtype : graph.tensors[g.gradient].dtype;
       g.made_by = graph.add_op(op, std::array{g.gradient}, {});
     }
   }
@@ -200,7 +210,9 @@ StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const Training
   step.graph = autograd.take();
   step.gradients = autograd.take_gradients();
   for (const ParameterGradient& g : step.gradients) step.graph.tensors[g.gradient].role = Role::gradient;
-  if (options.micro_batches > 1) accumulate_gradients(step);
+  std::optional<MainGradients> main = recipe.main_gradients;
+  if (main && main->made != MainGradients::Made::in_backward && main->made != MainGradients::Made::in_product) main.reset();
+  if (main || options.micro_batches > 1) accumulate_gradients(step, main);
   append_loss_scaler_and_optimizer(step, recipe, options);
   return step;
 }
