@@ -94,7 +94,8 @@ Inspection inspect_step(const Graph& graph, const KernelProgram& program, const 
     if (cast && of_weight(graph, op)) out.of_weights.add(kernels, spent);
     if (forward.valid() && forward.index() < end) {
       const bool quantised = graph.ops[forward].kind == OpKind::scaled_mm && call.op != forward && op.phase == Phase::backward;
-      cast = cast || owner[forward.index()] != forward || (quantised && !is_gradient_itself(op.kind));
+      const bool supports = op.phase != Phase::backward && owner[forward.index()] != forward;
+      cast = cast || supports || (quantised && !is_gradient_itself(op.kind));
     }
     if (forward.valid() && forward.index() < end) {
       InspectedOp& at = entry_of(forward);
