@@ -189,6 +189,28 @@ TEST_CASE("DepthwiseConvolutionGainsNothingFromTensorCores") {
   CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(4000));
 }
 
+TEST_CASE("DepthwiseConvolutionsAreCostedByTheKernelThatRunsThem") {
+  ArchitectureProfile profile = ideal();
+  for (std::size_t i = 0; i < profile.depthwise.size(); ++i)
+    for (DepthwiseCoefficients& one : profile.depthwise[i]) one.vector_efficiency = 1 / static_cast<double>(1 << i);
+  ConvShape conv{.batch = 1, .in_channels = 32, .out_channels = 32, .in_h = 4, .in_w = 4, .out_h = 4, .out_w = 4, .kernel_h = 3, .kernel_w = 3, .groups = 32};
+  const auto slower = [&](DType dtype) {
+    Kernel kernel = kernel_of(conv, dtype, 1, 1);
+    kernel.flops = {1000};
+    return kernel_cost(kernel, slow_gpu(), profile).total.value / 1000;
+  };
+  CHECK(slower(DType::fp16) == doctest::Approx(2));
+  conv.native = true;
+  CHECK(slower(DType::bf16) == doctest::Approx(1));
+  conv.native = false;
+  conv.stride = 2, conv.direction = ConvDirection::data_gradient;
+  CHECK(slower(DType::fp16) == doctest::Approx(4));  // as PyTorch's own: four times the taps
+  conv.stride = 1, conv.channels_last = true;
+  CHECK(slower(DType::fp32) == doctest::Approx(4));
+  CHECK(slower(DType::fp16) == doctest::Approx(8));
+  CHECK(slower(DType::bf16) == doctest::Approx(16));
+}
+
 TEST_CASE("FusedAttentionCountsTwoProductsForwardAndFiveBackward") {
   AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 128, .kv_len = 128, .head_dim = 128, .value_dim = 128};
   const double forward = kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value;

@@ -88,11 +88,22 @@ struct Costing {
   }
 
   KernelCost operator()(const ConvShape& s) const {
-    if (s.depthwise()) return depthwise(s, profile.depthwise[s.channels_last][static_cast<std::size_t>(s.direction)]);
+    if (s.depthwise())
+      return depthwise(s, profile.depthwise[static_cast<std::size_t>(depthwise_kernel(s))][static_cast<std::size_t>(s.direction)]);
     const Unit unit = unit_of(kernel, gpu);
     const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], gpu, unit.peak);
     const ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     return product(problem.product, problem.factor, profile.convolution.source, problem.overhead);
+  }
+
+  DepthwiseKernel depthwise_kernel(const ConvShape& s) const {
+    if (s.channels_last) {
+      if (kernel.input == DType::fp16) return DepthwiseKernel::cudnn_nhwc_fp16;
+      return kernel.input == DType::bf16 ? DepthwiseKernel::cudnn_nhwc_bf16 : DepthwiseKernel::cudnn_nhwc_fp32;
+    }
+    // cuDNN's data gradient of a strided one was measured to be no faster than PyTorch's.
+    const bool strided = s.direction == ConvDirection::data_gradient && s.strides() > 1;
+    return s.native || strided ? DepthwiseKernel::native : DepthwiseKernel::cudnn_fp16;
   }
 
   // One filter per channel: too little work per byte for tensor cores, whatever the arithmetic.

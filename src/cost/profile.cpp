@@ -9,6 +9,9 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kDirectionKeys = {"forward", "backward_data", "backward_weight"};  // by ConvDirection
 
+constexpr std::array<std::string_view, static_cast<std::size_t>(DepthwiseKernel::kCount)> kDepthwiseKeys = {
+    "native", "cudnn_fp16", "cudnn_nhwc_fp32", "cudnn_nhwc_fp16", "cudnn_nhwc_bf16"};  // by DepthwiseKernel
+
 constexpr std::string_view kPcieFitted = "ada";  // the architecture of the cards that the PCIe set was fitted on
 
 // Reads leaves {"value", "source"}: a missing one is a problem, a present one also tells how far to trust it.
@@ -165,8 +168,7 @@ void read_architecture(Leaves leaves, ArchitectureProfile& profile) {
   read_gemm(leaves.group("gemm"), profile.gemm);
   read_convolution(leaves.group("convolution"), profile.convolution);
   Leaves depthwise = leaves.group("depthwise");
-  read_depthwise(depthwise.group("channels_first"), profile.depthwise[0]);
-  read_depthwise(depthwise.group("channels_last"), profile.depthwise[1]);
+  for (std::size_t i = 0; i < kDepthwiseKeys.size(); ++i) read_depthwise(depthwise.group(kDepthwiseKeys[i]), profile.depthwise[i]);
   depthwise.done();
   Leaves memory = leaves.group("memory");
   for (std::size_t i = 0; i < profile.memory.size(); ++i) {

@@ -48,6 +48,9 @@ struct ConvCoefficients {
   CostSource source = CostSource::estimate;
 };
 
+// Which kernel runs a depthwise convolution: PyTorch's own (NCHW), cuDNN's in NCHW (fp16 alone), cuDNN's in NHWC by type.
+enum class DepthwiseKernel : std::uint8_t { native, cudnn_fp16, cudnn_nhwc_fp32, cudnn_nhwc_fp16, cudnn_nhwc_bf16, kCount };
+
 struct DepthwiseCoefficients {
   Seconds launch_floor;
   double efficiency = 1, vector_efficiency = 1;
@@ -99,7 +102,7 @@ constexpr bool is_batch_norm(MemoryPattern pattern) {
 struct ArchitectureProfile {
   GemmCoefficients gemm;
   ConvCoefficients convolution;
-  std::array<std::array<DepthwiseCoefficients, 3>, 2> depthwise;  // [channels_last][ConvDirection]
+  std::array<std::array<DepthwiseCoefficients, 3>, static_cast<std::size_t>(DepthwiseKernel::kCount)> depthwise;  // [][ConvDirection]
   std::array<MemoryCoefficients, static_cast<std::size_t>(MemoryPattern::kCount)> memory;  // batch norms: below
   MemoryCoefficients cast_widen;       // to a wider type: PyTorch does not vectorise it
   MemoryCoefficients pointwise_mixed;  // operands of two types: nor this

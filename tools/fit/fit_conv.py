@@ -95,12 +95,18 @@ def fit(c, g, x, label, base=None):
     return full(v), notes
 
 
+def depthwise_kernel(x):
+    """Which kernel PyTorch runs: in NCHW cuDNN's for fp16 under conditions (src/kernel/lower.cpp has them all; every measured image is
+    wide and square), else its own; in NHWC cuDNN's. A strided data gradient of cuDNN's in NCHW is no faster than PyTorch's own."""
+    taken = (x.math == "fp16") & (x.cin >= 32) & x.r.isin([1, 3, 5]) & (x.h >= 7)
+    taken &= (x.stride == 1) | ((x.stride == 2) & ((x.cin >= 512) | ((x.cin >= 256) & (x.h >= 28))) & (x.direction != "backward_data"))
+    return np.where(x.nhwc, "cudnn_nhwc_" + x.math.replace("tf32", "fp32"), np.where(taken, "cudnn_fp16", "native"))
+
+
 def fit_depthwise():
-    """{layout: {direction: (coefficients, note)}} from the H200 measurements."""
+    """{kernel: {direction: (coefficients, note)}} from the H200 measurements."""
     g, out, d = specs.load("h200-sxm"), {}, own(depthwise=True)
-    for (last, direction), x in d.groupby(["nhwc", "direction"]):
-        if not last:
-            x = x[x.math != "fp16"]  # cuDNN has NCHW kernels of its own for fp16 alone, up to 3 times as fast
+    for (kernel, direction), x in d.groupby([depthwise_kernel(d), "direction"]):
         size = x.math.map(SIZE)
         inputs, outputs, weights = x.batch * x.cin * x.h * x.w, x.batch * x.cout * x.p * x.q, x.cin * x.r * x.s
         nbytes, flops = size * (inputs + outputs + weights), 2 * outputs * x.r * x.s
@@ -109,5 +115,5 @@ def fit_depthwise():
         f = lambda v: models.depthwise(v, g, nbytes.values, flops.values)
         v = solve(lambda v: np.log(f(v) / x.t.values), dict(launch_floor=5e-6, efficiency=.4, vector_efficiency=.05),
                   dict(launch_floor=(5e-6, .5), efficiency=(.5, .5), vector_efficiency=(.05, 2)))
-        out.setdefault("channels_last" if last else "channels_first", {})[direction] = v, record(f"depthwise {direction} {'nhwc' if last else 'nchw'}", g.name, "all", f(v), x.t)
+        out.setdefault(kernel, {})[direction] = v, record(f"depthwise {direction}", g.name, kernel.replace("cudnn_", ""), f(v), x.t)
     return out

@@ -196,12 +196,13 @@ def main():
         for name in ("winograd_work", "winograd_gradient_size"):
             if arch == "hopper":
                 entry["convolution"][name]["source"] = chosen
-        source = note("depthwise_hopper", f"fitted: {BOTH}") if arch == "hopper" else estimate("hopper")
-        entry["depthwise"] = {layout: {d: group(v, source) for d, (v, _) in by.items()} for layout, by in depthwise.items()}
+        said = lambda kernel, by: note(f"depthwise_{kernel}", f"fitted: {BOTH}: " + "; ".join(f"{d} {s}" for d, (_, s) in by.items()))
+        entry["depthwise"] = {kernel: {d: group(v, said(kernel, by) if arch == "hopper" else estimate("hopper")) for d, (v, _) in by.items()}
+                              for kernel, by in depthwise.items()}
 
         entry["memory"] = {}
         for family, (v, said) in memory.items():
-            key = note(f"memory_{family}", f"fitted: {BOTH if family == 'pointwise_mixed' else OWN}: {said}") if arch == "hopper" else estimate("hopper")
+            key = note(f"memory_{family}", f"fitted: {BOTH if family in ('pointwise_mixed', 'permute') else OWN}: {said}") if arch == "hopper" else estimate("hopper")
             if arch == "ampere" and ("a100-sxm-80gb", family) in travel:
                 key = note(f"memory_{family}_ampere", "estimate: taken from hopper; on A100 (estimate-train-time, fp16) that has " + travel["a100-sxm-80gb", family])
             entry["memory"][family] = group(v, key)

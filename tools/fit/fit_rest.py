@@ -42,7 +42,11 @@ def memory_rows():
     mixed = campaign("elementwise")
     mixed = mixed[(mixed.op == "add mixed") & ((mixed.bytes < 2e6) | (mixed.bytes > 8e7))]
     mixed = pd.DataFrame(dict(fam="pointwise_mixed", op=mixed.op, bytes=mixed.bytes, accesses=3.0 * mixed.n, launches=1.0, t=mixed.t))
-    return pd.concat([m, mixed], ignore_index=True)
+    # Heads to the front and back: the innermost axis stays.
+    heads = campaign("rows")
+    heads = heads[(heads.op == "head transpose copy") & (heads.bytes > 40e3)]
+    heads = pd.DataFrame(dict(fam="permute", op=heads.op, bytes=heads.bytes, accesses=heads.bytes / np.where(heads.dtype == "fp32", 4, 2), launches=1.0, t=heads.t))
+    return pd.concat([m, mixed, heads], ignore_index=True)
 
 
 def memory_time(v, g, x):
