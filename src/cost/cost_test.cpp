@@ -192,7 +192,7 @@ TEST_CASE("DepthwiseConvolutionGainsNothingFromTensorCores") {
 TEST_CASE("DepthwiseConvolutionsAreCostedByTheKernelThatRunsThem") {
   ArchitectureProfile profile = ideal();
   for (std::size_t i = 0; i < profile.depthwise.size(); ++i)
-    for (DepthwiseCoefficients& one : profile.depthwise[i]) one.vector_efficiency = 1 / static_cast<double>(1 << i);
+    for (DepthwiseCoefficients& one : profile.depthwise[i]) one.flops_per_clock = 1 / static_cast<double>(1 << i);
   ConvShape conv{.batch = 1, .in_channels = 32, .out_channels = 32, .in_h = 4, .in_w = 4, .out_h = 4, .out_w = 4, .kernel_h = 3, .kernel_w = 3, .groups = 32};
   const auto slower = [&](DType dtype) {
     Kernel kernel = kernel_of(conv, dtype, 1, 1);
@@ -209,6 +209,35 @@ TEST_CASE("DepthwiseConvolutionsAreCostedByTheKernelThatRunsThem") {
   CHECK(slower(DType::fp32) == doctest::Approx(4));
   CHECK(slower(DType::fp16) == doctest::Approx(8));
   CHECK(slower(DType::bf16) == doctest::Approx(16));
+}
+
+TEST_CASE("NarrowTypesGainLittleWhereSmsPayPerElement") {
+  ArchitectureProfile profile = ideal();
+  MemoryCoefficients& permute = profile.memory[static_cast<std::size_t>(MemoryPattern::permute)];
+  permute.accesses_per_clock = 1, permute.bytes_per_clock = 8;
+  const auto time = [&](DType dtype, double bandwidth) {
+    GpuSpec gpu = slow_gpu();
+    gpu.memory_bandwidth = {bandwidth};
+    const std::int64_t bytes = 100 * bits_of(dtype) / 8;
+    return kernel_cost(kernel_of(MemoryShape{MemoryPattern::permute}, dtype, bytes, bytes), gpu, profile).total.value;
+  };
+  CHECK(time(DType::fp32, 1e30) == doctest::Approx(200 + 800 / 8));
+  CHECK(time(DType::bf16, 1e30) == doctest::Approx(200 + 400 / 8));
+  CHECK(time(DType::fp32, 1) == doctest::Approx(800));  // little bandwidth: bytes are all that counts
+  CHECK(time(DType::bf16, 1) == doctest::Approx(400));
+}
+
+TEST_CASE("ParameterGradientsOfANarrowLayerNormLeaveSmsIdle") {
+  ArchitectureProfile profile = ideal();
+  profile.memory[static_cast<std::size_t>(MemoryPattern::norm_parameters)].accesses_per_clock = 1;
+  const auto time = [&](std::int64_t columns, std::int64_t rows) {
+    GpuSpec gpu = slow_gpu(8);
+    gpu.memory_bandwidth = {1e30};
+    return kernel_cost(kernel_of(MemoryShape{MemoryPattern::norm_parameters, columns, rows}, DType::fp32, columns * rows * 4, 0), gpu, profile).total.value;
+  };
+  CHECK(time(256, 1000) == doctest::Approx(256 * 1000 / 8));
+  CHECK(time(64, 1000) == doctest::Approx(64 * 1000 / 2));       // two blocks of 32 columns
+  CHECK(time(64, 100000) == doctest::Approx(64 * 100000 / 8));   // so many rows are split as well
 }
 
 TEST_CASE("FusedAttentionCountsTwoProductsForwardAndFiveBackward") {

@@ -17,6 +17,8 @@ constexpr double kAlignment = 16;        // bytes: the widest load; rows off it 
 constexpr double kAttentionBlock = 128;  // query rows that one thread block owns
 constexpr double kForwardFlops = 4;      // per query, key and dimension: two products
 constexpr double kBackwardFlops = 10;    // five products
+constexpr double kNormColumns = 32;       // columns of a layer norm whose parameter gradients one block sums
+constexpr std::int64_t kNormSplitRows = 65536;
 constexpr double kResident = 128 * 1024; // bytes of one channel that a batch norm keeps near its SM between passes
 
 double bytes_of(DType dtype) { return static_cast<double>(bits_of(dtype)) / 8; }
@@ -110,7 +112,7 @@ struct Costing {
   KernelCost depthwise(const ConvShape& s, const DepthwiseCoefficients& c) const {
     // A strided data gradient tries every tap at every input, those that meet no output too.
     const double tried = s.direction == ConvDirection::data_gradient ? static_cast<double>(s.strides()) : 1;
-    const Seconds compute{kernel.flops.value * tried / (gpu.vector[DType::fp32].value * c.vector_efficiency)};
+    const Seconds compute{kernel.flops.value * tried / (gpu.sms * gpu.boost_clock.value * c.flops_per_clock)};
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const Seconds launch = c.launch_floor * launches();
     return finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
@@ -155,11 +157,20 @@ struct Costing {
     return profile.batch_norm[is_native_batch_norm(s.pattern)][is_batch_norm_backward(s.pattern)][s.channels_last];
   }
 
-  // Time to issue the reads and writes.
+  // A layer norm's parameter gradients are summed by one block per 32 columns over all rows: narrow models leave SMs idle.
+  // From 65,536 rows on PyTorch splits the rows as well (cuda/layer_norm_kernel.cu).
+  double busy_sms(const MemoryShape& s) const {
+    if (s.pattern != MemoryPattern::norm_parameters) return gpu.sms;
+    const double blocks = std::ceil(static_cast<double>(s.rows) / kNormColumns);
+    return s.row_length > kNormSplitRows && blocks < gpu.sms / 2.0 ? gpu.sms : std::min<double>(gpu.sms, blocks);
+  }
+
+  // Time of the SMs to issue the reads and writes.
   Seconds access(const MemoryShape& s, const MemoryCoefficients& c) const {
     const double accesses = static_cast<double>(kernel.read.value) / bytes_of(kernel.input) +
                             static_cast<double>(kernel.written.value) / bytes_of(kernel.output);
-    if (!is_batch_norm(s.pattern) || s.channels_last) return {accesses / (gpu.sms * gpu.boost_clock.value * c.accesses_per_clock)};
+    if (!is_batch_norm(s.pattern) || s.channels_last)
+      return {(accesses / c.accesses_per_clock + moved(kernel) / c.bytes_per_clock) / (busy_sms(s) * gpu.boost_clock.value)};
     // A block per channel: one block cannot use a whole SM, and with fewer channels than SMs the rest stand idle.
     const BatchNormCoefficients& norm = batch_norm(s);
     const double channels = static_cast<double>(std::max<std::int64_t>(1, s.rows)), busy = std::max(1.0, channels / gpu.sms);

@@ -103,7 +103,7 @@ void read_depthwise(Leaves leaves, std::array<DepthwiseCoefficients, 3>& depthwi
     Leaves one = leaves.group(kDirectionKeys[i]);
     one.read("launch_floor", depthwise[i].launch_floor);
     one.read("efficiency", depthwise[i].efficiency, 0.001, 1);
-    one.read("vector_efficiency", depthwise[i].vector_efficiency, 0.0001, 1);
+    one.read("flops_per_clock", depthwise[i].flops_per_clock, 0.01, 1000);
     depthwise[i].source = one.source();
     one.done();
   }
@@ -118,6 +118,7 @@ void read_stream(Leaves& one, MemoryCoefficients& memory) {
 }
 
 void read_memory(Leaves one, MemoryCoefficients& memory) {
+  one.read("bytes_per_clock", memory.bytes_per_clock, 0.01, 10000);
   read_stream(one, memory);
   one.done();
 }

@@ -53,7 +53,8 @@ enum class DepthwiseKernel : std::uint8_t { native, cudnn_fp16, cudnn_nhwc_fp32,
 
 struct DepthwiseCoefficients {
   Seconds launch_floor;
-  double efficiency = 1, vector_efficiency = 1;
+  double efficiency = 1;
+  double flops_per_clock = 1;  // per SM: bound by loads, so more multipliers in an SM do not help
   CostSource source = CostSource::estimate;
 };
 
@@ -69,7 +70,9 @@ struct AttentionCoefficients {
 struct MemoryCoefficients {
   Seconds launch_floor;
   double efficiency = 1;          // share of the memory bandwidth on large operands
-  double accesses_per_clock = 1;  // elements read or written per SM and clock: the bound of what is not vectorised
+  // What its SMs can do, whatever the memory: they pay per element read or written (addresses, instructions: much where
+  // nothing is vectorised) and per byte. On GPUs with less bandwidth per SM than the fitted one memory is the bound again.
+  double accesses_per_clock = 1, bytes_per_clock = 1e30;
   CostSource source = CostSource::estimate;
 };
 

@@ -46,10 +46,10 @@ struct AttentionShape {
 // Kernels that only move memory, by how well they do it.
 enum class MemoryPattern : std::uint8_t {
   pointwise, broadcast, activation, dropout, cast, copy, permute, transpose, layout, reduction, bias_gradient, norm_forward,
-  norm_backward, batch_norm_forward, batch_norm_backward, native_batch_norm_forward, native_batch_norm_backward,
+  norm_backward, norm_parameters, batch_norm_forward, batch_norm_backward, native_batch_norm_forward, native_batch_norm_backward,
   softmax_forward, softmax_backward, loss, embedding,
   embedding_backward, pooling_forward, pooling_backward, index, multi_tensor, fill, kCount
-};  // permute: a copy to another order of axes that keeps the innermost; transpose: one that does not; layout: cuDNN's NCHW <-> NHWC copies around a convolution; native: PyTorch's own batch norm where cuDNN's is not used
+};  // norm_parameters: gradients of a layer norm's weight and bias; permute: a copy to another order of axes that keeps the innermost; transpose: one that does not; layout: cuDNN's NCHW <-> NHWC copies around a convolution; native: PyTorch's own batch norm where cuDNN's is not used
 
 struct MemoryShape {
   MemoryPattern pattern = MemoryPattern::pointwise;

@@ -461,7 +461,7 @@ class Lowering {
     if (op.strided && !rms) copy_for_norm(op, 1);
     if (input_gradient) memory(rms ? "rms_norm_backward" : "layer_norm_backward", op, MemoryPattern::norm_backward, both, out_bytes(op), rows, length);
     if (parameters.value > 0)
-      memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::bias_gradient, both, parameters, length,
+      memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::norm_parameters, both, parameters, length,
              rows);
   }
 

@@ -8,10 +8,11 @@ from fit_matrix import SIZE, deepbench
 from fitting import H200, campaign, kernel_gap, parse, record, solve
 
 PRIOR = dict(matrix=(.8, .7), tf32=(.6, .7), vector=(.6, .7), winograd=(2, .5), winograd_channels_exponent=(.3, .7), layout_floor=(3e-6, .5),
-             layout_efficiency=(.6, .3), few_channels_rate=(.4, .7), thin_weight_gradient_factor=(.5, .7),
+             layout_accesses=(10, 1), layout_bytes=(40, 1), few_channels_rate=(.4, .7), thin_weight_gradient_factor=(.5, .7),
              strided_gradient_factor=(.8, .5), tf32_pointwise_factor=(.8, .5), indexing_overhead=(2e-6, .7))
 # How cuDNN 9 was seen to choose in fp32 on H200: Winograd from this many (4x4 output tiles) x (channels), and for data gradients
-# of images larger than this. DeepBench's older libraries are not seen to refuse it.
+# of images larger than this. DeepBench's older libraries are not seen to refuse it, nor to copy images to another layout (some of its
+# 16-bit 3x3 would leave the convolution itself faster than the tensor cores); PyTorch's steps have those copies as kernels of their own.
 CHOICE = dict(winograd_work=150e3, winograd_gradient_size=16.0)
 NO_CHOICE = dict(winograd_work=1.0, winograd_gradient_size=1.0)
 DIRECTIONS = {"conv_fwd": "forward", "conv_bwd_data": "backward_data", "conv_bwd_weight": "backward_weight"}
@@ -78,12 +79,14 @@ def fit(c, g, x, label, base=None):
     if "vector" in have:
         start.update(winograd_channels_exponent=.3, thin_weight_gradient_factor=.5)
     if have & {"matrix", "tf32"}:
-        start.update(layout_floor=3e-6, layout_efficiency=.5, few_channels_rate=.4, strided_gradient_factor=.8)
+        start.update(few_channels_rate=.4, strided_gradient_factor=.8)
+        if not base:
+            start.update(layout_floor=3e-6, layout_accesses=10.0, layout_bytes=40.0)
     if "tf32" in have:
         start.update(tf32_pointwise_factor=.8)
 
     def full(v):
-        conv = dict(unpack(v), **(NO_CHOICE if base else CHOICE))
+        conv = dict(unpack(v), **(dict(NO_CHOICE, no_layout=True) if base else CHOICE))
         for n, w in (base or {}).items():
             conv[n] = dict(w, **conv[n]) if n in DIRECTIONS.values() else conv.get(n, w)
         return conv
@@ -92,7 +95,7 @@ def fit(c, g, x, label, base=None):
     notes = {}
     for m, d, y in parts:
         notes[m, d] = record(f"convolution {d}, {label}", g.name, m, conv_time(c, full(v), g, m, d, y), y.t)
-    return full(v), notes
+    return {n: w for n, w in full(v).items() if n != "no_layout"}, notes
 
 
 def depthwise_kernel(x):
@@ -113,7 +116,7 @@ def fit_depthwise():
         if direction == "backward_data":  # every tap at every input, those that meet no output too
             flops = flops * x.stride**2
         f = lambda v: models.depthwise(v, g, nbytes.values, flops.values)
-        v = solve(lambda v: np.log(f(v) / x.t.values), dict(launch_floor=5e-6, efficiency=.4, vector_efficiency=.05),
-                  dict(launch_floor=(5e-6, .5), efficiency=(.5, .5), vector_efficiency=(.05, 2)))
+        v = solve(lambda v: np.log(f(v) / x.t.values), dict(launch_floor=5e-6, efficiency=.8, flops_per_clock=12.0),
+                  dict(launch_floor=(5e-6, .5), efficiency=(models.STREAM, .05), flops_per_clock=(12, 2)))
         out.setdefault(kernel, {})[direction] = v, record(f"depthwise {direction}", g.name, kernel.replace("cudnn_", ""), f(v), x.t)
     return out

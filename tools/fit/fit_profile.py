@@ -123,9 +123,11 @@ def main():
     depthwise = fit_conv.fit_depthwise()
     memory = fit_rest.fit_memory()
     batch_norm = fit_images.fit_batch_norm()
-    layout = dict(launch_floor=convs["hopper"]["layout_floor"], efficiency=convs["hopper"]["layout_efficiency"], accesses_per_clock=10.0)
+    layout = dict(launch_floor=convs["hopper"]["layout_floor"], efficiency=fit_conv.models.STREAM,
+                  accesses_per_clock=convs["hopper"]["layout_accesses"], bytes_per_clock=convs["hopper"]["layout_bytes"])
     for conv in convs.values():  # kernels of their own in the profile, below
-        conv.pop("layout_floor", None), conv.pop("layout_efficiency", None)
+        for name in ("layout_floor", "layout_accesses", "layout_bytes"):
+            conv.pop(name, None)
     travel = fit_rest.check_memory_elsewhere(memory)
     attention = fit_rest.fit_attention(memory)
     collectives = fit_rest.fit_collectives()
@@ -202,7 +204,7 @@ def main():
 
         entry["memory"] = {}
         for family, (v, said) in memory.items():
-            key = note(f"memory_{family}", f"fitted: {BOTH if family in ('pointwise_mixed', 'permute') else OWN}: {said}") if arch == "hopper" else estimate("hopper")
+            key = note(f"memory_{family}", f"fitted: {BOTH if family in ('pointwise_mixed', 'permute', 'norm_backward', 'norm_parameters') else OWN}: {said}") if arch == "hopper" else estimate("hopper")
             if arch == "ampere" and ("a100-sxm-80gb", family) in travel:
                 key = note(f"memory_{family}_ampere", "estimate: taken from hopper; on A100 (estimate-train-time, fp16) that has " + travel["a100-sxm-80gb", family])
             entry["memory"][family] = group(v, key)
