@@ -73,6 +73,11 @@ void read_gemm(Leaves leaves, GemmCoefficients& gemm) {
   read_by_math(leaves.group("transposed_a_factor"), gemm, &MathCoefficients::transposed_a_factor, 1);
   read_by_math(leaves.group("misaligned_factor"), gemm, &MathCoefficients::misaligned_factor, 1);
   read_by_math(leaves.group("watts_per_tflops"), gemm, &MathCoefficients::watts_per_tflops, 1e4);
+  for (DType scaled : {DType::fp8_block, DType::mxfp8})  // without coefficients of their own: fp8's, and said to be an estimate
+    if (MathCoefficients& math = gemm.math[static_cast<std::size_t>(scaled)]; math.k_latency_clocks == 0) {
+      math = gemm.math[static_cast<std::size_t>(DType::fp8)];
+      math.source = CostSource::estimate;
+    }
   gemm.math[static_cast<std::size_t>(DType::fp64)] = gemm.math[static_cast<std::size_t>(DType::fp32)];  // no data of its own
   leaves.done();
 }

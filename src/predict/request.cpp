@@ -49,6 +49,22 @@ class RequestReader {
     return nullptr;
   }
 
+  // "PATTERN=TYPE" for modules, "op:PATTERN=TYPE" for operators.
+  static Result<Json> rule_of(const std::string& text) {
+    const std::size_t equals = text.rfind('=');
+    if (equals == std::string::npos || equals == 0) return fail("", fmt::format("'{}': wants PATTERN=TYPE, as in lm_head=fp32 or op:layer_norm=bf16", text.substr(0, 80)));
+    std::string pattern = text.substr(0, equals);
+    const std::string what = text.substr(equals + 1);
+    Json rule = Json::object();
+    if (pattern.starts_with("op:")) rule["operators"] = pattern.substr(3);
+    else rule["modules"] = pattern.starts_with("module:") ? pattern.substr(7) : pattern;
+    if (what == "fp32" || what == "fp16" || what == "bf16") rule["run_in"] = what;
+    else if (what == "off") rule["autocast"] = "off";
+    else if (what == "fp8" || what == "no-fp8") rule["fp8"] = what == "fp8";
+    else return fail("", fmt::format("'{}': '{}' is not known; known: fp32, fp16, bf16, off (no autocast), fp8, no-fp8", text.substr(0, 80), what.substr(0, 40)));
+    return rule;
+  }
+
   template <class T>
   T choice(JsonReader& reader, std::string_view key, std::initializer_list<std::pair<const char*, T>> known, T fallback) {
     auto text = reader.text(key);
@@ -249,29 +265,19 @@ class RequestReader {
     request_.training.micro_batches = request_.global_batch / (*batch * dp);
   }
 
+  // A name from the catalog, several names to be put together ("fp8+optimizer-8bit"), a recipe's file, or the recipe itself.
   void read_precision() {
     request_.allow_emulated = root_.boolean("allow_emulated").value_or(false);
-    const Json* precision = root_.raw("precision");
-    if (!precision) return root_.problem("precision", "is missing: a name from `precog precisions`");
-    if (precision->is_string()) {
-      if (refuse_later_precision(precision->get<std::string>())) return;
-      request_.precision = look_up(root_, "precision", catalog_.precision(precision->get<std::string>()));
-    } else if (!precision->is_object()) {
-      return root_.problem("precision", "wants a name from `precog precisions`, or a recipe as an object");
-    } else {
-      if (!precision->contains("parameters"))
-        return root_.problem("precision.parameters", "is missing: the type a recipe keeps its parameters in (fp32, fp16, bf16)");
-      Json recipe = *precision;  // what a data file must say of itself, an inline recipe need not
-      for (auto [key, value] : {std::pair<const char*, Json>{"schema", 1}, {"name", "inline"}, {"title", "inline recipe"}, {"source", "the request"}})
-        if (!recipe.contains(key)) recipe[key] = value;
-      request_.inline_precision = *precision;
-      auto parsed = parse_precision(recipe, root_.path("precision"));
-      if (!parsed) {
-        problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
-        return;
-      }
-      request_.own_precision = std::make_shared<const PrecisionRecipe>(std::move(*parsed));
-      request_.precision = request_.own_precision.get();
+    const Json* given = root_.raw("precision");
+    const Json* overrides = root_.raw("overrides");
+    if (!given) return root_.problem("precision", "is missing: a name from `precog precisions`");
+    if (given->is_string() && !overrides && catalog_.precision(given->get<std::string>())) {
+      request_.precision = *catalog_.precision(given->get<std::string>());
+      if (request_.precision->is_part)
+        root_.problem("precision", fmt::format("'{0}' is only a part of a recipe: add it to another, as in amp-bf16+{0}", request_.precision->name));
+    } else if (auto recipe = recipe_of(*given)) {
+      if (overrides) add_overrides(*recipe, *overrides);
+      own_recipe(*recipe, given->is_string() && !overrides ? *given : *recipe);
     }
     if (!request_.precision || !request_.gpu || request_.allow_emulated) return;
     for (DType dtype : request_.precision->required_types())
@@ -280,30 +286,79 @@ class RequestReader {
                                                request_.precision->name, to_text(dtype), request_.gpu->name, supported_names()));
   }
 
+  std::optional<Json> recipe_of(const Json& given) {
+    if (given.is_object()) {
+      if (!given.contains("parameters") && !given.contains("extends")) {
+        root_.problem("precision.parameters", "is missing: the type a recipe keeps its parameters in (fp32, fp16, bf16), or the name that it extends");
+        return std::nullopt;
+      }
+      return given;
+    }
+    if (!given.is_string()) {
+      root_.problem("precision", "wants a name from `precog precisions`, or a recipe as an object");
+      return std::nullopt;
+    }
+    const std::string text = given.get<std::string>();
+    if (text.ends_with(".json")) {
+      auto file = read_json_file(folder_ / text);
+      if (file) return *file;
+      root_.problem("precision", file.error().text());
+      return std::nullopt;
+    }
+    Json names = Json::array(), sources = Json::array();
+    std::string title;
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find('+', begin), text.size());
+      const PrecisionRecipe* part = look_up(root_, "precision", catalog_.precision(text.substr(begin, end - begin)));
+      if (!part) return std::nullopt;
+      if (names.empty() && part->is_part) root_.problem("precision", fmt::format("begins with '{}', which is only a part of a recipe", part->name));
+      names.push_back(part->name);
+      title += (title.empty() ? "" : "; ") + part->title;
+      begin = end + 1;
+    }
+    std::string name;
+    for (const Json& one : names) name += (name.empty() ? "" : "+") + one.get<std::string>();
+    return Json{{"extends", names}, {"name", name}, {"title", title}};
+  }
+
+  // Rules of the request: objects as in a recipe, or texts such as "lm_head=fp32" and "op:layer_norm=bf16".
+  void add_overrides(Json& recipe, const Json& overrides) {
+    if (!overrides.is_array()) return root_.problem("overrides", R"(wants a list such as ["lm_head=fp32", "op:layer_norm=bf16"])");
+    Json rules = recipe.contains("rules") ? recipe["rules"] : Json::array();
+    for (const Json& one : overrides) {
+      if (one.is_object()) {
+        rules.push_back(one);
+        continue;
+      }
+      auto rule = one.is_string() ? rule_of(one.get<std::string>()) : Result<Json>(fail("", "wants a text or a rule as an object"));
+      if (rule) rules.push_back(*rule);
+      else root_.problem("overrides", rule.error().text());
+    }
+    request_.own_rules = overrides.size();
+    recipe["rules"] = rules;
+  }
+
+  void own_recipe(Json recipe, Json as_given) {
+    auto whole = extended(recipe, catalog_.recipe_files, root_.path("precision"));
+    Result<PrecisionRecipe> parsed = whole ? Result<PrecisionRecipe>(PrecisionRecipe{}) : Result<PrecisionRecipe>(tl::unexpected(whole.error()));
+    if (whole) {  // what a data file must say of itself, an inline recipe need not
+      for (auto [key, value] : {std::pair<const char*, Json>{"schema", 1}, {"name", "inline"}, {"title", "inline recipe"}, {"source", "the request"}})
+        if (!whole->contains(key)) (*whole)[key] = value;
+      parsed = parse_precision(*whole, root_.path("precision"));
+    }
+    if (!parsed) {
+      problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      return;
+    }
+    request_.inline_precision = std::move(as_given);
+    request_.own_precision = std::make_shared<const PrecisionRecipe>(std::move(*parsed));
+    request_.precision = request_.own_precision.get();
+  }
+
   std::string supported_names() const {
     std::vector<std::string> names;
     for (const PrecisionRecipe* recipe : supported_precisions(catalog_, *request_.gpu)) names.push_back(recipe->name);
     return join(names, ", ");
-  }
-
-  // Precisions that exist but that this version does not model: said so, and whether the GPU could run them at all.
-  bool refuse_later_precision(const std::string& name) {
-    static constexpr std::pair<std::string_view, DType> kLater[] = {
-        {"fp8", DType::fp8}, {"fp8-rowwise", DType::fp8}, {"fp8-delayed", DType::fp8}, {"fp8-blockwise", DType::fp8},
-        {"mxfp8", DType::fp8}, {"nvfp4", DType::nvfp4}, {"bf16-master", DType::bf16}, {"fp16-master", DType::fp16},
-        {"fsdp-bf16", DType::bf16}, {"fsdp-bf16-fp32reduce", DType::bf16}};
-    for (const auto& [later, dtype] : kLater) {
-      if (normalised_name(name) != later) continue;
-      if (!request_.gpu)
-        root_.problem("precision", fmt::format("'{}' is not modelled by this version (see `precog precisions`)", later));
-      else if (!request_.gpu->computes(dtype))
-        root_.problem("precision", fmt::format("'{}' needs {} arithmetic, which {} has no hardware for; supported: {}", later, to_text(dtype),
-                                               request_.gpu->name, supported_names()));
-      else
-        root_.problem("precision", fmt::format("'{}' is not modelled by this version; on {} it models: {}", later, request_.gpu->name, supported_names()));
-      return true;
-    }
-    return false;
   }
 
   void read_training() {

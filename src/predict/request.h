@@ -26,6 +26,7 @@ struct Request {
   const PrecisionRecipe* precision = nullptr;
   std::shared_ptr<const PrecisionRecipe> own_precision;  // an inline recipe's; `precision` then points to it
   Json inline_precision;                                 // and as it was given
+  std::size_t own_rules = 0;                             // its last rules, which came from the request itself
   const GpuSpec* gpu = nullptr;
   ClusterSpec cluster;
   const HostSpec* host = nullptr;
