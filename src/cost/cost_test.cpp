@@ -111,13 +111,15 @@ TEST_CASE("MisalignedRowsAndTransposedOperandsLoseTheirFactor") {
   ArchitectureProfile profile = ideal();
   MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(DType::bf16)];
   math.misaligned_factor = 0.25;
+  math.odd_factor = 0.125;
   math.transposed_a_factor = 0.5;
   const auto time = [&](GemmShape shape) { return kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), profile).total.value; };
   const double whole = time({1, 128, 128, 32});
-  CHECK(time({1, 128, 127, 32}) == doctest::Approx(whole * 4));        // n
-  CHECK(time({1, 128, 128, 31}) == doctest::Approx(whole * 4));        // k: rows of a
+  CHECK(time({1, 128, 126, 32}) == doctest::Approx(whole * 4));        // n
+  CHECK(time({1, 128, 128, 30}) == doctest::Approx(whole * 4));        // k: rows of a
+  CHECK(time({1, 128, 127, 32}) == doctest::Approx(whole * 8));        // an odd number: not even four bytes
   CHECK(time({1, 127, 128, 32}) == doctest::Approx(whole));            // m is not contiguous in a ...
-  CHECK(time({1, 127, 128, 32, true}) == doctest::Approx(whole * 8));  // ... unless it is stored transposed
+  CHECK(time({1, 126, 128, 32, true}) == doctest::Approx(whole * 8));  // ... unless it is stored transposed
   CHECK(time({1, 128, 128, 32, true}) == doctest::Approx(whole * 2));
 }
 
@@ -176,6 +178,22 @@ TEST_CASE("StridedDataGradientsLoseOnTensorCores") {
   CHECK(time(DType::bf16) == doctest::Approx(time(DType::fp32) / 8 * 2));
   conv.direction = ConvDirection::forward;
   CHECK(time(DType::bf16) == doctest::Approx(time(DType::fp32) / 8));
+}
+
+TEST_CASE("NarrowGroupsShareABlockOfTensorCores") {
+  ArchitectureProfile profile = ideal();
+  ConvShape conv{.batch = 2, .in_channels = 64, .out_channels = 64, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8, .kernel_h = 3, .kernel_w = 3, .groups = 16};
+  const auto time = [&](DType math) { return kernel_cost(kernel_of(conv, math), slow_gpu(), profile).total.value; };
+  const double four = time(DType::bf16);
+  conv.groups = 4;  // sixteen channels a group: as wide as four groups of four together
+  CHECK(time(DType::bf16) == doctest::Approx(four));
+  conv.groups = 1;
+  const double dense = time(DType::bf16);
+  conv.groups = 4;
+  profile.convolution.direction[0].grouped_matrix = 0.5;
+  CHECK(time(DType::bf16) == doctest::Approx(2 * four));
+  conv.groups = 1;
+  CHECK(time(DType::bf16) == doctest::Approx(dense));
 }
 
 TEST_CASE("DepthwiseConvolutionGainsNothingFromTensorCores") {

@@ -14,6 +14,7 @@ namespace precog {
 namespace {
 
 constexpr double kAlignment = 16;        // bytes: the widest load; rows off it fall back to narrow ones
+constexpr double kNarrowest = 4;         // bytes: below this an asynchronous copy to shared memory does not exist
 constexpr double kAttentionBlock = 128;  // query rows that one thread block owns
 constexpr double kForwardFlops = 4;      // per query, key and dimension: two products
 constexpr double kBackwardFlops = 10;    // five products
@@ -43,8 +44,9 @@ KernelCost finish(Seconds compute, Seconds memory, Seconds launch, Seconds total
   return cost;
 }
 
-bool aligned(const GemmShape& shape, double element_bytes) {
-  const auto fits = [&](std::int64_t length) { return std::fmod(static_cast<double>(length) * element_bytes, kAlignment) == 0; };
+// Whether the rows of all operands are multiples of so many bytes.
+bool aligned(const GemmShape& shape, double element_bytes, double bytes) {
+  const auto fits = [&](std::int64_t length) { return std::fmod(static_cast<double>(length) * element_bytes, bytes) == 0; };
   // Rows of the output and of b end in n; those of a in k, or in m when it is stored transposed.
   return fits(shape.n) && fits(shape.transposed_a ? shape.m : shape.k);
 }
@@ -82,7 +84,9 @@ struct Costing {
   KernelCost operator()(const GemmShape& shape) const {
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(unit_of(kernel, gpu).math)];
     double factor = shape.transposed_a ? math.transposed_a_factor : 1;
-    if (!aligned(shape, bytes_of(kernel.input))) factor *= math.misaligned_factor;
+    const double size = bytes_of(kernel.input);
+    if (!aligned(shape, size, kNarrowest)) factor *= math.odd_factor;
+    else if (!aligned(shape, size, kAlignment)) factor *= math.misaligned_factor;
     const auto real = [](std::int64_t v) { return static_cast<double>(std::max<std::int64_t>(1, v)); };
     GemmProblem problem;
     problem.batch = real(shape.batch), problem.m = real(shape.m), problem.n = real(shape.n), problem.k = real(shape.k);
@@ -112,7 +116,8 @@ struct Costing {
   KernelCost depthwise(const ConvShape& s, const DepthwiseCoefficients& c) const {
     // A strided data gradient tries every tap at every input, those that meet no output too.
     const double tried = s.direction == ConvDirection::data_gradient ? static_cast<double>(s.strides()) : 1;
-    const Seconds compute{kernel.flops.value * tried / (gpu.sms * gpu.boost_clock.value * c.flops_per_clock)};
+    const double taps = static_cast<double>(s.kernel_h * s.kernel_w);
+    const Seconds compute{kernel.flops.value * tried * (taps + c.tap_overhead) / taps / (gpu.sms * gpu.boost_clock.value * c.flops_per_clock)};
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const Seconds launch = c.launch_floor * launches();
     return finish(compute, memory, launch, launch + std::max(compute, memory), c.source);

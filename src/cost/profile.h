@@ -17,6 +17,7 @@ struct MathCoefficients {  // of matrix products in one arithmetic
   double k_latency_clocks = 0;     // least clocks per step of k for one block (per 2 bytes): what long, thin products wait for
   double transposed_a_factor = 1;  // what is left of `efficiency` when a is stored [k,m]
   double misaligned_factor = 1;    // ... and when a row is no multiple of 16 bytes
+  double odd_factor = 1;           // ... or, in its place, not even of 4: an odd number of 16-bit elements
   double watts_per_tflops = 0;     // of the GPU that `efficiency` was fitted on, where power is what held it back; else 0
   CostSource source = CostSource::estimate;
 };
@@ -35,6 +36,7 @@ struct ConvCoefficients {
   struct Direction {
     double matrix = 1, tf32 = 1, vector = 1;  // on top of the matrix product's efficiency: tensor cores (tf32 apart), vector units
     double winograd = 1;                      // gain in fp32 where the library transforms 3x3 filters
+    double grouped_matrix = 1, grouped_tf32 = 1, grouped_vector = 1;  // what convolutions in groups reach of that
   };
   std::array<Direction, 3> direction;      // by ConvDirection
   Seconds indexing_overhead;               // of what is no plain product: finding its operands' places
@@ -55,6 +57,7 @@ struct DepthwiseCoefficients {
   Seconds launch_floor;
   double efficiency = 1;
   double flops_per_clock = 1;  // per SM: bound by loads, so more multipliers in an SM do not help
+  double tap_overhead = 0;     // what an output costs beyond its filter's taps, in taps
   CostSource source = CostSource::estimate;
 };
 

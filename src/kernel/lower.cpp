@@ -275,8 +275,9 @@ class Lowering {
         product(backward ? "rnn_recurrent_backward" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
                 a.steps, false);
         const Bytes gates = bytes(rows * (width + a.hidden));
+        // Two small kernels a step: the sums of the product's parts, the gates.
         memory(backward ? "rnn_gates_backward" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
-            static_cast<std::int32_t>(a.steps);
+            static_cast<std::int32_t>(2 * a.steps);
         if (!backward) continue;
         product("rnn_data_gradient", rows, in_width, width, 1, false);
         product("rnn_weight_gradient", width, in_width, rows, 1, true);
@@ -316,15 +317,15 @@ class Lowering {
   // transposed on the way in and out. Seen on an H200: 1x1 stride 1 on tensor cores is a matrix product in either layout
   // when its rows are aligned; in fp32 images of few channels and most weight gradients are read as they are.
   bool transposes(const Op& op, const ConvAttributes& conv, const Shape& image, ConvDirection direction) const {
-    if (conv.groups > 1) return false;
+    if (conv.groups > 1 && conv.groups == image[1]) return false;  // depthwise: kernels of their own for either layout
     // Where TF32 is no faster than fp32 (consumer cards) the library has no reason to transpose for it.
     const bool idle_tf32 = op.math == DType::tf32 && gpu_.matrix[DType::tf32] < gpu_.vector[DType::fp32] * 1.5;
     if (op.math == DType::fp32 || !gpu_.matrix.has(op.math) || idle_tf32) {
-      if (format_ != MemoryFormat::channels_last || image[1] <= 4) return false;
+      if (format_ != MemoryFormat::channels_last || image[1] <= 4 || conv.groups > 1) return false;
       return direction != ConvDirection::weight_gradient || (conv.kernel[0] == 3 && unit_stride(conv));
     }
     if (format_ == MemoryFormat::channels_last) return false;
-    const bool product = conv.volume() == 1 && unit_stride(conv);
+    const bool product = conv.volume() == 1 && unit_stride(conv) && conv.groups == 1;
     return !product || pixels(image) % 8 != 0;
   }
   static bool unit_stride(const ConvAttributes& conv) { return conv.stride[0] * conv.stride[1] * conv.stride[2] == 1; }

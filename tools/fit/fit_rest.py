@@ -6,7 +6,7 @@ import pandas as pd
 
 import models
 import specs
-from fitting import DATA, FILE, H200, campaign, kernel_gap, parse, record, solve
+from fitting import DATA, FILE, H200, PRECISION, campaign, kernel_gap, parse, record, solve
 
 # Operators of h200_operators.csv by the family whose coefficients they set. A cast to a wider type is its own family:
 # PyTorch does not vectorise it. Zeroing the table is a fill of its own in embedding_backward.
@@ -47,7 +47,11 @@ def memory_rows():
     heads = campaign("rows")
     heads = heads[(heads.op == "head transpose copy") & (heads.bytes > 40e3)]
     heads = pd.DataFrame(dict(fam="permute", op=heads.op, bytes=heads.bytes, accesses=heads.bytes / np.where(heads.dtype == "fp32", 4, 2), launches=1.0, t=heads.t))
-    return pd.concat([m, mixed, heads], ignore_index=True)
+    moved = campaign("permute", PRECISION)
+    moved = moved[(moved.bytes < 2e6) | (moved.bytes > 8e7)]
+    moved = pd.DataFrame(dict(fam=np.where(moved.op.str.startswith("heads"), "permute", "transpose"), op=moved.op, bytes=moved.bytes,
+                              accesses=moved.bytes / np.where(moved.dtype == "fp32", 4, 2), launches=1.0, t=moved.t))
+    return pd.concat([m, mixed, heads, moved], ignore_index=True)
 
 
 def memory_time(v, g, x):

@@ -128,6 +128,6 @@ def convolution(c, conv, gpu, math, direction, batch, cin, h, w, cout, r, s, str
     return t + np.where(layout_changes(conv, math, direction, batch, cin, cout, h, w, r, s, stride, p, q, channels_last), change, 0)
 
 
-def depthwise(c, gpu, nbytes, flops):
+def depthwise(c, gpu, nbytes, flops, taps):
     """One filter per channel: too little work per byte for any tensor core; bound by memory or by the loads of its SMs."""
-    return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]), flops / (gpu.sms * gpu.clock * c["flops_per_clock"]))
+    return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]), flops * (taps + c["tap_overhead"]) / taps / (gpu.sms * gpu.clock * c["flops_per_clock"]))

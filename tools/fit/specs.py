@@ -16,7 +16,7 @@ def number(text):
     return float(value) * PREFIX[prefix]
 
 
-ON_UNITS_OF = {"fp8_block": "fp8", "mxfp8": "fp8"}  # scales by block, the same multipliers
+ON_UNITS_OF = {"fp8-block": "fp8", "mxfp8": "fp8"}  # scales by block, the same multipliers
 
 
 @dataclass
