@@ -35,7 +35,7 @@ std::vector<Bucket> fill_buckets(const StepGraph& step, Full full) {
 
 class Rewrite {
  public:
-  explicit Rewrite(StepGraph& step) : step(step), graph(step.graph), before_(std::move(step.graph.ops)), moved_(before_.size()) {
+  explicit Rewrite(StepGraph& of) : step(of), graph(of.graph), before_(std::move(of.graph.ops)), moved_(before_.size()) {
     graph.ops = {};
     graph.ops.reserve(before_.size() + 4 * step.gradients.size());
   }
