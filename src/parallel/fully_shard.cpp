@@ -79,7 +79,7 @@ class FullySharded {
   void find_groups() {
     std::map<std::int32_t, int> owner;  // parameter -> its block; the root's where several use it
     std::map<int, Group> by_block;
-    arrives_quantised_.assign(graph_.tensors.size(), 0);
+    arrives_as_.assign(graph_.tensors.size(), DType::model);
     for (std::size_t i = 0; i < out_.size(); ++i) {
       const Op& op = out_.old(i);
       accumulates_ = accumulates_ || op.phase == Phase::accumulate;
@@ -95,7 +95,7 @@ class FullySharded {
         if (graph_.tensors[base].role != Role::parameter) continue;
         auto [known, first] = owner.emplace(base.value, op.block);
         if (!first && known->second != op.block) known->second = -1;
-        if (reads_quantised_copy(op, base)) arrives_quantised_[base.index()] = 1;
+        if (auto narrow = quantised_copy(op, base)) arrives_as_[base.index()] = *narrow;
       }
     }
     for (auto [parameter, block] : owner) {
@@ -104,9 +104,9 @@ class FullySharded {
       const std::int64_t elements = graph_.tensors[id].shape.elements();
       group.parameters.push_back(id);
       group.elements += elements;
-      const bool quantised = arrives_quantised_[id.index()] != 0;
+      const bool quantised = arrives_quantised(id);
       if (quantised) group.quantised_elements += elements, ++group.quantised_tensors;
-      group.gathered += quantised ? bytes_of(elements, DType::fp8) : graph_.bytes(id);
+      group.gathered += quantised ? bytes_of(elements, arrives_as_[id.index()]) : graph_.bytes(id);
     }
     for (std::size_t i = 0; i < step_.gradients.size(); ++i) {
       const ParameterGradient& g = step_.gradients[i];
@@ -133,17 +133,18 @@ class FullySharded {
   }
 
   // The precision pass says that a weight arrives in 8 bits by letting its reader read such a copy beside it.
-  bool reads_quantised_copy(const Op& op, TensorId parameter) {
-    if (!recipe_.gathers_fp8) return false;
+  std::optional<DType> quantised_copy(const Op& op, TensorId parameter) {
+    if (!recipe_.gathers_fp8) return std::nullopt;
     for (TensorId id : graph_.inputs(op)) {
       Tensor& tensor = graph_.tensors[id];
       if ((tensor.role != Role::buffer && tensor.role != Role::gathered) || bits_of(tensor.dtype) > 8 || !is_floating(tensor.dtype)) continue;
       if (tensor.shape.elements() != graph_.tensors[parameter].shape.elements()) continue;
       tensor.role = Role::gathered;
-      return true;
+      return tensor.dtype;
     }
-    return false;
+    return std::nullopt;
   }
+  bool arrives_quantised(TensorId parameter) const { return arrives_as_[parameter.index()] != DType::model; }
 
   DType gathered_type(const Group& group) const {
     return group.parameters.empty() ? DType::fp32 : graph_.tensors[group.parameters.front()].dtype;
@@ -198,7 +199,7 @@ class FullySharded {
     if (ranks_ == 1) {  // parameter by parameter: cast where the types differ, then copied
       for (TensorId parameter : group.parameters) {
         const std::int64_t elements = graph_.tensors[parameter].shape.elements();
-        if (kept == type || arrives_quantised_[parameter.index()]) continue;
+        if (kept == type || arrives_quantised(parameter)) continue;
         out_.put({OpKind::cast, phase, type, CastAttributes{.to = type}}, {shard_of(parameter, kept)}, {out_.tensor(elements, type)});
       }
       if (group.quantised_elements > 0)
@@ -293,7 +294,7 @@ class FullySharded {
   std::vector<Group> groups_;
   Group* root_ = nullptr;
   std::vector<Group*> by_block_, backward_, reductions_;  // the latter two in the order of their backward's begin and end
-  std::vector<char> arrives_quantised_;      // per tensor
+  std::vector<DType> arrives_as_;            // per tensor; model: in its own type
   TensorId arrived_;                         // event of the last gather
   TensorId copied_out_, copied_out_before_;  // events: the last group's parameters are out of their message; the one's before
   TensorId reduced_, message_;               // of the last reduction

@@ -14,8 +14,8 @@ namespace {
 
 struct SteadyStep {
   Seconds length;
-  Seconds exposed_collectives;  // the compute stream idle while the communication stream runs
-  std::map<std::string, Seconds> exposed_by_collective;
+  // The compute stream idle while the communication stream runs.
+  std::map<std::string, Seconds> exposed_by_collective, exposed_in_second;  // in the second micro-batch alone: as below
   Seconds host_busy;
   Seconds host_busy_second;     // in the second micro-batch alone: what one more would add
 };
@@ -29,7 +29,7 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline, const
 
   struct Message {
     Span span;
-    std::size_t call;
+    TaskLabel label;
   };
   std::vector<Span> compute;
   std::vector<Message> collectives;
@@ -43,11 +43,11 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline, const
     }
     if (span.end <= begin || span.start >= end) continue;
     if (tasks[i].resource == kCompute) compute.push_back(span);
-    if (tasks[i].resource == kCommunication) collectives.push_back({span, static_cast<std::size_t>(label.call)});
+    if (tasks[i].resource == kCommunication) collectives.push_back({span, label});
   }
   SteadyStep out{.length = seconds(end - begin), .host_busy = seconds(host), .host_busy_second = seconds(host_second)};
   std::size_t next = 0;
-  for (const auto& [span, call] : collectives) {  // both lists are in time order: each is one in-order queue
+  for (const auto& [span, label] : collectives) {  // both lists are in time order: each is one in-order queue
     Picoseconds exposed = 0;
     Picoseconds at = std::max(span.start, begin);
     const Picoseconds until = std::min(span.end, end);
@@ -60,9 +60,10 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline, const
       exposed += std::max<Picoseconds>(0, compute[i].start - at);
       at = std::max(at, compute[i].end);
     }
-    const Op& op = graph.ops[program.calls[call].op];  // a copy is labelled with the collective that it belongs to
-    out.exposed_by_collective[std::string(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind))] += seconds(exposed);
-    out.exposed_collectives += seconds(exposed);
+    const Op& op = graph.ops[program.calls[static_cast<std::size_t>(label.call)].op];
+    const std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
+    out.exposed_by_collective[name] += seconds(exposed);
+    if (label.micro_batch == 1 && label.step == static_cast<std::int16_t>(last)) out.exposed_in_second[name] += seconds(exposed);
   }
   return out;
 }
@@ -171,15 +172,21 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   const double missing = static_cast<double>(report.micro_batches - schedule.micro_batches_laid_out);
   report.step = steady.length + one_more_micro_batch(schedule, timeline) * missing;
   report.host = steady.host_busy + steady.host_busy_second * missing;
-  if (request.plan.dp > 1) report.breakdown.exposed_communication = steady.exposed_by_collective;
+  Seconds exposed_collectives;
+  for (const auto& [name, exposed] : steady.exposed_by_collective) {
+    const auto again = steady.exposed_in_second.find(name);
+    const Seconds all = exposed + (again == steady.exposed_in_second.end() ? Seconds{} : again->second * missing);
+    report.breakdown.exposed_communication[name] = all;
+    exposed_collectives += all;
+  }
   // A gap that the host fills with waiting is no gap of the stream's: what is left over bounds it.
-  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - steady.exposed_collectives);
+  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives);
   report.breakdown.between_kernels = std::min(report.breakdown.between_kernels, idle);
   report.breakdown.host = idle - report.breakdown.between_kernels;
 
   // What bounds it: what the GPU spends most of its time waiting for or working at.
   if (report.breakdown.host > report.step * 0.3) report.bound = "host";
-  else if (steady.exposed_collectives > report.step * 0.3) report.bound = "network";
+  else if (exposed_collectives > report.step * 0.3) report.bound = "network";
   else report.bound = compute_bound > memory_bound ? "compute" : "memory";
 
   const double per_s = 1.0 / report.step.value;
@@ -201,7 +208,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.peak_16bit = to_text(sixteen);
 
   const double host_share = report.breakdown.host / report.step;
-  const double network_share = steady.exposed_collectives / report.step;
+  const double network_share = exposed_collectives / report.step;
   const double gpu_share = std::max(0.0, 1 - host_share - network_share);
   const double carried = report.gpu_busy.value > 0 ? estimated / report.gpu_busy : 0;
   const Spread& host_spread = request.host->estimated ? kGuessedHostSpread : kMeasuredHostSpread;
