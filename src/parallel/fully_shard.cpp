@@ -101,12 +101,12 @@ class FullySharded {
     for (auto [parameter, block] : owner) {
       Group& group = by_block[block];
       const TensorId id{parameter};
-      const std::int64_t elements = graph_.tensors[id].shape.elements();
+      const std::int64_t elements = padded(graph_.tensors[id].shape);
       group.parameters.push_back(id);
       group.elements += elements;
       const bool quantised = arrives_quantised(id);
       if (quantised) group.quantised_elements += elements, ++group.quantised_tensors;
-      group.gathered += quantised ? bytes_of(elements, arrives_as_[id.index()]) : graph_.bytes(id);
+      group.gathered += quantised ? bytes_of(elements, arrives_as_[id.index()]) : bytes_of(elements, graph_.tensors[id].dtype);
     }
     for (std::size_t i = 0; i < step_.gradients.size(); ++i) {
       const ParameterGradient& g = step_.gradients[i];
@@ -130,6 +130,12 @@ class FullySharded {
     reductions_ = backward_;
     std::sort(backward_.begin(), backward_.end(), [](const Group* a, const Group* b) { return a->first_backward < b->first_backward; });
     std::sort(reductions_.begin(), reductions_.end(), [](const Group* a, const Group* b) { return a->last_backward < b->last_backward; });
+  }
+
+  // A parameter is cut along its first axis, into equal parts: what is missing in the last ones is padding, and travels.
+  std::int64_t padded(const Shape& shape) const {
+    const std::int64_t rows = shape.rank() > 0 ? std::max<std::int64_t>(1, shape[0]) : 1;
+    return share_of(rows, ranks_) * ranks_ * (shape.elements() / rows);
   }
 
   // The precision pass says that a weight arrives in 8 bits by letting its reader read such a copy beside it.
@@ -242,7 +248,7 @@ class FullySharded {
     std::int64_t elements = 0;
     for (std::size_t i : group.gradients) {
       inputs.push_back(step_.gradients[i].gradient);
-      elements += graph_.tensors[inputs.back()].shape.elements();
+      elements += padded(graph_.tensors[inputs.back()].shape);
     }
     if (reduced_.valid()) inputs.push_back(reduced_);      // one reduction at a time: the one before must be done ...
     if (message_.valid()) inputs.push_back(message_);      // ... and gives its message back only now
