@@ -59,9 +59,12 @@ struct MemoryShape {
   friend bool operator==(const MemoryShape&, const MemoryShape&) = default;
 };
 
+enum class Collective : std::uint8_t { all_reduce, all_gather, reduce_scatter };
+
 struct CollectiveShape {
-  Bytes bytes;  // per rank
+  Bytes bytes;  // the whole message; of an all_gather and a reduce_scatter each rank's share is 1/participants
   int participants = 1;
+  Collective kind = Collective::all_reduce;
   friend bool operator==(const CollectiveShape&, const CollectiveShape&) = default;
 };
 
@@ -87,7 +90,7 @@ struct Call {
   Phase phase = Phase::forward;
   Family family = Family::pointwise;
   std::uint32_t first_kernel = 0, kernel_count = 0;
-  bool collective = false;     // its kernels go to the communication stream
+  bool collective = false;     // its kernels go to the communication stream: a collective, or a copy that belongs to one
   bool waits_for_gpu = false;  // the host reads a value back
   Bytes workspace;             // taken while it runs: layout copies, library scratch
 };
@@ -102,6 +105,7 @@ KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat 
 
 std::string_view to_text(MemoryPattern pattern);
 std::string_view to_text(ConvDirection direction);
+std::string_view to_text(Collective collective);
 std::string to_text(const Kernel& kernel);
 std::string to_text(const KernelProgram& program, const Graph& graph);
 

@@ -39,6 +39,7 @@ class Lowering {
       call_.op = id;
       call_.phase = op.phase;
       call_.family = definition(op.kind).family;
+      call_.collective = op.on_communication_stream;
       call_.first_kernel = static_cast<std::uint32_t>(program_.kernels.size());
       lower(op);
       call_.kernel_count = static_cast<std::uint32_t>(program_.kernels.size()) - call_.first_kernel;
@@ -141,7 +142,8 @@ class Lowering {
         else memory("cast", op, MemoryPattern::cast);
         return;
       case Family::copy:
-        if (op.kind == OpKind::bucket_copy) memory("bucket_copy", op, MemoryPattern::copy, in_bytes(op, 0), in_bytes(op, 0));
+        if (op.kind == OpKind::shard_copy) lower_shard_copy(op);
+        else if (op.kind == OpKind::bucket_copy) memory("bucket_copy", op, MemoryPattern::copy, in_bytes(op, 0), in_bytes(op, 0));
         else if (op.kind == OpKind::copy) lower_copy(op);
         else memory(name_of(op), op, copy_pattern(op));
         return;
@@ -182,7 +184,10 @@ class Lowering {
       case Family::collective: {
         const auto& attributes = std::get<CollectiveAttributes>(op.attributes);
         call_.collective = true;
-        put("all_reduce", op, CollectiveShape{attributes.bytes, attributes.participants}, work_of(graph_, op));
+        const Collective kind = op.kind == OpKind::all_gather       ? Collective::all_gather
+                                : op.kind == OpKind::reduce_scatter ? Collective::reduce_scatter
+                                                                    : Collective::all_reduce;
+        put(to_text(kind), op, CollectiveShape{attributes.bytes, attributes.participants, kind}, work_of(graph_, op));
         return;
       }
     }
@@ -250,6 +255,15 @@ class Lowering {
     // A clone of what lies as it should is a plain copy; a gradient is copied because its kernel answered in another order.
     if (worst == Order::plain && op.phase != Phase::backward && !op.strided) return MemoryPattern::copy;
     return worst == Order::turned ? MemoryPattern::transpose : MemoryPattern::permute;
+  }
+
+  void lower_shard_copy(const Op& op) {
+    const auto& a = std::get<ShardCopyAttributes>(op.attributes);
+    const Work work = work_of(graph_, op);
+    Kernel& kernel = memory("shard_copy", op, MemoryPattern::copy, work.read, work.written, 1, a.elements);
+    kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, a.launches));
+    kernel.input = kernel.output = op.math;
+    kernel.estimated = true;
   }
 
   void lower_index(const Op& op) {

@@ -12,8 +12,17 @@ namespace precog {
 enum class Recompute { none, full };
 enum class MemoryFormat { contiguous, channels_last };
 
+// What data-parallel ranks share out instead of each keeping all of it. Each includes those before it.
+enum class Sharding {
+  none,
+  zero1,  // the optimizer's states and the weights it updates (Megatron's distributed optimizer, ZeRO 1)
+  zero2,  // and gradients (ZeRO 2; FSDP that keeps gathered parameters until backward)
+  full    // and parameters (ZeRO 3, FSDP): gathered before each use
+};
+
 struct Plan {
   int dp = 1;  // data-parallel replicas; the only kind of parallelism this version models
+  Sharding fsdp = Sharding::none;
 };
 
 enum class OptimizerKind { sgd, sgd_momentum, adam, adamw };
@@ -28,5 +37,6 @@ struct TrainingOptions {
 };
 
 std::string_view to_text(OptimizerKind kind);
+std::string_view to_text(Sharding sharding);
 
 }  // namespace precog
