@@ -171,6 +171,7 @@ struct Op {
   NameId module;              // path of the module whose code calls it
   NameId label;               // a kernel's own name where the kind is generic (pointwise_backward: "gelu"; pointwise: "erf")
   NameId reason;              // why the precision pass chose this arithmetic
+  OpId origin;                // of backward and recomputation: the forward operator that it runs for
   RecipeId recipe;            // its gradient as recorded; without one the definition's
   RecipeId recipe_16bit;      // the one to take where its result is of a 16-bit type, if that differs
   Attributes attributes;

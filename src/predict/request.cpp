@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "frontend/frozen.h"
+#include "frontend/pad_vocabulary.h"
 #include "precision/precision.h"
 
 namespace precog {
@@ -86,6 +87,7 @@ class RequestReader {
     inputs.seq = root_.integer("seq", 1, 1 << 24).value_or(0);
     inputs.src_seq = root_.integer("src_seq", 1, 1 << 24).value_or(0);
     request_.frozen = root_.texts("frozen");
+    request_.pad_vocabulary = root_.integer("pad_vocabulary", 1, 65536).value_or(1);
     if (!request_.model) return;
     const ModelSource& model = *request_.model;
     if (!model.language && (inputs.seq || inputs.src_seq))
@@ -431,6 +433,7 @@ class RequestReader {
     if (r.model->language) out["seq"] = r.inputs.seq;
     if (r.model->encoder_decoder) out["src_seq"] = r.inputs.src_seq;
     if (!r.frozen.empty()) out["frozen"] = r.frozen;
+    if (r.pad_vocabulary > 1) out["pad_vocabulary"] = r.pad_vocabulary;
     out["global_batch"] = r.global_batch;
     if (r.own_precision) out["precision"] = r.inline_precision;
     else out["precision"] = r.precision->name;
@@ -476,6 +479,10 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 
 Result<Graph> build_forward(const Request& request) {
   PRECOG_TRY(built, request.model->build(request.inputs));
+  if (request.pad_vocabulary > 1) {
+    if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
+    built = pad_vocabulary(std::move(built), request.pad_vocabulary);
+  }
   PRECOG_TRY(graph, freeze(std::move(built), request.frozen));
   const std::span<const PrecisionRule> rules(request.precision->rules);
   std::vector<Problem> problems;

@@ -107,7 +107,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.gpu_title = request.gpu->title;
   report.precision = request.precision->name;
   report.precision_title = request.precision->title;
-  report.fp32_weights = request.precision->parameters == DType::fp32;
+  report.fp32_weights = request.precision->updated_weights() == DType::fp32;
   report.autocast = request.precision->autocast.has_value();
   report.parameters = parameter_count(step.graph);
   report.gpus = request.cluster.gpus;

@@ -63,12 +63,14 @@ class Autograd : public GradientContext::Sink {
       }
       module_ = op.module;
       block_ = op.block;
+      origin_ = id;
       GradientContext context(graph_, id, incoming, *this);
       if (op.recipe.valid()) context.run_recipe();
       else backward(context);
     }
     module_ = {};
     block_ = -1;
+    origin_ = {};
   }
 
   // GradientContext::Sink
@@ -81,6 +83,7 @@ class Autograd : public GradientContext::Sink {
     op.phase = phase_;
     op.module = module_;
     op.block = block_;
+    op.origin = origin_;
     if (op.math == DType::model || !is_matrix_work(op.kind))
       op.math = outputs.empty() ? DType::fp32 : graph_.tensors[outputs[0]].dtype;
     graph_.add_op(op, inputs, outputs);
@@ -151,6 +154,7 @@ class Autograd : public GradientContext::Sink {
       }
       Op copy = op;
       copy.phase = Phase::recompute;
+      copy.origin = graph_.ops.id_at(i);
       graph_.add_op(copy, inputs, outputs);
     }
   }
@@ -164,6 +168,7 @@ class Autograd : public GradientContext::Sink {
   Phase phase_ = Phase::backward;
   NameId module_;
   std::int16_t block_ = -1;
+  OpId origin_;
 };
 
 // Each gradient is added to what is there as soon as it is complete: from the second micro-batch on, or, where there is a
