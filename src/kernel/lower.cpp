@@ -1,9 +1,10 @@
-// Operators to kernels: what eager PyTorch launches for each.
+// Operators to kernels: what eager PyTorch launches for each; compiled, the library calls among them.
 #include <algorithm>
 
 #include "base/ensure.h"
 #include "graph/framework_names.h"
 #include "kernel/kernel.h"
+#include "kernel/lower_fused.h"
 
 namespace precog {
 namespace {
@@ -26,7 +27,8 @@ bool has_no_pattern_of_its_own(OpKind kind) {
 
 class Lowering {
  public:
-  Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format) : graph_(graph), gpu_(gpu), format_(format) {}
+  Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format, const FusionPlan* fusion)
+      : graph_(graph), gpu_(gpu), format_(format), fusion_(fusion) {}
 
   KernelProgram run() {
     program_.calls.reserve(graph_.ops.size());
@@ -40,16 +42,27 @@ class Lowering {
       call_.phase = op.phase;
       call_.family = definition(op.kind).family;
       call_.first_kernel = static_cast<std::uint32_t>(program_.kernels.size());
-      lower(op);
+      if (!fusion_ || !fusion_->ops[i].compiled || !fusion_->ops[i].absorbed) lower(op);
+      if (fusion_) put_fused(fusion_->ops[i]);
       call_.kernel_count = static_cast<std::uint32_t>(program_.kernels.size()) - call_.first_kernel;
       if (has_no_pattern_of_its_own(op.kind))
         for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k) program_.kernels[k].estimated = true;
       program_.calls.push_back(call_);
     }
+    if (fusion_) program_.last_use = fusion_->last_use;
     return std::move(program_);
   }
 
  private:
+  void put_fused(const FusionPlan::PerOp& planned) {
+    call_.compiled = planned.compiled;
+    for (std::int32_t index : planned.kernels) {
+      const FusedKernel& fused = fusion_->kernels[static_cast<std::size_t>(index)];
+      program_.kernels.push_back(lower_fused(fused, graph_));
+      call_.family = family_of(fused, graph_);
+    }
+  }
+
   const Tensor& in(const Op& op, std::size_t i) const { return graph_.tensors[graph_.input(op, i)]; }
   const Tensor& out(const Op& op, std::size_t i = 0) const { return graph_.tensors[graph_.output(op, i)]; }
   Bytes in_bytes(const Op& op, std::size_t i) const { return graph_.bytes(graph_.input(op, i)); }
@@ -494,6 +507,7 @@ class Lowering {
   const Graph& graph_;
   const GpuSpec& gpu_;
   MemoryFormat format_;
+  const FusionPlan* fusion_;  // of a compiled step
   KernelProgram program_;
   Call call_;
   const FrameworkName* known_ = nullptr;  // of the operator at hand, where its kind is generic and its name known
@@ -501,8 +515,8 @@ class Lowering {
 
 }  // namespace
 
-KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format) {
-  return Lowering(graph, gpu, memory_format).run();
+KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format, const FusionPlan* fusion) {
+  return Lowering(graph, gpu, memory_format, fusion).run();
 }
 
 }  // namespace precog

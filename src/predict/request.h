@@ -32,6 +32,7 @@ struct Request {
   Plan plan;
   TrainingOptions training;
   MemoryFormat memory_format = MemoryFormat::contiguous;
+  Mode mode = Mode::eager;
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;

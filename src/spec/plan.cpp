@@ -12,4 +12,13 @@ std::string_view to_text(OptimizerKind kind) {
   return "";
 }
 
+std::string_view to_text(Mode mode) {
+  switch (mode) {
+    case Mode::eager: return "eager";
+    case Mode::compile: return "compile";
+    case Mode::compile_cudagraphs: return "compile-cudagraphs";
+  }
+  return "";
+}
+
 }  // namespace precog

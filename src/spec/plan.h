@@ -11,6 +11,8 @@ namespace precog {
 
 enum class Recompute { none, full };
 enum class MemoryFormat { contiguous, channels_last };
+// Operator by operator, or the model through torch.compile; the last replays each compiled graph as one CUDA graph.
+enum class Mode { eager, compile, compile_cudagraphs };
 
 struct Plan {
   int dp = 1;  // data-parallel replicas; the only kind of parallelism this version models
@@ -27,5 +29,6 @@ struct TrainingOptions {
 };
 
 std::string_view to_text(OptimizerKind kind);
+std::string_view to_text(Mode mode);
 
 }  // namespace precog
