@@ -84,13 +84,9 @@ class Partition {
     for (TensorId input : graph_.inputs(op)) {
       const TensorId value = flow_.value[input.index()];
       if (flow_.maker[value.index()] >= 0 && !saved_[value.index()] && !promised(value))
-        more += static_cast<double>(graph_.bytes(value).value);
+        more += weight(value) * kDistanceWeight;
     }
-    bool written = false;
-    for (std::int32_t reader : flow_.readers[id.index()])
-      written = written || (flow_.where[static_cast<std::size_t>(reader)] == Flow::forward && flow_.part[static_cast<std::size_t>(reader)] == Part::library);
-    const double own = static_cast<double>(graph_.bytes(id).value) * (written ? 1 : kUnwrittenWeight);
-    if (more * kDistanceWeight >= own) {
+    if (more >= weight(id)) {
       saved_[id.index()] = 1;
       return;
     }
@@ -101,6 +97,14 @@ class Partition {
       needed_[value.index()] = 1;
       if (!may_be_recomputed(static_cast<std::size_t>(maker), value)) saved_[value.index()] = 1;
     }
+  }
+  // What keeping a value costs: twice as much where forward itself does not write it.
+  double weight(TensorId value) const {
+    const std::int32_t maker = flow_.maker[value.index()];
+    bool written = maker >= 0 && flow_.part[static_cast<std::size_t>(maker)] == Part::library;
+    for (std::int32_t reader : flow_.readers[value.index()])
+      written = written || (flow_.where[static_cast<std::size_t>(reader)] == Flow::forward && flow_.part[static_cast<std::size_t>(reader)] == Part::library);
+    return static_cast<double>(graph_.bytes(value).value) * (written ? 1 : kUnwrittenWeight);
   }
   // Backward needs it anyway, saved or recomputed.
   bool promised(TensorId value) const { return needed_[value.index()] != 0; }

@@ -106,14 +106,15 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                               [](const StepGraph& s) { return graph_text(s.graph); });
   step = stages.run("parallel", [&] { return apply_plan(request.plan, std::move(step)); },
                     [](const StepGraph& s) { return graph_text(s.graph); });
+  FusionPlan fusion;
   out.program = stages.run("kernel", [&] {
     if (request.mode == Mode::eager) return make_kernels(step.graph, *request.gpu, request.memory_format);
-    const FusionPlan fusion = plan_fusion(step.graph, request.gpu->sms);
+    fusion = plan_fusion(step.graph, request.gpu->sms);
     KernelProgram compiled = make_kernels(step.graph, *request.gpu, compiled_memory_format(step.graph, request.memory_format), &fusion);
     compiled.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     return compiled;
   },
-                           [&](const KernelProgram& program) { return to_text(program, step.graph); });
+                           [&](const KernelProgram& program) { return to_text(program, step.graph) + to_text(fusion, step.graph); });
   out.costs = stages.run("cost", [&] {
     std::vector<KernelCost> costs;
     costs.reserve(out.program.kernels.size());

@@ -27,8 +27,11 @@ Result<HostSpec> parse_host(const Json& json, const std::string& where) {
   JsonReader file(json, where, problems);
   HostSpec host;
   if (const Json* sources = file.raw("sources"); sources && sources->is_object()) {
-    for (const Json& source : *sources)
-      if (source.is_string()) host.sources.push_back(source.get<std::string>());
+    for (const auto& [key, source] : sources->items())
+      if (source.is_string()) {
+        host.sources.push_back(source.get<std::string>());
+        host.estimated = host.estimated || (key != "compiled" && host.sources.back().starts_with("estimate"));  // that is another mode's
+      }
     file.set_sources(sources);
   } else {
     file.problem("sources", "is missing: every figure needs a source");
@@ -59,7 +62,6 @@ Result<HostSpec> parse_host(const Json& json, const std::string& where) {
   required("synchronise", host.synchronise);
   required("step", host.step);
   read_compiled(file, host);
-  for (const std::string& source : host.sources) host.estimated = host.estimated || source.starts_with("estimate");
   file.reject_unknown_keys();
   if (!problems.empty()) return fail(std::move(problems));
   return host;
