@@ -23,7 +23,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--src-seq", "/src_seq", ValueKind::whole, "N", kModel, "the encoder's sequence length", ""},
     {"--global-batch", "/global_batch", ValueKind::whole, "N", kModel, "samples per step, all GPUs", ""},
     {"--precision", "/precision", ValueKind::text, "NAME", kModel, "precision (precog precisions)", "precisions"},
-    {"--mode", "/mode", ValueKind::text, "eager|compile", kModel, "how the framework runs it", "eager|compile"},
+    {"--mode", "/mode", ValueKind::text, "eager|compile", kModel, "how the framework runs it", "eager|compile|compile-cudagraphs"},
     {"--optimizer", "/optimizer", ValueKind::text, "NAME", kModel, "adamw, adam, sgd, sgd-momentum", "adamw|adam|sgd|sgd-momentum"},
     {"--optimizer-impl", "/optimizer_impl", ValueKind::text, "NAME", kModel, "foreach, fused, for-loop", "foreach|fused|for-loop"},
     {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full", "none|selective|full"},

@@ -570,6 +570,58 @@ class Fuser {
 
 FusionPlan plan_fusion(const Graph& step_graph, int sms) { return Fuser(step_graph, sms).run(); }
 
+std::string verify(const FusionPlan& plan, const Graph& graph) {
+  const Flow flow = follow_values(graph);
+  const std::size_t library = plan.kernels.size();  // steps: kernels, then library calls by operator
+  std::vector<std::int32_t> writer(graph.tensors.size(), -1);
+  std::vector<std::vector<TensorId>> reads(library + graph.ops.size());
+  auto write = [&](TensorId id, std::size_t step) {
+    if (writer[id.index()] >= 0) return false;
+    writer[id.index()] = static_cast<std::int32_t>(step);
+    return true;
+  };
+  for (std::size_t i = 0; i < graph.ops.size(); ++i) {
+    const Op& op = graph.ops[graph.ops.id_at(i)];
+    if (flow.part[i] == Part::scatter) write(graph.output(op), library + i);
+    if (flow.part[i] != Part::library) continue;
+    for (TensorId id : graph.outputs(op))
+      if (!write(id, library + i)) return fmt::format("{} is written twice", to_text(graph, id));
+    for (TensorId id : graph.inputs(op)) reads[library + i].push_back(flow.value[id.index()]);
+  }
+  for (std::size_t k = 0; k < library; ++k) {
+    for (TensorId id : plan.kernels[k].writes)
+      if (flow.part[static_cast<std::size_t>(flow.maker[id.index()])] != Part::scatter && !write(id, k))
+        return fmt::format("{} is written twice", to_text(graph, id));
+    for (const FusedRead& read : plan.kernels[k].reads) reads[k].push_back(read.tensor);
+  }
+  // Depth first over who must run before whom: 1 is under way, 2 is done.
+  std::vector<char> state(reads.size(), 0);
+  std::vector<std::pair<std::size_t, std::size_t>> stack;
+  for (std::size_t first = 0; first < reads.size(); ++first) {
+    if (state[first] != 0) continue;
+    stack.push_back({first, 0});
+    state[first] = 1;
+    while (!stack.empty()) {
+      auto& [step, next] = stack.back();
+      if (next == reads[step].size()) {
+        state[step] = 2;
+        stack.pop_back();
+        continue;
+      }
+      const TensorId id = reads[step][next++];
+      if (flow.maker[id.index()] < 0) continue;
+      if (writer[id.index()] < 0) return fmt::format("{} is read and never written", to_text(graph, id));
+      const auto before = static_cast<std::size_t>(writer[id.index()]);
+      if (state[before] == 1) return fmt::format("{} is needed to make itself", to_text(graph, id));
+      if (state[before] == 0) {
+        state[before] = 1;
+        stack.push_back({before, 0});
+      }
+    }
+  }
+  return {};
+}
+
 // reduction_split_factor in torch/_inductor/choices.py, as far as one, two or more stages go.
 int column_stages(std::int64_t results, std::int64_t length, int sms) {
   if (results == 1) return length > 8192 ? 2 : 1;

@@ -56,5 +56,8 @@ int column_stages(std::int64_t results, std::int64_t length, int sms);
 MemoryFormat compiled_memory_format(const Graph& step_graph, MemoryFormat asked);
 
 std::string to_text(const FusionPlan& plan, const Graph& graph);
+// Promises: what a kernel or a library call reads was given, or made by a library call, or written by exactly one kernel; the
+// writer does not read what depends on it. Returns the first broken one, or an empty text.
+std::string verify(const FusionPlan& plan, const Graph& graph);
 
 }  // namespace precog
