@@ -17,8 +17,10 @@ namespace {
 // reads to do so; a kernel holds at most so many computed values.
 constexpr std::size_t kCheapReads = 4;
 constexpr int kMostFused = 64;
+constexpr std::int64_t kSharedBytes = 10;  // score_fusion_memory_threshold: less in common is no reason to share a kernel
 // MixOrderReduction in torch/_inductor/scheduler.py: sums over columns join the kernel that reduces the same rows.
 constexpr std::int64_t kMixedElements = 5 << 20, kMixedRows = 4096, kMixedLength = 16384;
+constexpr std::int64_t kMixedBlock = 64;  // rows summed by one block: an estimate; the partial sums are small either way
 
 // A computed value that reaches a buffer: the unit of fusion.
 struct Node {
@@ -28,7 +30,7 @@ struct Node {
   int level = 0;
   std::int64_t elements = 1, row_length = 0, results = 0;  // row_length 0: reduces no rows; results: of a column reduction
   std::int32_t group = -1;
-  bool transposes = false, mixed = false;
+  bool transposes = false;
   int stages = 1;
   std::vector<FusedRead> sources;
   std::vector<TensorId> outputs;
@@ -52,6 +54,7 @@ class Fuser {
     for (std::size_t i = 0; i < graph_.ops.size(); ++i)
       if (flow_.where[i] == Flow::forward) last_forward_ = static_cast<std::int32_t>(i);
     for (std::size_t i = 0; i < graph_.ops.size(); ++i) visit(i);
+    mix_orders();
     make_kernels();
     find_last_uses();
     return std::move(plan_);
@@ -284,24 +287,16 @@ class Fuser {
     Sources both = operands(op, flow_.where[i]);
     std::vector<TensorId> full, parameters;
     for (TensorId id : graph_.outputs(op)) (is_image_gradient(op, id) ? full : parameters).push_back(id);
-    const std::int64_t all = elements(graph_.input(op, 0)), length = row_length(graph_, op), count = all / length;
-    const bool mixed = !full.empty() && all >= kMixedElements && count >= kMixedRows && count >= 2 * length && length <= kMixedLength;
+    const std::int64_t all = elements(graph_.input(op, 0)), length = row_length(graph_, op);
     if (!full.empty()) {
       Node node = new_node(i, FusedKind::rows);
       node.elements = all;
       node.row_length = length;
       node.sources = both;
       node.outputs = full;
-      if (mixed && !parameters.empty()) {  // partial sums of a block of rows each, then one small kernel for all of them
-        node.mixed = true;
-        node.stages = 2;
-        for (TensorId id : parameters) node.scratch_written += Bytes{elements(id) * 4 * std::max<std::int64_t>(1, count / 64)};
-        node.scratch_read = node.scratch_written;
-        node.outputs.insert(node.outputs.end(), parameters.begin(), parameters.end());
-      }
       place(std::move(node));
     }
-    if (parameters.empty() || mixed) return;
+    if (parameters.empty()) return;
     Node sums = new_node(i, FusedKind::columns);
     sums.results = elements(parameters[0]);
     sums.elements = std::max(sums.results, all);
@@ -386,10 +381,10 @@ class Fuser {
       ++level;
       joined.clear();
     }
-    // Another kernel of this level that reads the same large operand.
+    // Another kernel of this level that reads some of the same.
     for (const FusedRead& read : node.sources) {
       const auto known = by_source_.find({read.tensor, {level, node.where}});
-      if (known == by_source_.end() || elements(read.tensor) != node.elements) continue;
+      if (known == by_source_.end()) continue;
       const std::int32_t other = root(known->second);
       if (group_at(other).elements != node.elements || !compatible(node, group_at(other))) continue;
       if (!joined.empty() && !together(group_at(other), group_at(joined[0]))) continue;
@@ -419,11 +414,11 @@ class Fuser {
       Value& value = values_[output.index()];
       value.known = true;
       value.sources = itself(output);
-      value.node = node.kind == FusedKind::scatter || (node.mixed && elements(output) < node.elements) ? -1 : id;
+      value.node = node.kind == FusedKind::scatter ? -1 : id;
       value.level = level;
     }
     for (const FusedRead& read : node.sources)
-      if (elements(read.tensor) == node.elements) by_source_.try_emplace({read.tensor, {level, node.where}}, into);
+      if (read.bytes.value >= kSharedBytes) by_source_.try_emplace({read.tensor, {level, node.where}}, into);
     nodes_.push_back(std::move(node));
   }
   static bool together(const Group& a, const Group& b) {
@@ -432,6 +427,34 @@ class Fuser {
     if (a.row_length > 0 && b.row_length > 0) return a.row_length == b.row_length && a.elements == b.elements;
     const std::int64_t length = std::max(a.row_length, b.row_length);
     return a.elements == b.elements || (length > 0 && std::max(a.elements, b.elements) / length == std::min(a.elements, b.elements));
+  }
+
+  // Sums over columns join the kernel of the same level that reduces the same rows: partial sums of a block of rows each, then
+  // one small kernel for all of them.
+  void mix_orders() {
+    std::map<std::pair<TensorId, std::pair<int, Flow::Where>>, std::int32_t> by_row_source;
+    auto full = [&](const Node& node, const FusedRead& read) { return elements(read.tensor) == node.elements; };
+    for (const Node& node : nodes_)
+      if (node.row_length > 0)
+        for (const FusedRead& read : node.sources)
+          if (full(node, read)) by_row_source.try_emplace({read.tensor, {node.level, node.where}}, node.group);
+    for (Node& node : nodes_) {
+      if (node.kind != FusedKind::columns || node.elements < kMixedElements || node.results > kMixedLength) continue;
+      const std::int64_t count = node.elements / node.results;
+      if (count < kMixedRows || count < 2 * node.results) continue;
+      for (const FusedRead& read : node.sources) {
+        const auto known = by_row_source.find({read.tensor, {node.level, node.where}});
+        if (!full(node, read) || known == by_row_source.end()) continue;
+        const std::int32_t rows = root(known->second), own = root(node.group);
+        if (rows == own || group_at(rows).row_length != node.results || group_at(rows).elements != node.elements) continue;
+        for (TensorId id : node.outputs) node.scratch_written += Bytes{elements(id) * 4 * (count / kMixedBlock)};
+        node.scratch_read = node.scratch_written;
+        node.stages = 2;
+        group_at(own).merged_into = rows;
+        group_at(rows).size += group_at(own).size;
+        break;
+      }
+    }
   }
 
   // --- kernels

@@ -12,6 +12,7 @@ namespace precog {
 namespace {
 
 constexpr double kUnwrittenWeight = 2, kDistanceWeight = 1.1;
+constexpr int kDeepest = 6;  // a chain of casts and views before an operator; longer ones are judged link by link
 
 class Partition {
  public:
@@ -80,13 +81,7 @@ class Partition {
 
   void decide(std::size_t i, TensorId id) {
     const Op& op = op_at(i);
-    double more = 0;
-    for (TensorId input : graph_.inputs(op)) {
-      const TensorId value = flow_.value[input.index()];
-      if (flow_.maker[value.index()] >= 0 && !saved_[value.index()] && !promised(value))
-        more += weight(value) * kDistanceWeight;
-    }
-    if (more >= weight(id)) {
+    if (recomputing(op, kDeepest) >= weight(id)) {
       saved_[id.index()] = 1;
       return;
     }
@@ -97,6 +92,20 @@ class Partition {
       needed_[value.index()] = 1;
       if (!may_be_recomputed(static_cast<std::size_t>(maker), value)) saved_[value.index()] = 1;
     }
+  }
+  // What must be kept more so that the operator can run again.
+  double recomputing(const Op& op, int depth) const {
+    double more = 0;
+    for (TensorId input : graph_.inputs(op)) {
+      const TensorId value = flow_.value[input.index()];
+      const std::int32_t maker = flow_.maker[value.index()];
+      if (maker < 0 || saved_[value.index()] || promised(value)) continue;
+      const auto made_by = static_cast<std::size_t>(maker);
+      double own = weight(value);
+      if (depth > 0 && may_be_recomputed(made_by, value)) own = std::min(own, recomputing(op_at(made_by), depth - 1));
+      more += own * kDistanceWeight;
+    }
+    return more;
   }
   // What keeping a value costs: twice as much where forward itself does not write it.
   double weight(TensorId value) const {
