@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/ensure.h"
+#include "graph/framework_names.h"
 #include "graph/operator.h"
 #include "kernel/fuse_flow.h"
 
@@ -20,6 +21,8 @@ constexpr int kMostFused = 64;
 constexpr std::int64_t kSharedBytes = 10;  // score_fusion_memory_threshold: less in common is no reason to share a kernel
 // MixOrderReduction in torch/_inductor/scheduler.py: sums over columns join the kernel that reduces the same rows.
 constexpr std::int64_t kMixedElements = 5 << 20, kMixedRows = 4096, kMixedLength = 16384;
+// Half of what the fastest unit computes per byte of bandwidth on current GPUs (is_mm_compute_bound); large products lie far above.
+constexpr double kPaddedIntensity = 100;
 constexpr std::int64_t kMixedBlock = 64;  // rows summed by one block: an estimate; the partial sums are small either way
 
 // A computed value that reaches a buffer: the unit of fusion.
@@ -34,7 +37,9 @@ struct Node {
   int stages = 1;
   std::vector<FusedRead> sources;
   std::vector<TensorId> outputs;
-  Bytes scratch_read, scratch_written;
+  Bytes scratch_read, scratch_written, partial_sums;
+  FusedTraits traits;
+  bool mixed = false;
 };
 
 struct Group {
@@ -67,6 +72,7 @@ class Fuser {
     bool known = false;
     std::int32_t node = -1;  // that computes it, when it reaches a buffer
     int level = 0;           // of the library call or node that makes it
+    FusedTraits traits;      // of what is computed inside its readers
     Sources in_backward;     // as sources, for a forward value that backward computes again
     bool again = false;
   };
@@ -168,6 +174,27 @@ class Fuser {
       value.sources = itself(flow_.value[output.index()]);
       value.level = level;
     }
+    if (flow_.where[i] != Flow::outside && std::holds_alternative<GemmAttributes>(op.attributes)) pad(i);
+  }
+
+  // torch/_inductor/fx_passes/pad_mm.py: extents of a large product that no wide load can read are rounded up. An operand that a
+  // pointwise kernel writes is written so at once, another is copied, once for all products that read it.
+  void pad(std::size_t i) {
+    const Op& op = op_at(i);
+    const auto& a = std::get<GemmAttributes>(op.attributes);
+    const std::int64_t unit = is_16bit(graph_.tensors[graph_.input(op, 0)].dtype) ? 8 : 4;
+    auto off = [&](std::int64_t extent) { return extent > 1 && extent % unit != 0; };
+    if (!off(a.m) && !off(a.n) && !off(a.k)) return;
+    const double m = static_cast<double>(a.m), n = static_cast<double>(a.n), k = static_cast<double>(a.k);
+    if (m * n * k / (m * k + n * k + m * n) < kPaddedIntensity) return;
+    plan_.ops[i].padded = true;
+    const bool operand_off[] = {off(a.m) || off(a.k), off(a.k) || off(a.n)};
+    for (std::size_t operand = 0; operand < 2 && operand < op.input_count; ++operand) {
+      const TensorId value = flow_.value[graph_.input(op, operand).index()];
+      const std::int32_t node = values_[value.index()].node;
+      if (!operand_off[operand] || (node >= 0 && nodes_[static_cast<std::size_t>(node)].kind == FusedKind::pointwise)) continue;
+      if (copied_.try_emplace({value, flow_.where[i]}, true).second) plan_.ops[i].copied.push_back(value);
+    }
   }
   // The first level at which a value may be read by another kernel than its own.
   int after(TensorId value, Flow::Where where) const {
@@ -183,10 +210,12 @@ class Fuser {
         Value& value = value_of(output);
         value.known = true;
         value.sources = sources;
+        value.traits = traits_of(i);
       }
       return;
     }
     Node node = new_node(i, FusedKind::pointwise);
+    if (op.output_count == 0) node.elements = elements(graph_.input(op, 0));
     for (TensorId output : graph_.outputs(op)) {
       node.elements = std::max(node.elements, elements(output));
       node.outputs.push_back(output);
@@ -202,7 +231,8 @@ class Fuser {
     bool read = false;
     for (TensorId output : graph_.outputs(op)) {
       const TensorId value = flow_.value[output.index()];
-      if (graph_.tensors[output].role != Role::activation) return true;
+      const Tensor& memory = graph_.tensors[graph_.tensors[output].storage];  // a counter, updated where it stands
+      if (graph_.tensors[output].role != Role::activation || memory.role == Role::buffer || memory.role == Role::parameter) return true;
       if (flow_.where[i] == Flow::forward && saved_[value.index()]) return true;
       int users = 0;
       for (std::int32_t reader : flow_.readers[value.index()]) {
@@ -323,12 +353,30 @@ class Fuser {
     tables_.push_back({static_cast<std::int32_t>(i), table, wide});
   }
 
-  Node new_node(std::size_t i, FusedKind kind) const {
+  Node new_node(std::size_t i, FusedKind kind) {
     Node node;
     node.op = static_cast<std::int32_t>(i);
     node.kind = kind;
     node.where = flow_.where[i];
+    node.traits = traits_of(i);
     return node;
+  }
+
+  // Its own, and those of what is computed inside it.
+  FusedTraits traits_of(std::size_t i) {
+    const Op& op = op_at(i);
+    FusedTraits out;
+    const FrameworkName* known = is_generic(op.kind) ? framework_name(graph_.name(op.label)) : nullptr;
+    out.transcendental = definition(arithmetic_of(graph_, op)).transcendental || (known && known->transcendental);
+    out.random = (op.kind == OpKind::dropout || op.kind == OpKind::random) && op.phase != Phase::backward;
+    out.window = flow_.part[i] == Part::window;
+    for (TensorId input : graph_.inputs(op)) join(out, value_of(input).traits);
+    return out;
+  }
+  static void join(FusedTraits& to, const FusedTraits& more) {
+    to.transcendental = to.transcendental || more.transcendental;
+    to.random = to.random || more.random;
+    to.window = to.window || more.window;
   }
 
   // --- which node goes into which kernel
@@ -364,7 +412,7 @@ class Fuser {
       level = std::max(level, value.node >= 0 ? value.level : value.level + 1);
     }
     std::vector<std::int32_t> joined;
-    auto join = [&](std::int32_t group) {
+    auto join_group = [&](std::int32_t group) {
       group = root(group);
       if (std::find(joined.begin(), joined.end(), group) == joined.end()) joined.push_back(group);
     };
@@ -372,7 +420,7 @@ class Fuser {
     for (const FusedRead& read : node.sources) {
       const Value& value = values_[read.tensor.index()];
       if (value.node < 0 || value.level != level || nodes_[static_cast<std::size_t>(value.node)].where != node.where) continue;
-      join(nodes_[static_cast<std::size_t>(value.node)].group);
+      join_group(nodes_[static_cast<std::size_t>(value.node)].group);
       fits = fits && !node.transposes && node.kind != FusedKind::columns;
     }
     for (std::int32_t group : joined) fits = fits && compatible(node, group_at(group));
@@ -388,7 +436,7 @@ class Fuser {
       const std::int32_t other = root(known->second);
       if (group_at(other).elements != node.elements || !compatible(node, group_at(other))) continue;
       if (!joined.empty() && !together(group_at(other), group_at(joined[0]))) continue;
-      join(other);
+      join_group(other);
     }
     node.level = level;
     if (joined.empty()) {
@@ -447,9 +495,10 @@ class Fuser {
         if (!full(node, read) || known == by_row_source.end()) continue;
         const std::int32_t rows = root(known->second), own = root(node.group);
         if (rows == own || group_at(rows).row_length != node.results || group_at(rows).elements != node.elements) continue;
-        for (TensorId id : node.outputs) node.scratch_written += Bytes{elements(id) * 4 * (count / kMixedBlock)};
-        node.scratch_read = node.scratch_written;
-        node.stages = 2;
+        node.partial_sums = {node.results * 4 * (count / kMixedBlock)};
+        node.scratch_written = node.partial_sums * static_cast<double>(node.outputs.size());
+        node.mixed = true;
+        node.stages = 1;
         group_at(own).merged_into = rows;
         group_at(rows).size += group_at(own).size;
         break;
@@ -494,6 +543,11 @@ class Fuser {
         kernel.transposes = kernel.transposes || node->transposes;
         kernel.scratch_read += node->scratch_read;
         kernel.scratch_written += node->scratch_written;
+        join(kernel.traits, node->traits);
+        if (node->mixed) {
+          kernel.finished_sums += static_cast<int>(node->outputs.size());
+          kernel.partial_sums = node->partial_sums;
+        }
         if (node->kind == FusedKind::scatter && kernel.kind == FusedKind::pointwise) kernel.kind = FusedKind::scatter;
         read_into(kernel.reads, node->sources, root(node->group), node->where);
       }
@@ -584,6 +638,7 @@ class Fuser {
   std::vector<Node> nodes_;
   std::vector<Group> groups_;
   std::vector<Table> tables_;
+  std::map<std::pair<TensorId, Flow::Where>, bool> copied_;
   std::map<std::pair<TensorId, std::pair<int, Flow::Where>>, std::int32_t> by_source_;
   FusionPlan plan_;
   std::int32_t last_forward_ = -1;  // the loss

@@ -20,6 +20,11 @@ enum class FusedKind : std::uint8_t {
   scatter     // adds rows to places of a table, with what comes before it
 };
 
+// What a kernel holds that makes it slower than moving its operands.
+struct FusedTraits {
+  bool transcendental = false, random = false, window = false;
+};
+
 struct FusedRead {
   TensorId tensor;
   Bytes bytes;  // what of it is read: a slice, or the rows an index asks for
@@ -34,6 +39,10 @@ struct FusedKernel {
   Bytes scratch_read, scratch_written;  // partial sums, and places that are added to
   int stages = 1;                     // launches one after the other; all but the first are small
   bool transposes = false;            // writes in another order than it reads
+  FusedTraits traits;
+  // Sums over columns that ride along in a kernel over rows: each is finished by a reduction of the framework's own.
+  int finished_sums = 0;
+  Bytes partial_sums;                 // what each of those reads
 };
 
 struct FusionPlan {
@@ -41,6 +50,8 @@ struct FusionPlan {
     bool compiled = false;               // belongs to one of the two compiled graphs
     bool absorbed = false;               // computed inside fused kernels, or a view: no call of its own
     std::vector<std::int32_t> kernels;   // launched where this operator stands
+    bool padded = false;                 // a product whose extents Inductor rounds up to what the library likes
+    std::vector<TensorId> copied;        // operands that this copies first
   };
   std::vector<PerOp> ops;                // one per operator of the graph
   std::vector<FusedKernel> kernels;

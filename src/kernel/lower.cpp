@@ -58,9 +58,19 @@ class Lowering {
     call_.compiled = planned.compiled;
     for (std::int32_t index : planned.kernels) {
       const FusedKernel& fused = fusion_->kernels[static_cast<std::size_t>(index)];
-      program_.kernels.push_back(lower_fused(fused, graph_));
+      for (const Kernel& kernel : lower_fused(fused, graph_)) program_.kernels.push_back(kernel);
       call_.family = family_of(fused, graph_);
     }
+    if (!planned.padded) return;
+    for (TensorId operand : planned.copied) {
+      program_.kernels.push_back(padding_copy(operand, graph_));
+      call_.workspace += graph_.bytes(operand);
+    }
+    for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k)
+      if (auto* product = std::get_if<GemmShape>(&program_.kernels[k].shape)) {
+        const std::int64_t unit = is_16bit(program_.kernels[k].input) ? 8 : 4;
+        for (std::int64_t* extent : {&product->m, &product->n, &product->k}) *extent = *extent == 1 ? 1 : (*extent + unit - 1) / unit * unit;
+      }
   }
 
   const Tensor& in(const Op& op, std::size_t i) const { return graph_.tensors[graph_.input(op, i)]; }

@@ -18,6 +18,20 @@ DType main_type(const FusedKernel& fused, const Graph& graph) {
   return static_cast<DType>(main);
 }
 
+MemoryPattern pattern_of(const FusedKernel& fused, const Graph& graph) {
+  const bool backward = graph.ops[fused.ops.front()].phase == Phase::backward;
+  if (fused.kind == FusedKind::scatter) return MemoryPattern::broadcast;
+  if (fused.kind == FusedKind::rows) {
+    for (OpId op : fused.ops)
+      if (definition(graph.ops[op].kind).family == Family::softmax) return backward ? MemoryPattern::softmax_backward : MemoryPattern::softmax_forward;
+    return backward ? MemoryPattern::norm_backward : MemoryPattern::norm_forward;
+  }
+  if (fused.traits.window) return backward ? MemoryPattern::pooling_backward : MemoryPattern::pooling_forward;
+  if (fused.traits.random) return MemoryPattern::dropout;
+  if (fused.traits.transcendental) return MemoryPattern::activation;
+  return fused.transposes ? MemoryPattern::copy : MemoryPattern::pointwise;
+}
+
 std::string_view name_for(FusedKind kind, Family family) {
   switch (kind) {
     case FusedKind::rows: return family == Family::normalization ? "fused_normalization" : family == Family::softmax ? "fused_softmax" : "fused_rows";
@@ -41,12 +55,12 @@ Family family_of(const FusedKernel& fused, const Graph& graph) {
   return found == kHeaviest.size() ? Family::pointwise : kHeaviest[found];
 }
 
-Kernel lower_fused(const FusedKernel& fused, const Graph& graph) {
+std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph) {
+  const Op& first = graph.ops[fused.ops.front()];
   Kernel kernel;
   kernel.name = name_for(fused.kind, family_of(fused, graph));
-  kernel.shape = MemoryShape{fused.kind == FusedKind::scatter ? MemoryPattern::broadcast : fused.transposes ? MemoryPattern::copy : MemoryPattern::pointwise,
-                             fused.rows, fused.row_length};
-  kernel.math = graph.ops[fused.ops.front()].math;
+  kernel.shape = MemoryShape{pattern_of(fused, graph), fused.rows, fused.row_length};
+  kernel.math = first.math;
   kernel.input = kernel.output = main_type(fused, graph);
   kernel.flops = {static_cast<double>(fused.rows * fused.row_length) * static_cast<double>(fused.ops.size())};
   kernel.read = fused.scratch_read;
@@ -54,8 +68,27 @@ Kernel lower_fused(const FusedKernel& fused, const Graph& graph) {
   for (const FusedRead& read : fused.reads) kernel.read += read.bytes;
   for (TensorId id : fused.writes) kernel.written += graph.bytes(id);
   kernel.launches = fused.stages;
-  kernel.estimated = true;
-  kernel.fused = true;
+  kernel.estimated = kernel.fused = true;
+  std::vector<Kernel> out{kernel};
+  for (int i = 0; i < fused.finished_sums; ++i) {
+    Kernel sum;
+    sum.name = "sum";
+    sum.shape = MemoryShape{MemoryPattern::bias_gradient, fused.row_length, std::max<std::int64_t>(1, fused.partial_sums.value / 4 / fused.row_length)};
+    sum.flops = {static_cast<double>(fused.partial_sums.value) / 4};
+    sum.read = fused.partial_sums;
+    sum.written = {fused.row_length * 4};
+    out.push_back(sum);
+  }
+  return out;
+}
+
+Kernel padding_copy(TensorId operand, const Graph& graph) {
+  Kernel kernel;
+  kernel.name = "fused_padding";
+  kernel.shape = MemoryShape{MemoryPattern::copy, 1, graph.tensors[operand].shape.elements()};
+  kernel.math = kernel.input = kernel.output = graph.tensors[operand].dtype;
+  kernel.read = kernel.written = graph.bytes(operand);
+  kernel.estimated = kernel.fused = true;
   return kernel;
 }
 

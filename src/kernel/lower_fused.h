@@ -1,6 +1,6 @@
-// Fused groups to kernels. What Inductor generates is one streaming program whatever the group holds, so its cost is that of
-// a contiguous pointwise kernel over the bytes that enter and leave; nothing of it has been measured by itself, and each
-// kernel says so (`estimated`). Internal to the kernel stage.
+// Fused groups to kernels. What Inductor generates is one program over the bytes that enter and leave; it takes the pattern of
+// the slowest thing in it as PyTorch's own kernels have it (a norm, a softmax, an exponential, random numbers, else a plain
+// pointwise kernel). Those coefficients were fitted to other kernels than these, and each says so (`estimated`). Internal to the kernel stage.
 #pragma once
 
 #include "kernel/fuse.h"
@@ -8,7 +8,9 @@
 
 namespace precog {
 
-Kernel lower_fused(const FusedKernel& fused, const Graph& graph);
+std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph);
+// A product's operand, copied to rounded-up extents.
+Kernel padding_copy(TensorId operand, const Graph& graph);
 // What reports count the group as: the family of its heaviest operator.
 Family family_of(const FusedKernel& fused, const Graph& graph);
 
