@@ -87,7 +87,7 @@ class Fuser {
     for (const FusedRead& read : more) {
       const Bytes bytes = read.bytes * share, whole = graph_.bytes(read.tensor);
       auto known = std::find_if(to.begin(), to.end(), [&](const FusedRead& r) { return r.tensor == read.tensor; });
-      if (known == to.end()) to.push_back({read.tensor, bytes});
+      if (known == to.end()) to.push_back({read.tensor, bytes, read.remade});
       else if (bytes < whole && known->bytes < whole) known->bytes = std::min(whole, known->bytes + bytes);  // another slice
       else known->bytes = std::max(known->bytes, bytes);
     }
@@ -114,9 +114,35 @@ class Fuser {
       const auto maker = static_cast<std::size_t>(flow_.maker[value.index()]);
       Sources made;
       for (TensorId input : graph_.inputs(op_at(maker))) add(made, sources_of(input, Flow::backward));
+      // Several readers of what takes many reads: made again once, in a kernel of its own.
+      int readers = 0;
+      for (std::int32_t reader : flow_.readers[value.index()])
+        if (flow_.where[static_cast<std::size_t>(reader)] == Flow::backward)
+          readers += flow_.part[static_cast<std::size_t>(reader)] == Part::batch_norm_backward ? 2 : 1;
+      if (readers > 0 && feeds_batch_norm(value)) ++readers;
+      if (readers > 1 && made.size() > kCheapReads) {
+        Node node = new_node(maker, FusedKind::pointwise);
+        node.where = Flow::backward;
+        node.elements = elements(value);
+        node.sources = std::move(made);
+        node.scratch_written = graph_.bytes(value);
+        place(std::move(node));
+        made = {{value, graph_.bytes(value), true}};
+      }
       values_[value.index()].in_backward = std::move(made);
     }
     return values_[value.index()].in_backward;
+  }
+  // Read by a pointwise operator whose result goes into batch norm's sums and again into its last kernel.
+  bool feeds_batch_norm(TensorId value) const {
+    for (std::int32_t reader : flow_.readers[value.index()]) {
+      const auto r = static_cast<std::size_t>(reader);
+      if (flow_.where[r] != Flow::backward || flow_.part[r] != Part::pointwise) continue;
+      for (TensorId output : graph_.outputs(op_at(r)))
+        for (std::int32_t next : flow_.readers[flow_.value[output.index()].index()])
+          if (flow_.part[static_cast<std::size_t>(next)] == Part::batch_norm_backward) return true;
+    }
+    return false;
   }
   Sources operands(const Op& op, Flow::Where where) {
     Sources out;
@@ -369,7 +395,10 @@ class Fuser {
     const FrameworkName* known = is_generic(op.kind) ? framework_name(graph_.name(op.label)) : nullptr;
     out.transcendental = definition(arithmetic_of(graph_, op)).transcendental || (known && known->transcendental);
     out.random = (op.kind == OpKind::dropout || op.kind == OpKind::random) && op.phase != Phase::backward;
-    out.window = flow_.part[i] == Part::window;
+    if (flow_.part[i] == Part::window) {  // windows that do not overlap are read like anything else
+      const auto* pool = std::get_if<PoolAttributes>(&op.attributes);
+      out.window = !pool || pool->kernel > pool->stride;
+    }
     for (TensorId input : graph_.inputs(op)) join(out, value_of(input).traits);
     return out;
   }
@@ -551,7 +580,8 @@ class Fuser {
         if (node->kind == FusedKind::scatter && kernel.kind == FusedKind::pointwise) kernel.kind = FusedKind::scatter;
         read_into(kernel.reads, node->sources, root(node->group), node->where);
       }
-      for (const FusedRead& read : kernel.reads) wanted[read.tensor.index()] = 1;
+      for (const FusedRead& read : kernel.reads)
+        if (!read.remade) wanted[read.tensor.index()] = 1;
       plan_.kernels.push_back(std::move(kernel));
     }
     for (std::size_t k = 0; k < members.size(); ++k) {
@@ -617,7 +647,8 @@ class Fuser {
         for (TensorId id : graph_.outputs(op)) touch(id, i);
       }
       for (std::int32_t k : plan_.ops[i].kernels) {
-        for (const FusedRead& read : plan_.kernels[static_cast<std::size_t>(k)].reads) touch(read.tensor, i);
+        for (const FusedRead& read : plan_.kernels[static_cast<std::size_t>(k)].reads)
+          if (!read.remade) touch(read.tensor, i);
         for (TensorId id : plan_.kernels[static_cast<std::size_t>(k)].writes) touch(id, i);
       }
       if (flow_.part[i] == Part::scatter) touch(graph_.output(op), i);
@@ -670,7 +701,8 @@ std::string verify(const FusionPlan& plan, const Graph& graph) {
     for (TensorId id : plan.kernels[k].writes)
       if (flow.part[static_cast<std::size_t>(flow.maker[id.index()])] != Part::scatter && !write(id, k))
         return fmt::format("{} is written twice", to_text(graph, id));
-    for (const FusedRead& read : plan.kernels[k].reads) reads[k].push_back(read.tensor);
+    for (const FusedRead& read : plan.kernels[k].reads)
+      if (!read.remade) reads[k].push_back(read.tensor);
   }
   // Depth first over who must run before whom: 1 is under way, 2 is done.
   std::vector<char> state(reads.size(), 0);
@@ -712,6 +744,11 @@ int column_stages(std::int64_t results, std::int64_t length, int sms) {
     split = std::clamp<std::int64_t>((length + kReadsPerThread * blocks - 1) / (kReadsPerThread * blocks), kLeastPerThread, 512);
   }
   return (length + kReadsPerThread * split - 1) / (kReadsPerThread * split) > 1 ? 2 : 1;
+}
+
+void compact_indices(Graph& step_graph) {
+  for (const Op& op : step_graph.ops)
+    if (op.kind == OpKind::max_pool2d && op.output_count > 1) step_graph.tensors[step_graph.output(op, 1)].dtype = DType::int8;
 }
 
 // decide_layout_opt in torch/_inductor/graph.py.

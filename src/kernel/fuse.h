@@ -28,6 +28,7 @@ struct FusedTraits {
 struct FusedRead {
   TensorId tensor;
   Bytes bytes;  // what of it is read: a slice, or the rows an index asks for
+  bool remade = false;  // not as forward made it, but as a kernel of backward made it again
 };
 
 struct FusedKernel {
@@ -63,6 +64,8 @@ struct FusionPlan {
 FusionPlan plan_fusion(const Graph& step_graph, int sms);
 // Into how many kernels Inductor splits a sum of `length` values for each of `results` columns.
 int column_stages(std::int64_t results, std::int64_t length, int sms);
+// Where pooling found its maxima is kept as a place in the window, one byte each (prims._low_memory_max_pool_with_offsets).
+void compact_indices(Graph& step_graph);
 // Images become channels-last when Inductor judges that its convolutions gain by it.
 MemoryFormat compiled_memory_format(const Graph& step_graph, MemoryFormat asked);
 

@@ -42,6 +42,7 @@ class Lowering {
       call_.phase = op.phase;
       call_.family = definition(op.kind).family;
       call_.first_kernel = static_cast<std::uint32_t>(program_.kernels.size());
+      call_.compiled = fusion_ && fusion_->ops[i].compiled;
       if (!fusion_ || !fusion_->ops[i].compiled || !fusion_->ops[i].absorbed) lower(op);
       if (fusion_) put_fused(fusion_->ops[i]);
       call_.kernel_count = static_cast<std::uint32_t>(program_.kernels.size()) - call_.first_kernel;
@@ -55,7 +56,6 @@ class Lowering {
 
  private:
   void put_fused(const FusionPlan::PerOp& planned) {
-    call_.compiled = planned.compiled;
     for (std::int32_t index : planned.kernels) {
       const FusedKernel& fused = fusion_->kernels[static_cast<std::size_t>(index)];
       for (const Kernel& kernel : lower_fused(fused, graph_)) program_.kernels.push_back(kernel);
@@ -361,7 +361,8 @@ class Lowering {
     put("conv2d", op, conv_shape(ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
         {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)});
     if (layout) transpose_of(op, "nhwc_to_nchw", out_bytes(op));
-    if (op.input_count > 2) memory("conv_bias", op, MemoryPattern::broadcast, out_bytes(op), out_bytes(op));
+    // Compiled, the bias is added by whoever reads the result.
+    if (op.input_count > 2 && !call_.compiled) memory("conv_bias", op, MemoryPattern::broadcast, out_bytes(op), out_bytes(op));
   }
 
   // inputs: gradient, x, weight; outputs: those of {x, weight, bias} that need one.
@@ -385,8 +386,12 @@ class Lowering {
             {work.flops, in_bytes(op, 0) + in_bytes(op, 2), work.written});
         if (layout) transpose_of(op, "nhwc_to_nchw", out_bytes(op, i));
       } else {
-        memory("conv_bias_gradient", op, MemoryPattern::bias_gradient, in_bytes(op, 0), out_bytes(op, i), result.elements(),
-               y.elements() / std::max<std::int64_t>(1, result.elements()));
+        const std::int64_t length = y.elements() / std::max<std::int64_t>(1, result.elements());
+        Kernel& sum = memory("conv_bias_gradient", op, call_.compiled ? MemoryPattern::pointwise : MemoryPattern::bias_gradient, in_bytes(op, 0),
+                             out_bytes(op, i), result.elements(), length);
+        if (!call_.compiled) continue;
+        sum.launches = column_stages(result.elements(), length, gpu_.sms);
+        sum.fused = sum.estimated = true;
       }
     }
   }

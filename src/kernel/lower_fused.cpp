@@ -26,6 +26,7 @@ MemoryPattern pattern_of(const FusedKernel& fused, const Graph& graph) {
       if (definition(graph.ops[op].kind).family == Family::softmax) return backward ? MemoryPattern::softmax_backward : MemoryPattern::softmax_forward;
     return backward ? MemoryPattern::norm_backward : MemoryPattern::norm_forward;
   }
+  if (fused.kind == FusedKind::columns && graph.ops[fused.ops.front()].kind == OpKind::batch_norm) return MemoryPattern::norm_forward;
   if (fused.traits.window) return backward ? MemoryPattern::pooling_backward : MemoryPattern::pooling_forward;
   if (fused.traits.random) return MemoryPattern::dropout;
   if (fused.traits.transcendental) return MemoryPattern::activation;

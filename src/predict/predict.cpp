@@ -109,6 +109,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   FusionPlan fusion;
   out.program = stages.run("kernel", [&] {
     if (request.mode == Mode::eager) return make_kernels(step.graph, *request.gpu, request.memory_format);
+    compact_indices(step.graph);
     fusion = plan_fusion(step.graph, request.gpu->sms);
     KernelProgram compiled = make_kernels(step.graph, *request.gpu, compiled_memory_format(step.graph, request.memory_format), &fusion);
     compiled.cuda_graphs = request.mode == Mode::compile_cudagraphs;
