@@ -58,7 +58,8 @@ def read_pairs(path):
             for fast in FAST:
                 if slow in precisions and fast in precisions:
                     pairs.append(dict(zip(COLUMNS, key), slow=slow, fast=fast, pair=f"{slow} to {fast}",
-                                      measured=statistics.median(precisions[fast]) / statistics.median(precisions[slow])))
+                                      rates=[statistics.median(precisions[which]) for which in (slow, fast)]))
+                    pairs[-1]["measured"] = pairs[-1]["rates"][1] / pairs[-1]["rates"][0]
     return pairs
 
 

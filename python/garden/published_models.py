@@ -11,6 +11,8 @@ from typing import Any, Callable
 
 from torch import Tensor, nn
 
+from .images import classify, images
+from . import published_detection as detection
 from . import published_language as language
 from . import published_medical as medical
 
@@ -24,10 +26,28 @@ class Published:
     seq: int | None = None
 
 
+def _torchvision(name: str) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        import torchvision
+        return getattr(torchvision.models, name)(weights=None).train()
+    return build
+
+
+# The classifiers of ryujaehun/pytorch-gpu-benchmark that the zoo has not.
+TORCHVISION = ("densenet121", "densenet161", "densenet169", "densenet201", "mnasnet0_5", "mnasnet0_75", "mnasnet1_0", "mnasnet1_3",
+               "resnext50_32x4d", "resnext101_32x8d", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "shufflenet_v2_x1_5",
+               "shufflenet_v2_x2_0", "squeezenet1_0", "squeezenet1_1", "vgg11", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16_bn", "vgg19",
+               "vgg19_bn", "wide_resnet50_2", "wide_resnet101_2")
+
 MODELS = {
     "nnunet-2d": Published(medical.nnunet_2d, medical.pictures(192, 160), medical.dice_and_entropy, 4),
     "nnunet-3d": Published(medical.nnunet_3d, medical.pictures(128, 128, 128), medical.dice_and_entropy, 2),
     "transformer-xl-base": Published(language.transformer_xl_base, language.segments, language.next_word, 4, 192),
     "transformer-xl-large": Published(language.transformer_xl_large, language.segments, language.next_word, 4, 384),
     "transformer-xl-large-256": Published(language.transformer_xl_large, language.segments, language.next_word, 4, 256),
+    "maskrcnn-r50-fpn": Published(detection.mask_rcnn, detection.scenes(800, 1216, masks=True), detection.losses, 2),
+    "fasterrcnn-r50-fpn": Published(detection.faster_rcnn, detection.scenes(800, 1216), detection.losses, 2),
+    "retinanet-r50-fpn": Published(detection.retinanet, detection.scenes(800, 1216), detection.losses, 2),
+    "retinanet-r50-fpn-320": Published(detection.retinanet_320, detection.scenes(320, 320), detection.losses, 2),
+    **{name: Published(_torchvision(name), images(224), classify, 12) for name in TORCHVISION},
 }
