@@ -3,7 +3,8 @@
 The memory of the previous segment is an input here, as long as the segment itself. The adaptive softmax (Grave et al. 2017)
 computes each tail for the tokens that fall into it, a number that depends on the text; here each sequence has a fixed share of
 them: an estimate from the word counts of WikiText-103 (about 3% of the tokens beyond rank 20,000 and below 40,000, as many
-beyond that, half a per cent beyond 200,000).
+beyond that, half a per cent beyond 200,000). With `narrower` each rarer cluster has embeddings that many times narrower, and a
+projection.
 """
 from __future__ import annotations
 
@@ -42,10 +43,10 @@ class RelativeAttention(nn.Module):
         q = q[-rows:].view(rows, batch, self.heads, self.size)
         k, v = (t.view(columns, batch, self.heads, self.size) for t in (k, v))
         r = self.places(places).view(columns, self.heads, self.size)
+        q = q * self.size ** -0.5  # the benchmark scales the sum of both products, in one fused kernel with the addition
         content = torch.einsum("ibnd,jbnd->bnij", q + by_content, k)
         position = self.shift(torch.einsum("ibnd,jnd->bnij", q + by_place, r))
-        scores = (content + position) * self.size ** -0.5
-        shares = self.dropatt(F.softmax(scores.masked_fill(later, float("-inf")), dim=3))
+        shares = self.dropatt(F.softmax((content + position).masked_fill_(later, float("-inf")), dim=3))
         mixed = torch.einsum("bnij,jbnd->ibnd", shares, v).contiguous().view(rows, batch, -1)
         return self.norm(x + self.dropout(self.out(mixed)))
 
@@ -63,22 +64,72 @@ class Layer(nn.Module):
         return self.norm(x + self.mlp(x))
 
 
+class AdaptiveWords(nn.Module):
+    """Embeddings by frequency, tied to the output: the head scores the frequent words and the tails, each tail its own words."""
+
+    def __init__(self, width: int, narrower: int) -> None:
+        super().__init__()
+        sizes = [width // narrower ** index for index in range(len(CUTS) - 1)]
+        rows = [high - low for low, high in zip(CUTS, CUTS[1:])]
+        self.tables = nn.ModuleList([nn.Embedding(CUTS[-1], width)] if narrower == 1 else [nn.Embedding(*pair) for pair in zip(rows, sizes)])
+        self.projections = nn.ModuleList([] if narrower == 1 else [nn.Linear(size, width, bias=False) for size in sizes])
+        self.clusters = nn.Linear(width, len(TAILS))
+        self.bias = nn.Parameter(torch.zeros(CUTS[-1]))
+
+    def share(self, length: int, index: int) -> int:
+        return length // TAILS[index - 1] if index else length
+
+    def embed(self, ids: Tensor) -> Tensor:
+        if len(self.tables) == 1:
+            return self.tables[0](ids)
+        parts = [project(table(ids[:self.share(len(ids), index)] % table.num_embeddings))
+                 for index, (table, project) in enumerate(zip(self.tables, self.projections))]
+        whole = torch.zeros_like(parts[0])
+        for part in parts:
+            whole[:len(part)] = part
+        return whole
+
+    def loss(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """Each cluster picks its rows of the head's scores, as the benchmark does: copies that cost as much as the softmax."""
+        length, batch = target.shape
+        hidden, target = hidden.flatten(0, 1), target.flatten()
+        places = torch.arange(length * batch, device=target.device)
+        weight, bias = (self.tables[0].weight[:CUTS[1]] if len(self.tables) == 1 else self.tables[0].weight), self.bias[:CUTS[1]]
+        head = F.log_softmax(self.scores(hidden, 0, torch.cat([weight, self.clusters.weight]), torch.cat([bias, self.clusters.bias])), dim=1)
+        counts = [self.share(length, index) * batch for index in range(len(CUTS) - 1)]
+        counts[0] -= sum(counts[1:])
+        losses, start = [], 0
+        for index, (low, high) in enumerate(zip(CUTS, CUTS[1:])):
+            mine = places[start:start + counts[index]]
+            right = target.index_select(0, mine)[:, None] % (high - low)
+            of_head = head.index_select(0, mine)
+            if index == 0:
+                likely = of_head.gather(1, right).squeeze(1)
+            else:
+                weight = self.tables[0].weight[low:high] if len(self.tables) == 1 else self.tables[index].weight
+                tail = F.log_softmax(self.scores(hidden.index_select(0, mine), index, weight, self.bias[low:high]), dim=1)
+                likely = of_head[:, -index] + tail.gather(1, right).squeeze(1)
+            losses.append(-likely)
+            start += counts[index]
+        return torch.cat(losses).float().mean()
+
+    def scores(self, x: Tensor, index: int, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(F.linear(x, self.projections[index].weight.t()) if self.projections else x, weight, bias)
+
+
 class TransformerXL(nn.Module):
-    def __init__(self, depth: int, width: int, heads: int, inner: int, dropout: float, dropatt: float) -> None:
+    def __init__(self, depth: int, width: int, heads: int, inner: int, dropout: float, dropatt: float, narrower: int = 1) -> None:
         super().__init__()
         self.depth, self.width = depth, width
-        self.words = CUTS[-1]
-        self.token = nn.Embedding(self.words, width)
+        self.words = AdaptiveWords(width, narrower)
         self.layers = nn.ModuleList(Layer(width, heads, inner, dropout, dropatt) for _ in range(depth))
         self.by_content, self.by_place = nn.Parameter(torch.zeros(heads, 64)), nn.Parameter(torch.zeros(heads, 64))
-        self.clusters = nn.Linear(width, len(TAILS))
-        self.bias = nn.Parameter(torch.zeros(self.words))
         self.dropout = nn.Dropout(dropout)
         self.register_buffer("frequencies", 1 / 10000 ** (torch.arange(0.0, width, 2.0) / width))
 
     def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
         rows, columns = ids.shape[0], ids.shape[0] + memory.shape[1]
-        x = self.dropout(self.token(ids) * self.width ** 0.5)
+        x = self.dropout(self.words.embed(ids) * self.width ** 0.5)
         angles = torch.outer(torch.arange(columns - 1, -1, -1, device=ids.device, dtype=self.frequencies.dtype), self.frequencies)
         places = self.dropout(torch.cat([angles.sin(), angles.cos()], dim=-1))
         later = torch.ones(rows, columns, device=ids.device, dtype=torch.bool).triu(1 + columns - rows)
@@ -86,34 +137,26 @@ class TransformerXL(nn.Module):
             x = layer(x, memory[index], places, self.by_content, self.by_place, later)
         return self.dropout(x)
 
-    def loss(self, hidden: Tensor, target: Tensor) -> Tensor:
-        """Tied weights; the head scores the frequent words and the three tails, each tail its words for its tokens."""
-        weight = torch.cat([self.token.weight[:CUTS[1]], self.clusters.weight])
-        bias = torch.cat([self.bias[:CUTS[1]], self.clusters.bias])
-        head = F.log_softmax(F.linear(hidden.flatten(0, 1), weight, bias), dim=1)
-        total = -head.gather(1, (target % CUTS[1]).flatten()[:, None]).squeeze(1)
-        losses = [total.float().mean()]
-        for low, high, share in zip(CUTS[1:], CUTS[2:], TAILS):
-            rows = hidden.shape[0] // share
-            tail = F.log_softmax(F.linear(hidden[:rows].flatten(0, 1), self.token.weight[low:high], self.bias[low:high]), dim=1)
-            losses.append(-tail.gather(1, (target[:rows] % (high - low)).flatten()[:, None]).float().mean())
-        return torch.stack(losses).sum()
-
 
 def segments(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     length = seq or 192
-    return {"ids": torch.randint(0, model.words, (length, batch), device=device),
-            "target": torch.randint(0, model.words, (length, batch), device=device),
+    return {"ids": torch.randint(0, CUTS[-1], (length, batch), device=device),
+            "target": torch.randint(0, CUTS[-1], (length, batch), device=device),
             "memory": torch.randn(model.depth, length, batch, model.width, device=device, dtype=dtype)}
 
 
 def next_word(model: nn.Module, data: dict[str, Any]) -> Tensor:
-    return model.loss(model(data["ids"], data["memory"]), data["target"])
+    return model.words.loss(model(data["ids"], data["memory"]), data["target"])
 
 
 def transformer_xl_base() -> nn.Module:
     return TransformerXL(16, 512, 8, 2048, 0.1, 0.0).train()
 
 
-def transformer_xl_large() -> nn.Module:
-    return TransformerXL(18, 1024, 16, 4096, 0.2, 0.2).train()
+def transformer_xl_large(narrower: int = 4) -> nn.Module:
+    return TransformerXL(18, 1024, 16, 4096, 0.2, 0.2, narrower).train()
+
+
+def transformer_xl_large_wide() -> nn.Module:
+    """As lambdal ran it: all words as wide as the model."""
+    return transformer_xl_large(1)

@@ -44,7 +44,7 @@ MODELS = {
     "nnunet-3d": Published(medical.nnunet_3d, medical.pictures(128, 128, 128), medical.dice_and_entropy, 2),
     "transformer-xl-base": Published(language.transformer_xl_base, language.segments, language.next_word, 4, 192),
     "transformer-xl-large": Published(language.transformer_xl_large, language.segments, language.next_word, 4, 384),
-    "transformer-xl-large-256": Published(language.transformer_xl_large, language.segments, language.next_word, 4, 256),
+    "transformer-xl-large-256": Published(language.transformer_xl_large_wide, language.segments, language.next_word, 4, 256),
     "maskrcnn-r50-fpn": Published(detection.mask_rcnn, detection.scenes(800, 1216, masks=True), detection.losses, 2),
     "fasterrcnn-r50-fpn": Published(detection.faster_rcnn, detection.scenes(800, 1216), detection.losses, 2),
     "retinanet-r50-fpn": Published(detection.retinanet, detection.scenes(800, 1216), detection.losses, 2),
