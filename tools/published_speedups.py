@@ -95,9 +95,9 @@ def requests_of(pair, mapping, recipes):
         model = rule["model"]
         if isinstance(model, dict):
             model = {"graph": str(ROOT / model["graph"])}
-        request = {"schema": 1, "model": model, "batch": int(float(pair["batch"])), "precision": recipe, "optimizer": rule["optimizer"]}
+        request = {"schema": 1, "model": model, "batch": rule.get("batch", int(float(pair["batch"]))), "precision": recipe, "optimizer": rule["optimizer"]}
         cards = int(pair["gpus"])
-        request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": max(cards, 8)} if cards > 8 else {"gpu": gpu, "gpus": cards}
+        request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
         for field in ("seq", "optimizer_impl", "memory_format", "attention"):
             value = rule.get(field)
             value = value.get(precision) if isinstance(value, dict) else value

@@ -15,6 +15,8 @@ from .images import classify, images
 from . import published_detection as detection
 from . import published_language as language
 from . import published_medical as medical
+from . import published_recommendation as recommendation
+from . import published_speech as speech
 
 
 @dataclass(frozen=True)
@@ -49,5 +51,10 @@ MODELS = {
     "fasterrcnn-r50-fpn": Published(detection.faster_rcnn, detection.scenes(800, 1216), detection.losses, 2),
     "retinanet-r50-fpn": Published(detection.retinanet, detection.scenes(800, 1216), detection.losses, 2),
     "retinanet-r50-fpn-320": Published(detection.retinanet_320, detection.scenes(320, 320), detection.losses, 2),
+    "dlrm-criteo": Published(lambda: recommendation.Dlrm().train(), recommendation.clicks, recommendation.click_loss, 2048),
+    "vae-cf": Published(lambda: recommendation.VaeCf().train(), recommendation.histories, recommendation.likelihood, 512),
+    "ncf": Published(lambda: recommendation.Ncf().train(), recommendation.visits, recommendation.visit_loss, 4096),
+    "tacotron2": Published(speech.tacotron2, speech.clips, speech.spectrum_loss, 8, 96),
+    "fastspeech": Published(speech.fast_speech, speech.sentences, speech.frame_loss, 8),
     **{name: Published(_torchvision(name), images(224), classify, 12) for name in TORCHVISION},
 }
