@@ -3,7 +3,8 @@
 
   PRECOG_REFERENCE_DATA=DIR tools/published_speedups.py [--write] [--list] [--json FILE]
 
-DIR holds published/published_dl.csv.gz. --write puts the tables into docs/published_speedups.md, --list prints every pair.
+DIR holds published/published_dl.csv.gz. --write puts the tables into docs/published_speedups.md (between its two marks), --list
+prints every pair.
 PRECOG names the program (build/release/precog by default). tools/published_models.json says which model, GPU and settings a row
 means; what it leaves out, or the program refuses, is listed with the reason.
 
@@ -206,6 +207,7 @@ def figures(pairs):
             "spearman": spearman([pair["predicted"] for pair in done], [pair["measured"] for pair in done])}
 
 
+BEGIN, END = "<!-- tables: tools/published_speedups.py --write -->", "<!-- end of tables -->"
 HEAD = ["| | pairs | median error | 90th percentile | bias | constant: median | 90th percentile | Spearman |", "|---|---|---|---|---|---|---|---|"]
 
 
@@ -234,7 +236,11 @@ def tables(pairs):
         total = figures(group)
         if not total:
             continue
-        lines += [f"## {title}", ""] + HEAD + [line("all", total), ""]
+        lines += [f"## {title}", ""] + HEAD + [line("all", total)]
+        own = figures([pair for pair in group if pair["framework"].startswith("PyTorch")])
+        if own and own["pairs"] < total["pairs"]:
+            lines += [line("of these, PyTorch", own)]
+        lines += [""]
         for name, by in (("precision pair", lambda p: p["pair"]), ("GPU", lambda p: p["card"]), ("model family", lambda p: p["family"]),
                          ("framework", lambda p: p["framework"]), ("source", lambda p: p["source"])):
             lines += [f"By {name}:", ""] + table(group, by) + [""]
@@ -259,7 +265,12 @@ def main():
         for p in sorted(pairs, key=lambda p: (p["family"], p["card"], p["framework"], p["version"], p["batch"], int(p["gpus"]))):
             said = f"{p['predicted']:.2f} ({100 * p['error']:+.0f}%) {p['slow_s'] * 1e3:.1f} -> {p['fast_s'] * 1e3:.1f} ms" if "predicted" in p else p["reason"]
             print(f"{p['family']:18} {p['model'][:14]:14} {p['variant'][:8]:8} {p['framework'][:12]:12} {p['version'][-14:]:14} {p['card']:16} x{p['gpus']:2} b{p['batch']:6} {p['pair']:17} {p['measured']:.2f}  {said}")
-    print("\n".join(tables(pairs)))
+    made = "\n".join(tables(pairs))
+    if arguments.write:
+        before, rest = PAGE.read_text().split(BEGIN)
+        PAGE.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{rest.split(END)[1]}")
+    else:
+        print(made)
 
 
 if __name__ == "__main__":
