@@ -9,7 +9,8 @@ PRECOG names the program (build/release/precog by default). tools/published_mode
 means; what it leaves out, or the program refuses, is listed with the reason.
 
 Rows marked SUSPECT or CHECK by whoever collected them are not read. Rows that agree in everything but the precision are one
-configuration; repeated rows of a configuration count once, by their median; two precisions of a configuration are a pair.
+configuration; repeated rows of a configuration count once, by their median; two precisions of a configuration are a pair; the
+same two figures in several editions of a README are one pair.
 """
 import argparse
 import collections
@@ -18,6 +19,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -40,6 +42,12 @@ def published_file():
     return path if folder and path.is_file() else None
 
 
+def edition(row):
+    """Which version of its README a row is from: software changed with it, though the row may not say how."""
+    found = re.search(r"README@HEAD|superseded README version, commit \w+", row["notes"])
+    return found.group().removeprefix("superseded README version, commit ") if found else ""
+
+
 def plain(text):
     """12.0 and 12 are one number, in the file and in the rules."""
     return text[:-2] if text.endswith(".0") and text[:-2].isdigit() else text
@@ -51,17 +59,26 @@ def read_pairs(path):
         for row in csv.DictReader(file):
             if "SUSPECT" in row["notes"] or "CHECK" in row["notes"] or plain(row["num_nodes"]) not in ("", "1") or not row["throughput"]:
                 continue
-            key = tuple(plain(row[column]) for column in COLUMNS.values())
+            key = (*(plain(row[column]) for column in COLUMNS.values()), edition(row))
             configurations[key][row["precision"]].append(float(row["throughput"]))
     pairs = []
     for key, precisions in configurations.items():
         for slow in SLOW:
             for fast in FAST:
                 if slow in precisions and fast in precisions:
-                    pairs.append(dict(zip(COLUMNS, key), slow=slow, fast=fast, pair=f"{slow} to {fast}",
+                    pairs.append(dict(zip((*COLUMNS, "edition"), key), slow=slow, fast=fast, pair=f"{slow} to {fast}",
                                       rates=[statistics.median(precisions[which]) for which in (slow, fast)]))
                     pairs[-1]["measured"] = pairs[-1]["rates"][1] / pairs[-1]["rates"][0]
-    return pairs
+    return without_repeats(pairs)
+
+
+def without_repeats(pairs):
+    """One measurement stands in several editions of a README, at times with its GPU or software named anew: the last counts."""
+    kept = {}
+    for pair in sorted(pairs, key=lambda pair: (pair["edition"] == "README@HEAD", pair["version"], pair["mem"])):
+        told_anew = ("edition", "version", "mem", "measured", "rates")
+        kept[(*(value for field, value in pair.items() if field not in told_anew), *pair["rates"])] = pair
+    return list(kept.values())
 
 
 def matches(rule, pair):
@@ -93,7 +110,7 @@ def requests_of(pair, mapping, recipes):
     for precision in (pair["slow"], pair["fast"]):
         name = rule.get("precision", {}).get(precision, precision)
         recipe = name if name in recipes else mapping["precisions"][name]["inline"]
-        model = rule["model"]
+        model = rule.get("model_" + precision, rule["model"])
         if isinstance(model, dict):
             model = {"graph": str(ROOT / model["graph"])}
         request = {"schema": 1, "model": model, "batch": rule.get("batch", int(float(pair["batch"]))), "precision": recipe, "optimizer": rule["optimizer"]}

@@ -14,30 +14,35 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two convolutions, each with instance norm and leaky ReLU; the first may halve the picture."""
+    """Two convolutions, each with instance norm and leaky ReLU; the first may halve the picture.
 
-    def __init__(self, dims: int, inputs: int, outputs: int, stride: int = 1) -> None:
+    The ReLU is in place on what instance norm returns, a view: autograd copies slices for that. A norm fused into one kernel
+    returns no view; so does an ordinary ReLU after it.
+    """
+
+    def __init__(self, dims: int, inputs: int, outputs: int, stride: int = 1, fused: bool = False) -> None:
         super().__init__()
+        self.in_place = not fused
         conv, norm = (nn.Conv2d, nn.InstanceNorm2d) if dims == 2 else (nn.Conv3d, nn.InstanceNorm3d)
         self.conv1 = conv(inputs, outputs, 3, stride, 1, bias=False)
         self.conv2 = conv(outputs, outputs, 3, 1, 1, bias=False)
         self.norm1, self.norm2 = norm(outputs, affine=True), norm(outputs, affine=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.leaky_relu(self.norm1(self.conv1(x)), 0.01, inplace=True)
-        return F.leaky_relu(self.norm2(self.conv2(x)), 0.01, inplace=True)
+        x = F.leaky_relu(self.norm1(self.conv1(x)), 0.01, inplace=self.in_place)
+        return F.leaky_relu(self.norm2(self.conv2(x)), 0.01, inplace=self.in_place)
 
 
 class UNet(nn.Module):
-    def __init__(self, dims: int, widths: tuple[int, ...], inputs: int = 4, classes: int = 4) -> None:
+    def __init__(self, dims: int, widths: tuple[int, ...], inputs: int = 4, classes: int = 4, fused: bool = False) -> None:
         super().__init__()
         conv, up = (nn.Conv2d, nn.ConvTranspose2d) if dims == 2 else (nn.Conv3d, nn.ConvTranspose3d)
         self.dims, self.inputs, self.classes = dims, inputs, classes
         before = (inputs,) + widths[:-1]
-        self.down = nn.ModuleList(Block(dims, a, b, 1 if level == 0 else 2) for level, (a, b) in enumerate(zip(before, widths)))
+        self.down = nn.ModuleList(Block(dims, a, b, 1 if level == 0 else 2, fused) for level, (a, b) in enumerate(zip(before, widths)))
         pairs = list(zip(widths[:0:-1], widths[-2::-1]))
         self.up = nn.ModuleList(up(a, b, 2, 2, bias=True) for a, b in pairs)
-        self.merge = nn.ModuleList(Block(dims, 2 * b, b) for _, b in pairs)
+        self.merge = nn.ModuleList(Block(dims, 2 * b, b, 1, fused) for _, b in pairs)
         self.output = conv(widths[0], classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,3 +79,10 @@ def nnunet_2d() -> nn.Module:
 def nnunet_3d() -> nn.Module:
     return UNet(3, (32, 64, 128, 256, 320, 320)).train()
 
+
+def nnunet_3d_fused() -> nn.Module:
+    return UNet(3, (32, 64, 128, 256, 320, 320), fused=True).train()
+
+
+def nnunet_2d_fused() -> nn.Module:
+    return UNet(2, (32, 64, 128, 256, 512, 512), fused=True).train()
