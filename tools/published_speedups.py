@@ -209,6 +209,13 @@ def evaluate():
         constant = best_constant([pair["measured"] for pair in members])
         for pair in members:
             pair["constant"] = constant
+    for name, members in groups.items():
+        for family in {pair["family"] for pair in members}:
+            alike = [pair for pair in members if pair["family"] != family]
+            alike = alike or [pair for key, others in groups.items() if key[1] == name[1] for pair in others if pair["family"] != family]
+            for pair in members:
+                if pair["family"] == family and alike:
+                    pair["blind"] = statistics.median(other["measured"] for other in alike)
     return pairs
 
 
@@ -218,7 +225,9 @@ def figures(pairs):
         return None
     errors = [abs(pair["error"]) for pair in done]
     constant = [abs(pair["constant"] / pair["measured"] - 1) for pair in done]
-    return {"pairs": len(done), "median": 100 * statistics.median(errors), "p90": 100 * quantile(errors, 0.9),
+    blind = [abs(pair["blind"] / pair["measured"] - 1) for pair in done if "blind" in pair]
+    return {"pairs": len(done), "blind_median": 100 * statistics.median(blind) if blind else None,
+            "blind_p90": 100 * quantile(blind, 0.9) if blind else None, "median": 100 * statistics.median(errors), "p90": 100 * quantile(errors, 0.9),
             "bias": 100 * statistics.median(pair["error"] for pair in done),
             "constant_median": 100 * statistics.median(constant), "constant_p90": 100 * quantile(constant, 0.9),
             "spearman": spearman([pair["predicted"] for pair in done], [pair["measured"] for pair in done])}
@@ -258,8 +267,11 @@ def tables(pairs):
         if own and own["pairs"] < total["pairs"]:
             lines += [line("of these, PyTorch", own)]
         lines += [""]
+        if total["blind_median"] is not None:
+            lines += ["The same rule of thumb for a family of models that it has not seen (the median speed-up of the other families on that GPU): "
+                      f"median {total['blind_median']:.1f}%, 90th percentile {total['blind_p90']:.1f}%.", ""]
         for name, by in (("precision pair", lambda p: p["pair"]), ("GPU", lambda p: p["card"]), ("model family", lambda p: p["family"]),
-                         ("framework", lambda p: p["framework"]), ("source", lambda p: p["source"])):
+                         ("framework", lambda p: p["framework"]), ("number of GPUs", lambda p: f"{int(p['gpus']):2}"), ("source", lambda p: p["source"])):
             lines += [f"By {name}:", ""] + table(group, by) + [""]
     lines += ["## Not predicted", "", "| reason | pairs |", "|---|---|"]
     reasons = collections.Counter(("AMP: " if is_amp(p) else "pure: ") + p["reason"] for p in pairs if "reason" in p)
