@@ -252,6 +252,8 @@ class Lowering {
       const std::size_t source = known_->clones_first ? op.input_count - 1u : 0;
       const Bytes moved = op.output_count > 0 ? std::min(in_bytes(op, source), out_bytes(op)) : in_bytes(op, source);
       memory(name_of(op), op, pattern, moved, moved);
+    } else if (op.input_count == 2 && name_of(op) == "copy") {
+      memory(name_of(op), op, pattern, in_bytes(op, 1), out_bytes(op));  // copy_(target, source): the target is only written
     } else {
       memory(name_of(op), op, pattern);
     }
