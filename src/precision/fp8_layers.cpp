@@ -82,6 +82,11 @@ struct Operand {
 
 Shape turned(const Operand& o) { return {o.columns, o.rows}; }
 
+template <class Sink>
+typename Sink::Ref turned_copy(Sink& sink, typename Sink::Ref of, const Shape& shape, DType type) {
+  return sink.put(OpKind::contiguous, {sink.put(OpKind::view, {of}, shape, type, ViewAttributes{ViewKind::transpose})}, shape, type);
+}
+
 // torchao's tensorwise and rowwise casts as eager PyTorch runs them (float8_scaling_utils.py, float8_tensor.py): abs, largest
 // element, the scale in fp64 and back, then the tensor in fp32 times scale, saturated, converted.
 template <class Sink>
@@ -106,7 +111,7 @@ Quantised<typename Sink::Ref> with_operators(Sink& sink, typename Sink::Ref x, c
   const Ref saturated = sink.put(OpKind::pointwise, {scaled}, shape, DType::fp32, {}, "clamp");
   const Ref narrow = sink.put(OpKind::cast, {saturated}, shape, o.to, CastAttributes{.to = o.to});
   Quantised<Ref> out{narrow, narrow, scale};
-  if (o.across) out.across = sink.put(OpKind::contiguous, {narrow}, turned(o), o.to);
+  if (o.across) out.across = turned_copy(sink, narrow, turned(o), o.to);
   return out;
 }
 
@@ -239,7 +244,7 @@ RecipeId Fp8Expansion::gradient_of(const GemmAttributes& p, const Shape& x, cons
     const Shape one{}, per_m{p.m, 1}, per_n{1, p.n}, per_k{1, p.k};
     const auto g = with_operators(sink, grad, {p.m, p.n, type, narrow_gradient}, layers_.scaling);
     Quantised<RecipeOperand> w;
-    if (weights_arrive_quantised_) w = {{From::input, kB}, sink.put(OpKind::contiguous, {{From::input, kB}}, Shape{p.k, p.n}, narrow), {From::input, kScaleB}};
+    if (weights_arrive_quantised_) w = {{From::input, kB}, turned_copy(sink, RecipeOperand{From::input, kB}, Shape{p.k, p.n}, narrow), {From::input, kScaleB}};
     else w = with_operators(sink, weights, {p.n, p.k, weight_type, narrow, true, true}, layers_.scaling);
     const RecipeOperand scale_g = undo(g.scale, rowwise ? per_m : one), scale_w = undo(w.scale, rowwise ? per_k : one);
     input_gradient = sink.put(OpKind::scaled_mm, {g.along, w.across, scale_g, scale_w}, x, type, for_input);

@@ -31,6 +31,7 @@ class RequestReader {
     read_plan();
     read_batch();
     read_precision();
+    settle_sharding();
     read_training();
     read_host();
     read_run();
@@ -230,12 +231,11 @@ class RequestReader {
         plan->problem(axis, fmt::format("is {}; this version models data parallelism only, so it must be 1", *degree));
         product *= *degree;
       }
-      const std::string sharding = plan->text("fsdp").value_or("none");
-      constexpr std::string_view kKnown[] = {"none", "zero1", "zero2", "zero3", "full", "hybrid"};
-      if (std::find(std::begin(kKnown), std::end(kKnown), sharding) == std::end(kKnown))
-        plan->problem("fsdp", fmt::format("is '{}'; known: none, zero1, zero2, zero3, full, hybrid", sharding.substr(0, 80)));
-      else if (sharding != "none")
-        plan->problem("fsdp", fmt::format("is '{}'; this version does not model sharding, so it must be none", sharding));
+      // -1: hybrid, a name of the contract's
+      const int sharding = choice<int>(*plan, "fsdp", {{"none", 0}, {"zero1", 1}, {"zero2", 2}, {"zero3", 3}, {"full", 3}, {"hybrid", -1}}, 0);
+      if (sharding < 0) plan->problem("fsdp", "is 'hybrid', which this version does not model; known: none, zero1, zero2, zero3, full");
+      else request_.plan.fsdp = static_cast<Sharding>(sharding);
+      sharding_given_ = plan->has("fsdp");
       if (plan->boolean("sp").value_or(false)) plan->problem("sp", "needs tensor parallelism, which this version does not model");
       if (plan->has("schedule")) plan->problem("schedule", "needs pipeline parallelism, which this version does not model");
       plan->raw("schedule");
@@ -244,6 +244,19 @@ class RequestReader {
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count", dp, gpus));
     }
     request_.plan.dp = static_cast<int>(dp);
+  }
+
+  // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without
+  // it: on several GPUs they imply it.
+  void settle_sharding() {
+    if (!request_.precision) return;
+    const PrecisionRecipe& recipe = *request_.precision;
+    if (!(recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather))) return;
+    Sharding& sharding = request_.plan.fsdp;
+    if (request_.plan.dp > 1 && !sharding_given_) sharding = Sharding::full;
+    if (request_.plan.dp > 1 && (sharding == Sharding::none || sharding == Sharding::zero1))
+      root_.problem("plan.fsdp", fmt::format("is {}; precision '{}' casts parameters as they are gathered, so it must be full or zero2 (or left out)",
+                                             to_text(sharding), recipe.name));
   }
 
   void read_batch() {
@@ -365,9 +378,8 @@ class RequestReader {
   }
 
   void read_training() {
-    const std::string mode = root_.text("mode").value_or("eager");
-    if (mode == "compile") root_.problem("mode", "'compile' is not modelled by this version; use eager");
-    else if (mode != "eager") root_.problem("mode", fmt::format("is '{}'; known: eager, compile", mode.substr(0, 80)));
+    request_.mode = choice<Mode>(root_, "mode",
+        {{"eager", Mode::eager}, {"compile", Mode::compile}, {"compile-cudagraphs", Mode::compile_cudagraphs}}, Mode::eager);
     request_.training.optimizer = choice<OptimizerKind>(root_, "optimizer",
         {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
          {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
@@ -424,7 +436,7 @@ class RequestReader {
     out["global_batch"] = r.global_batch;
     if (r.own_precision) out["precision"] = r.inline_precision;
     else out["precision"] = r.precision->name;
-    out["mode"] = "eager";
+    out["mode"] = to_text(r.mode);
     out["optimizer"] = to_text(r.training.optimizer);
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
@@ -434,7 +446,7 @@ class RequestReader {
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", "none"}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
     out["host"] = r.host->name;
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();
@@ -450,6 +462,7 @@ class RequestReader {
   const Catalog& catalog_;
   std::filesystem::path folder_;
   std::int64_t default_batch_ = 0;
+  bool sharding_given_ = false;
   std::error_code ignored_;
   std::vector<Problem> problems_;
   JsonReader root_;

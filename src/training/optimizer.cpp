@@ -99,15 +99,16 @@ class EndOfStep {
       ParameterGroup& group = group_of(parameter.dtype, graph_.tensors[g.gradient].dtype);
       group.sizes.push_back(parameter.shape.elements());
       group.elements += parameter.shape.elements();
+      if (group.has_master() && keeps_main_gradients() && graph_.tensors[g.gradient].role != Role::gradient_bucket)
+        step_.main_gradients += Bytes{parameter.shape.elements() * bytes_of(group.gradient)};
     }
   }
 
   void append() {
     step_.optimizer_state_type = recipe_.optimizer_state;
-    for (const ParameterGroup& group : groups_) {
-      if (group.has_master()) step_.master_weights += Bytes{group.elements * bytes_of(group.updated)};
-      if (group.has_master() && keeps_main_gradients()) step_.main_gradients += Bytes{group.elements * bytes_of(group.gradient)};
-    }
+    for (const ParameterGroup& group : groups_)
+      if (group.has_master() && recipe_.master_weights->copied == MasterWeights::Copied::after_step)
+        step_.master_weights += Bytes{group.elements * bytes_of(group.updated)};
     TensorId scale;
     if (recipe_.loss_scaling) scale = unscale();
     else if (recipe_.main_gradients && recipe_.main_gradients->made == MainGradients::Made::at_step) make_main_gradients();

@@ -192,6 +192,7 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
       if (converted && main->made == MainGradients::Made::in_product && definition(maker.kind).family == Family::gemm && graph.output(maker) == g.gradient) {
         std::get<GemmAttributes>(maker.attributes).accumulates = true;
         graph.tensors[g.gradient].dtype = main->dtype;
+        graph.tensors[g.gradient].role = Role::gradient_bucket;  // the buffer itself, held all along
         g.made_by = graph.ops.id_at(graph.ops.size() - 1);
         continue;
       }
@@ -212,6 +213,7 @@ StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const Training
   for (const ParameterGradient& g : step.gradients) step.graph.tensors[g.gradient].role = Role::gradient;
   std::optional<MainGradients> main = recipe.main_gradients;
   if (main && main->made != MainGradients::Made::in_backward && main->made != MainGradients::Made::in_product) main.reset();
+  step.gradients_folded = main.has_value();
   if (main || options.micro_batches > 1) accumulate_gradients(step, main);
   append_loss_scaler_and_optimizer(step, recipe, options);
   return step;
