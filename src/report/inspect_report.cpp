@@ -384,6 +384,8 @@ std::string inspect_text(const Inspected& x, const InspectOptions& options, cons
   std::string out = style(Ink::bold, options.title) + '\n';
   out += wrapped("", "The arithmetic of each operator (a=b where the result is stored as b) and its time in the step, forward and backward, all its "
                      "layers together; the casts around it (forward+backward, fp32> where they read fp32) and what they cost.");
+  if (x.inspection.compiled)
+    out += wrapped("", "Compiled: the time of a fused kernel is at the operator where it is launched; casts inside it cost nothing of their own.");
   std::size_t views = 0;
   Notes notes;
   for (const Range& range : ranges(x, options.everything)) {

@@ -88,6 +88,7 @@ Inspection inspect_step(const Graph& graph, const KernelProgram& program, const 
       kernels += times * program.kernels[call.first_kernel + i].launches;
     }
     if (call.waits_for_gpu) ++out.waits;
+    out.compiled = out.compiled || call.compiled;
     if (call.collective) continue;
     const OpId forward = call.op.index() < end ? call.op : op.origin;
     bool cast = call.family == Family::cast;
