@@ -137,7 +137,7 @@ class Advisor {
     else if (!base_.memory.fits)
       attempt({"recompute activations", "--recompute full", "a second forward pass per layer", {{"recompute", "full"}}, "recompute"});
     if (!base_.memory.fits && parsed.plan.dp > 1)
-      attempt({"shard parameters, gradients and states over the GPUs", "--fsdp full", "gathers each layer's weights when it needs them",
+      attempt({"shard the model over the GPUs", "--fsdp full", "gathers each layer's weights when it needs them",
                {{"plan", {{"fsdp", "full"}}}}, "sharding"});
     const std::int64_t vocabulary = vocabulary_of(prediction.graph);
     if (vocabulary % kVocabularyMultiple != 0) {

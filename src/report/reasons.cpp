@@ -99,18 +99,25 @@ std::string against(const Report& from, const Report& that) {
 }
 
 std::optional<Loss> loses_to(const Report& plain, const Report& mixed) {
-  if (mixed.step.value <= 1.005 * plain.step.value) return std::nullopt;
+  if (mixed.step.value <= 1.01 * plain.step.value) return std::nullopt;
   const Breakdown &a = plain.breakdown, &b = mixed.breakdown;
   struct Cause {
     Seconds more;
     const char* kind;
     std::string text;
   };
+  const std::int64_t launches = std::max<std::int64_t>(0, mixed.kernels - plain.kernels);
+  const auto narrow = dtype_named(main_type(mixed));
+  const bool quantises = narrow && is_floating(*narrow) && bits_of(*narrow) < 16;
   const std::vector<Cause> causes = {
-      {b.host - a.host + b.between_kernels - a.between_kernels, "host",
-       fmt::format("the host is the bottleneck and has {} more kernels to launch", std::max<std::int64_t>(0, mixed.kernels - plain.kernels))},
-      {convolutions(mixed) - convolutions(plain), "convolution",
-       "its convolutions gain nothing: depthwise and grouped ones run on no tensor cores"},
+      {b.host - a.host, "host", fmt::format("the host is the bottleneck and has {} more kernels to launch", launches)},
+      {b.between_kernels - a.between_kernels, "launches", fmt::format("{} more kernels, each with a gap before it", launches)},
+      {convolutions(mixed) - convolutions(plain), "convolution", "its convolutions gain nothing: depthwise and grouped ones run on no tensor cores"},
+      {norms(mixed) - norms(plain), "norms", fmt::format("norms, softmax and loss take {} longer than in fp32: their 16-bit kernels are other ones",
+                                                         to_text(norms(mixed) - norms(plain)))},
+      {elementwise(mixed) - elementwise(plain), "element_wise",
+       quantises ? std::string("finding scales and quantising operator by operator costs more than its products save; one fused kernel, or compiling, would not")
+                 : fmt::format("element-wise operators take {} longer", to_text(elementwise(mixed) - elementwise(plain)))},
       {b.casts - a.casts, "casts",
        fmt::format("its {:.0f} cast kernels cost {}, more than its products save at this batch", mixed.cast_kernels, to_text(b.casts))},
       {b.loss_scaling - a.loss_scaling, "loss_scaling", "the loss scaler's kernels, and the host waiting for its flag"}};

@@ -31,7 +31,7 @@ std::string against(const Report& from, const Report& that);
 // Where a narrower recipe is slower than TF32 (or fp32), and what makes it so.
 struct Loss {
   double share = 0;     // of the plain step
-  const char* kind;     // host, convolution, casts, loss_scaling, other
+  const char* kind;     // host, launches, convolution, norms, element_wise, casts, loss_scaling, other
   std::string because;
 };
 std::optional<Loss> loses_to(const Report& plain, const Report& mixed);

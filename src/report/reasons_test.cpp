@@ -70,6 +70,9 @@ TEST_CASE("WhereMixedPrecisionLosesToTf32TheCauseIsNamed") {
   amp.by_op_class.erase("convolution");
   amp.breakdown.casts = {0.02};
   CHECK(loses_to(plain(), amp)->kind == std::string("casts"));
+  amp.by_op_class["normalization"] = {0.05};
+  CHECK(loses_to(plain(), amp)->kind == std::string("norms"));
+  amp.by_op_class["normalization"] = {0.01};
   Report fp16 = amp;
   fp16.precision = "amp-fp16";
   const std::string text = compare_text(make_comparison({plain(), amp, fp16}, {}), {});
