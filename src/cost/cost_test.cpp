@@ -384,6 +384,41 @@ TEST_CASE("RingMovesTwiceTheMessageLessOneShare") {
   CHECK(collective_cost({{8}, 4}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(3 + 6));
 }
 
+TEST_CASE("GatherAndScatterAreEachHalfAnAllReduce") {
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 4;
+  cluster.intra_latency = {1};
+  const auto time = [&](Collective kind) { return collective_cost({{8}, 4, kind}, cluster, slow_gpu(), ideal()).total.value; };
+  CHECK(time(Collective::all_gather) == doctest::Approx(3.0 / 4 * 8 + 3));
+  CHECK(time(Collective::reduce_scatter) == time(Collective::all_gather));
+  CHECK(time(Collective::all_reduce) == doctest::Approx(2 * time(Collective::all_gather)));
+  CHECK(collective_cost({{8}, 1, Collective::all_gather}, cluster, slow_gpu(), ideal()).total.value == 0);
+}
+
+TEST_CASE("GatherAndScatterStepAroundTheWholeRingAcrossNodes") {
+  ClusterSpec cluster;
+  cluster.gpus = 8;
+  cluster.gpus_per_node = 4;
+  cluster.intra_bandwidth = {1e9};
+  cluster.intra_latency = {1};
+  cluster.network.port_bandwidth = {1};
+  cluster.network.efficiency = 1;
+  cluster.network.latency = {10};
+  // 7/8 of the message out of each node's one port; six steps inside the nodes and one between them.
+  CHECK(collective_cost({{80}, 8, Collective::reduce_scatter}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(70 + 6 + 10));
+}
+
+TEST_CASE("OnlyAnAllReduceUsesTheSwitchThatReduces") {
+  ArchitectureProfile profile = ideal();
+  profile.all_reduce.in_switch_efficiency = 100;
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 8;
+  cluster.intra_kind = "nvswitch";
+  const auto time = [&](Collective kind) { return collective_cost({{8}, 8, kind}, cluster, slow_gpu(), profile).total.value; };
+  CHECK(time(Collective::all_reduce) < 1);
+  CHECK(time(Collective::all_gather) == doctest::Approx(7));
+}
+
 TEST_CASE("PcieHasCoefficientsOfItsOwnWhateverTheArchitecture") {
   ArchitectureProfile profile = ideal();
   profile.pcie_all_reduce.efficiency = 0.5;

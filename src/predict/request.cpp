@@ -7,6 +7,8 @@
 
 #include "base/text.h"
 #include "frontend/frozen.h"
+#include "frontend/pad_vocabulary.h"
+#include "precision/precision.h"
 
 namespace precog {
 namespace {
@@ -29,6 +31,7 @@ class RequestReader {
     read_plan();
     read_batch();
     read_precision();
+    settle_sharding();
     read_training();
     read_host();
     read_run();
@@ -84,6 +87,7 @@ class RequestReader {
     inputs.seq = root_.integer("seq", 1, 1 << 24).value_or(0);
     inputs.src_seq = root_.integer("src_seq", 1, 1 << 24).value_or(0);
     request_.frozen = root_.texts("frozen");
+    request_.pad_vocabulary = root_.integer("pad_vocabulary", 1, 65536).value_or(1);
     if (!request_.model) return;
     const ModelSource& model = *request_.model;
     if (!model.language && (inputs.seq || inputs.src_seq))
@@ -227,12 +231,11 @@ class RequestReader {
         plan->problem(axis, fmt::format("is {}; this version models data parallelism only, so it must be 1", *degree));
         product *= *degree;
       }
-      const std::string sharding = plan->text("fsdp").value_or("none");
-      constexpr std::string_view kKnown[] = {"none", "zero1", "zero2", "zero3", "full", "hybrid"};
-      if (std::find(std::begin(kKnown), std::end(kKnown), sharding) == std::end(kKnown))
-        plan->problem("fsdp", fmt::format("is '{}'; known: none, zero1, zero2, zero3, full, hybrid", sharding.substr(0, 80)));
-      else if (sharding != "none")
-        plan->problem("fsdp", fmt::format("is '{}'; this version does not model sharding, so it must be none", sharding));
+      // -1: hybrid, a name of the contract's
+      const int sharding = choice<int>(*plan, "fsdp", {{"none", 0}, {"zero1", 1}, {"zero2", 2}, {"zero3", 3}, {"full", 3}, {"hybrid", -1}}, 0);
+      if (sharding < 0) plan->problem("fsdp", "is 'hybrid', which this version does not model; known: none, zero1, zero2, zero3, full");
+      else request_.plan.fsdp = static_cast<Sharding>(sharding);
+      sharding_given_ = plan->has("fsdp");
       if (plan->boolean("sp").value_or(false)) plan->problem("sp", "needs tensor parallelism, which this version does not model");
       if (plan->has("schedule")) plan->problem("schedule", "needs pipeline parallelism, which this version does not model");
       plan->raw("schedule");
@@ -241,6 +244,19 @@ class RequestReader {
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count", dp, gpus));
     }
     request_.plan.dp = static_cast<int>(dp);
+  }
+
+  // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without
+  // it: on several GPUs they imply it.
+  void settle_sharding() {
+    if (!request_.precision) return;
+    const PrecisionRecipe& recipe = *request_.precision;
+    if (!(recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather))) return;
+    Sharding& sharding = request_.plan.fsdp;
+    if (request_.plan.dp > 1 && !sharding_given_) sharding = Sharding::full;
+    if (request_.plan.dp > 1 && (sharding == Sharding::none || sharding == Sharding::zero1))
+      root_.problem("plan.fsdp", fmt::format("is {}; precision '{}' casts parameters as they are gathered, so it must be full or zero2 (or left out)",
+                                             to_text(sharding), recipe.name));
   }
 
   void read_batch() {
@@ -362,14 +378,16 @@ class RequestReader {
   }
 
   void read_training() {
-    const std::string mode = root_.text("mode").value_or("eager");
-    if (mode == "compile") root_.problem("mode", "'compile' is not modelled by this version; use eager");
-    else if (mode != "eager") root_.problem("mode", fmt::format("is '{}'; known: eager, compile", mode.substr(0, 80)));
+    request_.mode = choice<Mode>(root_, "mode",
+        {{"eager", Mode::eager}, {"compile", Mode::compile}, {"compile-cudagraphs", Mode::compile_cudagraphs}}, Mode::eager);
     request_.training.optimizer = choice<OptimizerKind>(root_, "optimizer",
         {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
          {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
     request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
-        {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}}, OptimizerImpl::foreach_);
+        {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
+        request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused : OptimizerImpl::foreach_);
+    request_.clip_grad_norm = root_.number("clip_grad_norm", 1e-12, 1e12);
+    request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
     const std::string recompute = root_.text("recompute").value_or("none");
     if (recompute == "full") request_.training.recompute = Recompute::full;
     else if (recompute == "selective") root_.problem("recompute", "'selective' is not modelled by this version; use none or full");
@@ -414,19 +432,21 @@ class RequestReader {
     if (r.model->language) out["seq"] = r.inputs.seq;
     if (r.model->encoder_decoder) out["src_seq"] = r.inputs.src_seq;
     if (!r.frozen.empty()) out["frozen"] = r.frozen;
+    if (r.pad_vocabulary > 1) out["pad_vocabulary"] = r.pad_vocabulary;
     out["global_batch"] = r.global_batch;
     if (r.own_precision) out["precision"] = r.inline_precision;
     else out["precision"] = r.precision->name;
-    out["mode"] = "eager";
+    out["mode"] = to_text(r.mode);
     out["optimizer"] = to_text(r.training.optimizer);
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
+    if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
     out["recompute"] = r.training.recompute == Recompute::full ? "full" : "none";
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", "none"}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
     out["host"] = r.host->name;
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();
@@ -442,6 +462,7 @@ class RequestReader {
   const Catalog& catalog_;
   std::filesystem::path folder_;
   std::int64_t default_batch_ = 0;
+  bool sharding_given_ = false;
   std::error_code ignored_;
   std::vector<Problem> problems_;
   JsonReader root_;
@@ -456,13 +477,23 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 }
 
 Result<Graph> build_forward(const Request& request) {
-  PRECOG_TRY(graph, request.model->build(request.inputs));
-  return freeze(std::move(graph), request.frozen);
+  PRECOG_TRY(built, request.model->build(request.inputs));
+  if (request.pad_vocabulary > 1) {
+    if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
+    built = pad_vocabulary(std::move(built), request.pad_vocabulary);
+  }
+  PRECOG_TRY(graph, freeze(std::move(built), request.frozen));
+  const std::span<const PrecisionRule> rules(request.precision->rules);
+  std::vector<Problem> problems;
+  for (std::string& message : unmatched_rules(graph, rules.last(std::min(request.own_rules, rules.size())))) problems.push_back({"overrides", std::move(message)});
+  if (!problems.empty()) return fail(std::move(problems));
+  return graph;
 }
 
 std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu) {
   std::vector<const PrecisionRecipe*> out;
   for (const PrecisionRecipe& recipe : catalog.precisions) {
+    if (recipe.is_part) continue;
     const auto types = recipe.required_types();
     if (std::all_of(types.begin(), types.end(), [&](DType dtype) { return gpu.computes(dtype); })) out.push_back(&recipe);
   }
