@@ -19,4 +19,7 @@ std::string unknown_name(std::string_view what, std::string_view name, const std
 // Case-folded, '_' and ' ' as '-': "H100_SXM" finds "h100-sxm".
 std::string normalised_name(std::string_view name);
 
+// Shell-like patterns: '*' is any number of characters, '?' one.
+bool matches_pattern(std::string_view name, std::string_view pattern);
+
 }  // namespace precog

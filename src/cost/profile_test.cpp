@@ -194,7 +194,7 @@ TEST_CASE("EmulatedKernelsAreNeverFasterThanFp32") {
 
 namespace {
 
-KernelCost all_reduce(const std::string& gpu, const std::string& kind, int ranks, double bytes, int nodes = 1) {
+KernelCost all_reduce(const std::string& gpu, const std::string& kind, int ranks, double bytes, int nodes = 1, Collective what = Collective::all_reduce) {
   const auto [spec, coefficients] = machine(gpu);
   ClusterSpec cluster;
   cluster.gpus = ranks;
@@ -205,10 +205,23 @@ KernelCost all_reduce(const std::string& gpu, const std::string& kind, int ranks
   cluster.network.port_bandwidth = {50e9};
   cluster.network.latency = {5e-6};
   cluster.network.efficiency = 0.9;
-  return collective_cost({{static_cast<std::int64_t>(bytes)}, ranks}, cluster, spec, *coefficients);
+  return collective_cost({{static_cast<std::int64_t>(bytes)}, ranks, what}, cluster, spec, *coefficients);
 }
 
 }  // namespace
+
+TEST_CASE("GatherAndScatterTakeAboutAsLongAsMeasured") {
+  // NVIDIA aiconfigurator, NCCL 2.27, half, 512 MiB; none was fitted to.
+  const auto us = [](const std::string& gpu, const std::string& kind, int ranks, Collective what) {
+    return microseconds_of(all_reduce(gpu, kind, ranks, 536870912, 1, what));
+  };
+  CHECK(us("a100-sxm-80gb", "nvswitch", 8, Collective::all_gather) == doctest::Approx(2288).epsilon(0.08));
+  CHECK(us("a100-sxm-80gb", "nvswitch", 8, Collective::reduce_scatter) == doctest::Approx(2207).epsilon(0.08));
+  CHECK(us("h100-sxm", "nvswitch", 8, Collective::all_gather) == doctest::Approx(1401).epsilon(0.08));
+  CHECK(us("h100-sxm", "nvswitch", 8, Collective::reduce_scatter) == doctest::Approx(1401).epsilon(0.08));
+  CHECK(us("b200-sxm", "nvswitch", 8, Collective::all_gather) == doctest::Approx(762).epsilon(0.15));
+  CHECK(us("l40s", "pcie", 2, Collective::all_gather) == doctest::Approx(13698).epsilon(0.08));
+}
 
 TEST_CASE("AllReduceTakesAboutAsLongAsPublished") {
   // nccl-tests on 8 H100 (SimuMax), 8 B200 (stas00/ml-engineering), 16 B200 on two nodes with eight NDR ports each (Vultr).

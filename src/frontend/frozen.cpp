@@ -6,27 +6,6 @@
 
 namespace precog {
 
-// The usual two-pointer match: on a mismatch go back to the last star and let it swallow one character more.
-bool matches_pattern(std::string_view name, std::string_view pattern) {
-  std::size_t n = 0, p = 0, star = std::string_view::npos, resume = 0;
-  while (n < name.size()) {
-    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == name[n]) && pattern[p] != '*') {
-      ++n;
-      ++p;
-    } else if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = n;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      n = ++resume;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
-
 Result<Graph> freeze(Graph graph, const std::vector<std::string>& patterns) {
   if (patterns.empty()) return graph;
   std::vector<bool> used(patterns.size(), false);

@@ -11,8 +11,6 @@
 
 namespace precog {
 
-bool matches_pattern(std::string_view name, std::string_view pattern);
-
 // An error where a pattern matches no parameter, or where nothing is left to train.
 Result<Graph> freeze(Graph graph, const std::vector<std::string>& patterns);
 

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "base/text.h"
 #include "frontend/frozen.h"
 #include "frontend/source.h"
 

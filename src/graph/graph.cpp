@@ -159,6 +159,9 @@ struct AttributeText {
   std::string operator()(const CollectiveAttributes& a) const {
     return fmt::format(" bytes={} participants={}", a.bytes.value, a.participants);
   }
+  std::string operator()(const ShardCopyAttributes& a) const {
+    return fmt::format(" elements={} read={} written={}", a.elements, a.read.value, a.written.value);
+  }
 };
 
 }  // namespace

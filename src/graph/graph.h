@@ -41,7 +41,8 @@ enum class Autocast : std::uint8_t {
   none          // runs in the types it is given, with ordinary promotion
 };
 
-enum class Role : std::uint8_t { activation, input, parameter, buffer, gradient, gradient_bucket };
+// gathered: a parameter as it arrives from its shards; its memory is counted where the gather makes it.
+enum class Role : std::uint8_t { activation, input, parameter, buffer, gradient, gradient_bucket, gathered };
 
 struct Tensor {
   Shape shape;
@@ -67,6 +68,7 @@ struct GemmAttributes {
   std::int64_t batch = 1, m = 0, n = 0, k = 0;
   bool bias = false;
   bool transposed_a = false;  // the first operand is stored [k,m], as for the gradient of a weight
+  bool accumulates = false;   // adds to what its result holds already
   friend bool operator==(const GemmAttributes&, const GemmAttributes&) = default;
 };
 // One to three image axes, the last ones of the tensors. What is not there counts as 1 (padding 0).
@@ -132,8 +134,14 @@ struct MultiTensorAttributes {
   bool one_by_one = false;      // not one call at all but a loop over the tensors (foreach=False)
   friend bool operator==(const MultiTensorAttributes&, const MultiTensorAttributes&) = default;
 };
+// A copy of many tensors into one buffer or out of it, as sharded data parallelism makes them around its collectives.
+struct ShardCopyAttributes {
+  std::int64_t elements = 0, launches = 1;
+  Bytes read, written;
+  friend bool operator==(const ShardCopyAttributes&, const ShardCopyAttributes&) = default;
+};
 struct CollectiveAttributes {
-  Bytes bytes;
+  Bytes bytes;  // of the whole message: what an all_gather leaves on each rank, what a reduce_scatter takes from each
   int participants = 1;
   friend bool operator==(const CollectiveAttributes&, const CollectiveAttributes&) = default;
 };
@@ -146,7 +154,8 @@ struct CopyAttributes {
   friend bool operator==(const CopyAttributes&, const CopyAttributes&) = default;
 };
 using Attributes = std::variant<std::monostate, CopyAttributes, GemmAttributes, ConvAttributes, AttentionAttributes, CastAttributes,
-                                ViewAttributes, RnnAttributes, NormAttributes, PoolAttributes, MultiTensorAttributes, CollectiveAttributes>;
+                                ViewAttributes, RnnAttributes, NormAttributes, PoolAttributes, MultiTensorAttributes, CollectiveAttributes,
+                                ShardCopyAttributes>;
 
 struct Op {
   OpKind kind{};
@@ -155,12 +164,14 @@ struct Op {
   Autocast autocast = Autocast::none;  // what autocast does at its door; frontends say it, from the definition or by name
   bool in_place = false;      // the first output is the first input's memory
   bool strided = false;       // a large operand is not laid out contiguously
+  bool on_communication_stream = false;  // no collective itself, but in the queue of those
   std::int16_t block = -1;    // repeated layer it belongs to: the unit of recomputation; -1 outside any
   std::uint32_t first_edge = 0;
   std::uint16_t input_count = 0, output_count = 0;
   NameId module;              // path of the module whose code calls it
   NameId label;               // a kernel's own name where the kind is generic (pointwise_backward: "gelu"; pointwise: "erf")
   NameId reason;              // why the precision pass chose this arithmetic
+  OpId origin;                // of backward and recomputation: the forward operator that it runs for
   RecipeId recipe;            // its gradient as recorded; without one the definition's
   RecipeId recipe_16bit;      // the one to take where its result is of a 16-bit type, if that differs
   Attributes attributes;

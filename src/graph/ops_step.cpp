@@ -16,10 +16,16 @@ Work collective_work(const Graph&, const Op& op) {
   return {{0}, a.bytes, a.bytes};
 }
 
-// sum += gradient, in place
+Work shard_copy_work(const Graph&, const Op& op) {
+  const auto& a = std::get<ShardCopyAttributes>(op.attributes);
+  return {{0}, a.read, a.written};
+}
+
+// sum += gradient, in place; the sum may be of a wider type, the one it is computed in
 Work accumulate_work(const Graph& graph, const Op& op) {
-  const Bytes gradient = graph.bytes(graph.input(op, 0));
-  return {{static_cast<double>(graph.tensors[graph.input(op, 0)].shape.elements())}, gradient * 2.0, gradient};
+  const std::int64_t elements = graph.tensors[graph.input(op, 0)].shape.elements();
+  const Bytes sum{elements * bits_of(op.math) / 8};
+  return {{static_cast<double>(elements)}, graph.bytes(graph.input(op, 0)) + sum, sum};
 }
 
 Work nothing(const Graph&, const Op&) { return {}; }
@@ -33,5 +39,8 @@ OperatorDefinition define_update_scale() { return {Family::loss_scaling}; }
 OperatorDefinition define_read_back() { return {Family::host, Autocast::none, nothing}; }
 OperatorDefinition define_bucket_copy() { return {Family::copy}; }
 OperatorDefinition define_all_reduce() { return {Family::collective, Autocast::none, collective_work}; }
+OperatorDefinition define_all_gather() { return {Family::collective, Autocast::none, collective_work}; }
+OperatorDefinition define_reduce_scatter() { return {Family::collective, Autocast::none, collective_work}; }
+OperatorDefinition define_shard_copy() { return {Family::copy, Autocast::none, shard_copy_work}; }
 
 }  // namespace precog

@@ -8,8 +8,8 @@ namespace precog {
 
 std::string_view to_text(MemoryPattern pattern) {
   static constexpr std::array<std::string_view, static_cast<std::size_t>(MemoryPattern::kCount)> kNames = {
-      "pointwise", "broadcast", "activation", "dropout", "cast", "copy", "transpose", "layout", "reduction", "bias_gradient",
-      "norm_forward", "norm_backward", "batch_norm_forward", "batch_norm_backward",
+      "pointwise", "broadcast", "activation", "dropout", "cast", "copy", "permute", "transpose", "layout", "reduction", "bias_gradient",
+      "norm_forward", "norm_backward", "norm_parameters", "batch_norm_forward", "batch_norm_backward",
       "native_batch_norm_forward", "native_batch_norm_backward", "softmax_forward", "softmax_backward", "loss",
       "embedding", "embedding_backward", "pooling_forward", "pooling_backward", "index", "multi_tensor", "fill"};
   return kNames[static_cast<std::size_t>(pattern)];
@@ -18,6 +18,11 @@ std::string_view to_text(MemoryPattern pattern) {
 std::string_view to_text(ConvDirection direction) {
   static constexpr std::array<std::string_view, 3> kNames = {"forward", "data_gradient", "weight_gradient"};
   return kNames[static_cast<std::size_t>(direction)];
+}
+
+std::string_view to_text(Collective collective) {
+  static constexpr std::array<std::string_view, 3> kNames = {"all_reduce", "all_gather", "reduce_scatter"};
+  return kNames[static_cast<std::size_t>(collective)];
 }
 
 namespace {
@@ -34,7 +39,7 @@ struct ShapeText {
                        s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.head_dim, s.causal ? " causal" : "");
   }
   std::string operator()(const CollectiveShape& s) const {
-    return fmt::format("all_reduce {} over {}", to_text(s.bytes), s.participants);
+    return fmt::format("{} {} over {}", to_text(s.kind), to_text(s.bytes), s.participants);
   }
 };
 

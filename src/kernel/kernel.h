@@ -32,6 +32,7 @@ struct ConvShape {
   bool channels_last = false;  // of the tensors as the framework has them; layout changes are kernels of their own
   friend bool operator==(const ConvShape&, const ConvShape&) = default;
   std::int64_t stride_volume = 0;  // the strides multiplied; 0: stride along both axes
+  bool native = false;  // depthwise: PyTorch's own kernel, not cuDNN's
   std::int64_t strides() const { return stride_volume > 0 ? stride_volume : stride * stride; }
   bool depthwise() const { return groups > 1 && groups == in_channels; }
 };
@@ -45,11 +46,11 @@ struct AttentionShape {
 
 // Kernels that only move memory, by how well they do it.
 enum class MemoryPattern : std::uint8_t {
-  pointwise, broadcast, activation, dropout, cast, copy, transpose, layout, reduction, bias_gradient, norm_forward,
-  norm_backward, batch_norm_forward, batch_norm_backward, native_batch_norm_forward, native_batch_norm_backward,
+  pointwise, broadcast, activation, dropout, cast, copy, permute, transpose, layout, reduction, bias_gradient, norm_forward,
+  norm_backward, norm_parameters, batch_norm_forward, batch_norm_backward, native_batch_norm_forward, native_batch_norm_backward,
   softmax_forward, softmax_backward, loss, embedding,
   embedding_backward, pooling_forward, pooling_backward, index, multi_tensor, fill, kCount
-};  // layout: cuDNN's NCHW <-> NHWC copies around a convolution; native: PyTorch's own batch norm where cuDNN's is not used
+};  // norm_parameters: gradients of a layer norm's weight and bias; permute: a copy to another order of axes that keeps the innermost; transpose: one that does not; layout: cuDNN's NCHW <-> NHWC copies around a convolution; native: PyTorch's own batch norm where cuDNN's is not used
 
 struct MemoryShape {
   MemoryPattern pattern = MemoryPattern::pointwise;
@@ -59,9 +60,12 @@ struct MemoryShape {
   friend bool operator==(const MemoryShape&, const MemoryShape&) = default;
 };
 
+enum class Collective : std::uint8_t { all_reduce, all_gather, reduce_scatter };
+
 struct CollectiveShape {
-  Bytes bytes;  // per rank
+  Bytes bytes;  // the whole message; of an all_gather and a reduce_scatter each rank's share is 1/participants
   int participants = 1;
+  Collective kind = Collective::all_reduce;
   friend bool operator==(const CollectiveShape&, const CollectiveShape&) = default;
 };
 
@@ -88,7 +92,7 @@ struct Call {
   Phase phase = Phase::forward;
   Family family = Family::pointwise;
   std::uint32_t first_kernel = 0, kernel_count = 0;
-  bool collective = false;     // its kernels go to the communication stream
+  bool collective = false;     // its kernels go to the communication stream: a collective, or a copy that belongs to one
   bool waits_for_gpu = false;  // the host reads a value back
   Bytes workspace;             // taken while it runs: layout copies, library scratch
   bool compiled = false;       // issued by a compiled graph's program, not by the framework's dispatcher
@@ -110,6 +114,7 @@ KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat 
 
 std::string_view to_text(MemoryPattern pattern);
 std::string_view to_text(ConvDirection direction);
+std::string_view to_text(Collective collective);
 std::string to_text(const Kernel& kernel);
 std::string to_text(const KernelProgram& program, const Graph& graph);
 

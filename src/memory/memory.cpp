@@ -33,6 +33,8 @@ Bytes rounded(Bytes bytes) {
   return {size > kSmallestRest && rest <= kSmallestRest ? size + rest : size};
 }
 
+std::int64_t share(std::int64_t elements, int ranks) { return (elements + ranks - 1) / ranks; }
+
 }  // namespace
 
 MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
@@ -54,14 +56,17 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   const bool compiled = !program.last_use.empty();
 
   MemoryUse use;
-  Bytes held_parameters, held_inputs, held_gradients, held_states;
+  Bytes held_parameters, held_inputs, held_gradients = step.main_gradients, held_states{step.master_weights.value / step.shards.optimizer};
   for (const ParameterGradient& g : step.gradients) {
-    const std::int64_t elements = graph.tensors[g.parameter].shape.elements();
+    const std::int64_t elements = share(graph.tensors[g.parameter].shape.elements(), step.shards.optimizer);
     held_states += rounded({elements * bits_of(step.optimizer_state_type) / 8}) * static_cast<double>(state_tensors(training.optimizer));
   }
   for (const Tensor& tensor : graph.tensors) {
     const TensorId id = graph.tensors.id_at(static_cast<std::size_t>(&tensor - &*graph.tensors.begin()));
-    if (tensor.role == Role::parameter) held_parameters += rounded(graph.bytes(id));
+    if (tensor.role == Role::parameter) {
+      const DType kept = step.shards.parameter_type.value_or(tensor.dtype);
+      held_parameters += rounded({share(tensor.shape.elements(), step.shards.parameters) * bits_of(kept) / 8});
+    }
     if (tensor.role == Role::input) held_inputs += rounded(graph.bytes(id));
     if (tensor.role == Role::buffer && tensor.storage == id) held_parameters += rounded(graph.bytes(id));
     if (tensor.role == Role::gradient_bucket) held_gradients += rounded(graph.bytes(id));
@@ -69,16 +74,16 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   // A gradient stays until the next step clears it; when accumulating, those of earlier micro-batches are there all
   // along and a new one is folded in as soon as it is complete.
   std::vector<char> is_gradient(graph.tensors.size(), 0);
-  for (const ParameterGradient& g : step.gradients) {
-    const std::size_t storage = graph.tensors[g.gradient].storage.index();
-    if (accumulating) {
-      held_gradients += rounded(graph.bytes(g.gradient));
-      last_use[storage] = g.made_by.value;
-    } else {
-      is_gradient[storage] = 1;
-      last_use[storage] = kForever;
-    }
-  }
+  auto keep = [&](TensorId gradient, std::int32_t folded_in_by) {
+    const std::size_t storage = graph.tensors[gradient].storage.index();
+    const bool folded = accumulating || step.gradients_folded;
+    is_gradient[storage] = folded ? 0 : 1;
+    last_use[storage] = folded ? folded_in_by : kForever;
+    if (accumulating && !step.gradients_folded) held_gradients += rounded(graph.bytes(gradient));
+  };
+  if (!step.shards.gradients_released)
+    for (const ParameterGradient& g : step.gradients) keep(g.gradient, g.made_by.value);
+  for (TensorId shard : step.shards.kept_gradients) keep(shard, last_use[shard.index()]);
 
   // What the optimizer makes on its way is its workspace, not an activation: recomputation would not save it.
   Bytes activations = held_inputs, gradients = held_gradients, temporaries;

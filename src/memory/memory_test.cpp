@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "memory/memory.h"
+#include "parallel/parallel.h"
 #include "precision/precision.h"
 #include "support.h"
 
@@ -71,4 +72,34 @@ TEST_CASE("AccumulationHoldsOneSetOfGradientsNotTwo") {
   CHECK(often.gradients.value == 8 * kMatrix);
   // The gradients of the earlier micro-batches are there while activations peak, and one new one.
   CHECK(often.peak.value <= once.peak.value + 9 * kMatrix);
+}
+
+namespace {
+MemoryUse sharded_use(Sharding sharding, int dp, int blocks = 32) {
+  const PrecisionRecipe recipe = uniform(DType::fp32);
+  const StepGraph step = apply_plan({.dp = dp, .fsdp = sharding}, recipe, make_step(apply_precision(recipe, gpu(), deep(blocks)), recipe, {}));
+  return memory_use(step, make_kernels(step.graph, gpu(), MemoryFormat::contiguous), {}, gpu(), dp);
+}
+}  // namespace
+
+TEST_CASE("ShardingDividesWhatItNames") {
+  const std::int64_t model = 32 * kMatrix;
+  const MemoryUse whole = sharded_use(Sharding::none, 8), states = sharded_use(Sharding::zero1, 8), gradients = sharded_use(Sharding::zero2, 8),
+                  all = sharded_use(Sharding::full, 8);
+  CHECK(whole.optimizer.value == 2 * model);
+  for (const MemoryUse& use : {states, gradients, all}) CHECK(use.optimizer.value == doctest::Approx(2 * model / 8).epsilon(0.01));
+  for (const MemoryUse& use : {whole, states, gradients}) CHECK(use.parameters.value == model);
+  CHECK(all.parameters.value == doctest::Approx(model / 8).epsilon(0.01));
+  CHECK(states.peak < whole.peak);
+  CHECK(gradients.peak < states.peak);
+  CHECK(all.peak < gradients.peak);
+}
+
+TEST_CASE("FullySharedStateFallsTowardsNothingWithMoreRanks") {
+  const MemoryUse few = sharded_use(Sharding::full, 4), many = sharded_use(Sharding::full, 32);
+  auto state = [](const MemoryUse& use) { return use.parameters.value + use.optimizer.value; };
+  CHECK(state(many) == doctest::Approx(state(few) / 8.0).epsilon(0.02));
+  // Two gathered blocks, one reduction's message and one whole gradient at most come on top of the activations.
+  const MemoryUse plain = sharded_use(Sharding::none, 1);
+  CHECK(many.activations.value <= plain.activations.value + 6 * kMatrix);
 }

@@ -10,18 +10,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Reads every .json of a folder through `parse`, in name order so that nothing depends on the file system.
-template <class T>
-std::vector<T> read_folder(const fs::path& folder, Result<T> (*parse)(const Json&, const std::string&), std::vector<Problem>& problems) {
+std::vector<fs::path> json_files(const fs::path& folder, std::vector<Problem>& problems) {
   std::vector<fs::path> files;
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(folder, code))
     if (entry.path().extension() == ".json") files.push_back(entry.path());
   if (code) problems.push_back({folder.string(), "cannot be listed: " + code.message()});
   std::sort(files.begin(), files.end());
+  return files;
+}
+
+// Recipes as written, so that each can extend any other. What cannot be read is reported by read_folder.
+std::vector<NamedJson> read_recipe_files(const fs::path& folder) {
+  std::vector<Problem> ignored;
+  std::vector<NamedJson> out;
+  for (const fs::path& file : json_files(folder, ignored))
+    if (auto json = read_json_file(file); json && json->is_object()) out.emplace_back(file.stem().string(), std::move(*json));
+  return out;
+}
+
+// Reads every .json of a folder through `parse`, in name order so that nothing depends on the file system.
+template <class T, class Parse>
+std::vector<T> read_folder(const fs::path& folder, Parse parse, std::vector<Problem>& problems) {
   std::vector<T> out;
   std::unordered_map<std::string, std::string> seen;  // folded name or alias -> file
-  for (const fs::path& file : files) {
+  for (const fs::path& file : json_files(folder, problems)) {
     auto json = read_json_file(file);
     auto parsed = json ? parse(*json, file.string()) : Result<T>(tl::unexpected(json.error()));
     if (!parsed) {
@@ -64,7 +77,12 @@ Result<Catalog> load_catalog(const fs::path& data_dir) {
   catalog.gpus = read_folder<GpuSpec>(data_dir / "gpus", parse_gpu, problems);
   catalog.systems = read_folder<SystemSpec>(data_dir / "clusters", parse_system, problems);
   catalog.networks = read_folder<NetworkSpec>(data_dir / "networks", parse_network, problems);
-  catalog.precisions = read_folder<PrecisionRecipe>(data_dir / "precisions", parse_precision, problems);
+  catalog.recipe_files = read_recipe_files(data_dir / "precisions");
+  auto parse_recipe = [&](const Json& json, const std::string& where) -> Result<PrecisionRecipe> {
+    PRECOG_TRY(whole, extended(json, catalog.recipe_files, where));
+    return parse_precision(whole, where);
+  };
+  catalog.precisions = read_folder<PrecisionRecipe>(data_dir / "precisions", parse_recipe, problems);
   catalog.hosts = read_folder<HostSpec>(data_dir / "hosts", parse_host, problems);
   catalog.models = read_folder<ModelSpec>(data_dir / "models", parse_model, problems);
   const fs::path profile_file = data_dir / "profiles" / "datasheet.json";

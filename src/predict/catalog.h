@@ -12,6 +12,7 @@
 #include "spec/gpu_spec.h"
 #include "spec/host_spec.h"
 #include "spec/precision_recipe.h"
+#include "spec/recipe_json.h"
 
 namespace precog {
 
@@ -20,6 +21,7 @@ struct Catalog {
   std::vector<SystemSpec> systems;
   std::vector<NetworkSpec> networks;
   std::vector<PrecisionRecipe> precisions;
+  std::vector<NamedJson> recipe_files;  // the same as written, for recipes that extend them
   std::vector<HostSpec> hosts;
   std::vector<ModelSpec> models;
   CostProfile profile;

@@ -106,7 +106,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, *built); }, graph_text);
   StepGraph step = stages.run("training", [&] { return make_step(decided, *request.precision, request.training); },
                               [](const StepGraph& s) { return graph_text(s.graph); });
-  step = stages.run("parallel", [&] { return apply_plan(request.plan, std::move(step)); },
+  step = stages.run("parallel", [&] { return apply_plan(request.plan, *request.precision, std::move(step)); },
                     [](const StepGraph& s) { return graph_text(s.graph); });
   FusionPlan fusion;
   out.program = stages.run("kernel", [&] {

@@ -7,6 +7,8 @@
 
 #include "base/text.h"
 #include "frontend/frozen.h"
+#include "frontend/pad_vocabulary.h"
+#include "precision/precision.h"
 
 namespace precog {
 namespace {
@@ -29,6 +31,7 @@ class RequestReader {
     read_plan();
     read_batch();
     read_precision();
+    settle_sharding();
     read_training();
     read_host();
     read_run();
@@ -47,6 +50,22 @@ class RequestReader {
     if (found) return *found;
     reader.problem(key, found.error().text());
     return nullptr;
+  }
+
+  // "PATTERN=TYPE" for modules, "op:PATTERN=TYPE" for operators.
+  static Result<Json> rule_of(const std::string& text) {
+    const std::size_t equals = text.rfind('=');
+    if (equals == std::string::npos || equals == 0) return fail("", fmt::format("'{}': wants PATTERN=TYPE, as in lm_head=fp32 or op:layer_norm=bf16", text.substr(0, 80)));
+    std::string pattern = text.substr(0, equals);
+    const std::string what = text.substr(equals + 1);
+    Json rule = Json::object();
+    if (pattern.starts_with("op:")) rule["operators"] = pattern.substr(3);
+    else rule["modules"] = pattern.starts_with("module:") ? pattern.substr(7) : pattern;
+    if (what == "fp32" || what == "fp16" || what == "bf16") rule["run_in"] = what;
+    else if (what == "off") rule["autocast"] = "off";
+    else if (what == "fp8" || what == "no-fp8") rule["fp8"] = what == "fp8";
+    else return fail("", fmt::format("'{}': '{}' is not known; known: fp32, fp16, bf16, off (no autocast), fp8, no-fp8", text.substr(0, 80), what.substr(0, 40)));
+    return rule;
   }
 
   template <class T>
@@ -68,6 +87,7 @@ class RequestReader {
     inputs.seq = root_.integer("seq", 1, 1 << 24).value_or(0);
     inputs.src_seq = root_.integer("src_seq", 1, 1 << 24).value_or(0);
     request_.frozen = root_.texts("frozen");
+    request_.pad_vocabulary = root_.integer("pad_vocabulary", 1, 65536).value_or(1);
     if (!request_.model) return;
     const ModelSource& model = *request_.model;
     if (!model.language && (inputs.seq || inputs.src_seq))
@@ -211,12 +231,11 @@ class RequestReader {
         plan->problem(axis, fmt::format("is {}; this version models data parallelism only, so it must be 1", *degree));
         product *= *degree;
       }
-      const std::string sharding = plan->text("fsdp").value_or("none");
-      constexpr std::string_view kKnown[] = {"none", "zero1", "zero2", "zero3", "full", "hybrid"};
-      if (std::find(std::begin(kKnown), std::end(kKnown), sharding) == std::end(kKnown))
-        plan->problem("fsdp", fmt::format("is '{}'; known: none, zero1, zero2, zero3, full, hybrid", sharding.substr(0, 80)));
-      else if (sharding != "none")
-        plan->problem("fsdp", fmt::format("is '{}'; this version does not model sharding, so it must be none", sharding));
+      // -1: hybrid, a name of the contract's
+      const int sharding = choice<int>(*plan, "fsdp", {{"none", 0}, {"zero1", 1}, {"zero2", 2}, {"zero3", 3}, {"full", 3}, {"hybrid", -1}}, 0);
+      if (sharding < 0) plan->problem("fsdp", "is 'hybrid', which this version does not model; known: none, zero1, zero2, zero3, full");
+      else request_.plan.fsdp = static_cast<Sharding>(sharding);
+      sharding_given_ = plan->has("fsdp");
       if (plan->boolean("sp").value_or(false)) plan->problem("sp", "needs tensor parallelism, which this version does not model");
       if (plan->has("schedule")) plan->problem("schedule", "needs pipeline parallelism, which this version does not model");
       plan->raw("schedule");
@@ -225,6 +244,19 @@ class RequestReader {
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count", dp, gpus));
     }
     request_.plan.dp = static_cast<int>(dp);
+  }
+
+  // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without
+  // it: on several GPUs they imply it.
+  void settle_sharding() {
+    if (!request_.precision) return;
+    const PrecisionRecipe& recipe = *request_.precision;
+    if (!(recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather))) return;
+    Sharding& sharding = request_.plan.fsdp;
+    if (request_.plan.dp > 1 && !sharding_given_) sharding = Sharding::full;
+    if (request_.plan.dp > 1 && (sharding == Sharding::none || sharding == Sharding::zero1))
+      root_.problem("plan.fsdp", fmt::format("is {}; precision '{}' casts parameters as they are gathered, so it must be full or zero2 (or left out)",
+                                             to_text(sharding), recipe.name));
   }
 
   void read_batch() {
@@ -249,29 +281,19 @@ class RequestReader {
     request_.training.micro_batches = request_.global_batch / (*batch * dp);
   }
 
+  // A name from the catalog, several names to be put together ("fp8+optimizer-8bit"), a recipe's file, or the recipe itself.
   void read_precision() {
     request_.allow_emulated = root_.boolean("allow_emulated").value_or(false);
-    const Json* precision = root_.raw("precision");
-    if (!precision) return root_.problem("precision", "is missing: a name from `precog precisions`");
-    if (precision->is_string()) {
-      if (refuse_later_precision(precision->get<std::string>())) return;
-      request_.precision = look_up(root_, "precision", catalog_.precision(precision->get<std::string>()));
-    } else if (!precision->is_object()) {
-      return root_.problem("precision", "wants a name from `precog precisions`, or a recipe as an object");
-    } else {
-      if (!precision->contains("parameters"))
-        return root_.problem("precision.parameters", "is missing: the type a recipe keeps its parameters in (fp32, fp16, bf16)");
-      Json recipe = *precision;  // what a data file must say of itself, an inline recipe need not
-      for (auto [key, value] : {std::pair<const char*, Json>{"schema", 1}, {"name", "inline"}, {"title", "inline recipe"}, {"source", "the request"}})
-        if (!recipe.contains(key)) recipe[key] = value;
-      request_.inline_precision = *precision;
-      auto parsed = parse_precision(recipe, root_.path("precision"));
-      if (!parsed) {
-        problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
-        return;
-      }
-      request_.own_precision = std::make_shared<const PrecisionRecipe>(std::move(*parsed));
-      request_.precision = request_.own_precision.get();
+    const Json* given = root_.raw("precision");
+    const Json* overrides = root_.raw("overrides");
+    if (!given) return root_.problem("precision", "is missing: a name from `precog precisions`");
+    if (given->is_string() && !overrides && catalog_.precision(given->get<std::string>())) {
+      request_.precision = *catalog_.precision(given->get<std::string>());
+      if (request_.precision->is_part)
+        root_.problem("precision", fmt::format("'{0}' is only a part of a recipe: add it to another, as in amp-bf16+{0}", request_.precision->name));
+    } else if (auto recipe = recipe_of(*given)) {
+      if (overrides) add_overrides(*recipe, *overrides);
+      own_recipe(*recipe, given->is_string() && !overrides ? *given : *recipe);
     }
     if (!request_.precision || !request_.gpu || request_.allow_emulated) return;
     for (DType dtype : request_.precision->required_types())
@@ -280,30 +302,79 @@ class RequestReader {
                                                request_.precision->name, to_text(dtype), request_.gpu->name, supported_names()));
   }
 
+  std::optional<Json> recipe_of(const Json& given) {
+    if (given.is_object()) {
+      if (!given.contains("parameters") && !given.contains("extends")) {
+        root_.problem("precision.parameters", "is missing: the type a recipe keeps its parameters in (fp32, fp16, bf16), or the name that it extends");
+        return std::nullopt;
+      }
+      return given;
+    }
+    if (!given.is_string()) {
+      root_.problem("precision", "wants a name from `precog precisions`, or a recipe as an object");
+      return std::nullopt;
+    }
+    const std::string text = given.get<std::string>();
+    if (text.ends_with(".json")) {
+      auto file = read_json_file(folder_ / text);
+      if (file) return *file;
+      root_.problem("precision", file.error().text());
+      return std::nullopt;
+    }
+    Json names = Json::array(), sources = Json::array();
+    std::string title;
+    for (std::size_t begin = 0; begin <= text.size();) {
+      const std::size_t end = std::min(text.find('+', begin), text.size());
+      const PrecisionRecipe* part = look_up(root_, "precision", catalog_.precision(text.substr(begin, end - begin)));
+      if (!part) return std::nullopt;
+      if (names.empty() && part->is_part) root_.problem("precision", fmt::format("begins with '{}', which is only a part of a recipe", part->name));
+      names.push_back(part->name);
+      title += (title.empty() ? "" : "; ") + part->title;
+      begin = end + 1;
+    }
+    std::string name;
+    for (const Json& one : names) name += (name.empty() ? "" : "+") + one.get<std::string>();
+    return Json{{"extends", names}, {"name", name}, {"title", title}};
+  }
+
+  // Rules of the request: objects as in a recipe, or texts such as "lm_head=fp32" and "op:layer_norm=bf16".
+  void add_overrides(Json& recipe, const Json& overrides) {
+    if (!overrides.is_array()) return root_.problem("overrides", R"(wants a list such as ["lm_head=fp32", "op:layer_norm=bf16"])");
+    Json rules = recipe.contains("rules") ? recipe["rules"] : Json::array();
+    for (const Json& one : overrides) {
+      if (one.is_object()) {
+        rules.push_back(one);
+        continue;
+      }
+      auto rule = one.is_string() ? rule_of(one.get<std::string>()) : Result<Json>(fail("", "wants a text or a rule as an object"));
+      if (rule) rules.push_back(*rule);
+      else root_.problem("overrides", rule.error().text());
+    }
+    request_.own_rules = overrides.size();
+    recipe["rules"] = rules;
+  }
+
+  void own_recipe(Json recipe, Json as_given) {
+    auto whole = extended(recipe, catalog_.recipe_files, root_.path("precision"));
+    Result<PrecisionRecipe> parsed = whole ? Result<PrecisionRecipe>(PrecisionRecipe{}) : Result<PrecisionRecipe>(tl::unexpected(whole.error()));
+    if (whole) {  // what a data file must say of itself, an inline recipe need not
+      for (auto [key, value] : {std::pair<const char*, Json>{"schema", 1}, {"name", "inline"}, {"title", "inline recipe"}, {"source", "the request"}})
+        if (!whole->contains(key)) (*whole)[key] = value;
+      parsed = parse_precision(*whole, root_.path("precision"));
+    }
+    if (!parsed) {
+      problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      return;
+    }
+    request_.inline_precision = std::move(as_given);
+    request_.own_precision = std::make_shared<const PrecisionRecipe>(std::move(*parsed));
+    request_.precision = request_.own_precision.get();
+  }
+
   std::string supported_names() const {
     std::vector<std::string> names;
     for (const PrecisionRecipe* recipe : supported_precisions(catalog_, *request_.gpu)) names.push_back(recipe->name);
     return join(names, ", ");
-  }
-
-  // Precisions that exist but that this version does not model: said so, and whether the GPU could run them at all.
-  bool refuse_later_precision(const std::string& name) {
-    static constexpr std::pair<std::string_view, DType> kLater[] = {
-        {"fp8", DType::fp8}, {"fp8-rowwise", DType::fp8}, {"fp8-delayed", DType::fp8}, {"fp8-blockwise", DType::fp8},
-        {"mxfp8", DType::fp8}, {"nvfp4", DType::nvfp4}, {"bf16-master", DType::bf16}, {"fp16-master", DType::fp16},
-        {"fsdp-bf16", DType::bf16}, {"fsdp-bf16-fp32reduce", DType::bf16}};
-    for (const auto& [later, dtype] : kLater) {
-      if (normalised_name(name) != later) continue;
-      if (!request_.gpu)
-        root_.problem("precision", fmt::format("'{}' is not modelled by this version (see `precog precisions`)", later));
-      else if (!request_.gpu->computes(dtype))
-        root_.problem("precision", fmt::format("'{}' needs {} arithmetic, which {} has no hardware for; supported: {}", later, to_text(dtype),
-                                               request_.gpu->name, supported_names()));
-      else
-        root_.problem("precision", fmt::format("'{}' is not modelled by this version; on {} it models: {}", later, request_.gpu->name, supported_names()));
-      return true;
-    }
-    return false;
   }
 
   void read_training() {
@@ -313,7 +384,10 @@ class RequestReader {
         {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
          {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
     request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
-        {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}}, OptimizerImpl::foreach_);
+        {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
+        request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused : OptimizerImpl::foreach_);
+    request_.clip_grad_norm = root_.number("clip_grad_norm", 1e-12, 1e12);
+    request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
     const std::string recompute = root_.text("recompute").value_or("none");
     if (recompute == "full") request_.training.recompute = Recompute::full;
     else if (recompute == "selective") root_.problem("recompute", "'selective' is not modelled by this version; use none or full");
@@ -358,6 +432,7 @@ class RequestReader {
     if (r.model->language) out["seq"] = r.inputs.seq;
     if (r.model->encoder_decoder) out["src_seq"] = r.inputs.src_seq;
     if (!r.frozen.empty()) out["frozen"] = r.frozen;
+    if (r.pad_vocabulary > 1) out["pad_vocabulary"] = r.pad_vocabulary;
     out["global_batch"] = r.global_batch;
     if (r.own_precision) out["precision"] = r.inline_precision;
     else out["precision"] = r.precision->name;
@@ -365,12 +440,13 @@ class RequestReader {
     out["optimizer"] = to_text(r.training.optimizer);
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
+    if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
     out["recompute"] = r.training.recompute == Recompute::full ? "full" : "none";
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", "none"}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
     out["host"] = r.host->name;
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();
@@ -386,6 +462,7 @@ class RequestReader {
   const Catalog& catalog_;
   std::filesystem::path folder_;
   std::int64_t default_batch_ = 0;
+  bool sharding_given_ = false;
   std::error_code ignored_;
   std::vector<Problem> problems_;
   JsonReader root_;
@@ -400,13 +477,23 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 }
 
 Result<Graph> build_forward(const Request& request) {
-  PRECOG_TRY(graph, request.model->build(request.inputs));
-  return freeze(std::move(graph), request.frozen);
+  PRECOG_TRY(built, request.model->build(request.inputs));
+  if (request.pad_vocabulary > 1) {
+    if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
+    built = pad_vocabulary(std::move(built), request.pad_vocabulary);
+  }
+  PRECOG_TRY(graph, freeze(std::move(built), request.frozen));
+  const std::span<const PrecisionRule> rules(request.precision->rules);
+  std::vector<Problem> problems;
+  for (std::string& message : unmatched_rules(graph, rules.last(std::min(request.own_rules, rules.size())))) problems.push_back({"overrides", std::move(message)});
+  if (!problems.empty()) return fail(std::move(problems));
+  return graph;
 }
 
 std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu) {
   std::vector<const PrecisionRecipe*> out;
   for (const PrecisionRecipe& recipe : catalog.precisions) {
+    if (recipe.is_part) continue;
     const auto types = recipe.required_types();
     if (std::all_of(types.begin(), types.end(), [&](DType dtype) { return gpu.computes(dtype); })) out.push_back(&recipe);
   }

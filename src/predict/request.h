@@ -22,16 +22,19 @@ struct Request {
   std::shared_ptr<const ModelSource> model;
   ModelInputs inputs;
   std::vector<std::string> frozen;  // patterns of parameter names that are not trained
+  std::int64_t pad_vocabulary = 1;  // the vocabulary is made a multiple of this
   std::int64_t global_batch = 1;
   const PrecisionRecipe* precision = nullptr;
   std::shared_ptr<const PrecisionRecipe> own_precision;  // an inline recipe's; `precision` then points to it
   Json inline_precision;                                 // and as it was given
+  std::size_t own_rules = 0;                             // its last rules, which came from the request itself
   const GpuSpec* gpu = nullptr;
   ClusterSpec cluster;
   const HostSpec* host = nullptr;
   Plan plan;
   TrainingOptions training;
   MemoryFormat memory_format = MemoryFormat::contiguous;
+  std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
   bool allow_emulated = false;
   RunLength run;
@@ -48,7 +51,7 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 // The model's forward graph at the request's sizes, frozen parameters marked.
 Result<Graph> build_forward(const Request& request);
 
-// The precisions this GPU has hardware for, in the catalog's order.
+// The whole recipes this GPU has hardware for, in the catalog's order.
 std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu);
 
 }  // namespace precog

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -13,19 +14,25 @@ namespace {
 
 struct SteadyStep {
   Seconds length;
-  Seconds exposed_collectives;  // the compute stream idle while the communication stream runs
+  // The compute stream idle while the communication stream runs.
+  std::map<std::string, Seconds> exposed_by_collective, exposed_in_second;  // in the second micro-batch alone: as below
   Seconds host_busy;
   Seconds host_busy_second;     // in the second micro-batch alone: what one more would add
 };
 
 // The last simulated step, from the end of the one before it.
-SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline) {
+SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph) {
   const auto tasks = schedule.graph.tasks();
   auto end_of = [&](std::size_t step) { return timeline.spans[static_cast<std::size_t>(schedule.last_task[step])].end; };
   const std::size_t last = schedule.last_task.size() - 1;
   const Picoseconds begin = end_of(last - 1), end = end_of(last);
 
-  std::vector<Span> compute, collectives;
+  struct Message {
+    Span span;
+    TaskLabel label;
+  };
+  std::vector<Span> compute;
+  std::vector<Message> collectives;
   Picoseconds host = 0, host_second = 0;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Span span = timeline.spans[i];
@@ -36,11 +43,12 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline) {
     }
     if (span.end <= begin || span.start >= end) continue;
     if (tasks[i].resource == kCompute) compute.push_back(span);
-    if (tasks[i].resource == kCommunication) collectives.push_back(span);
+    if (tasks[i].resource == kCommunication) collectives.push_back({span, label});
   }
-  Picoseconds exposed = 0;
+  SteadyStep out{.length = seconds(end - begin), .host_busy = seconds(host), .host_busy_second = seconds(host_second)};
   std::size_t next = 0;
-  for (Span span : collectives) {  // both lists are in time order: each is one in-order queue
+  for (const auto& [span, label] : collectives) {  // both lists are in time order: each is one in-order queue
+    Picoseconds exposed = 0;
     Picoseconds at = std::max(span.start, begin);
     const Picoseconds until = std::min(span.end, end);
     while (next < compute.size() && compute[next].end <= at) ++next;
@@ -52,8 +60,12 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline) {
       exposed += std::max<Picoseconds>(0, compute[i].start - at);
       at = std::max(at, compute[i].end);
     }
+    const Op& op = graph.ops[program.calls[static_cast<std::size_t>(label.call)].op];
+    const std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
+    out.exposed_by_collective[name] += seconds(exposed);
+    if (label.micro_batch == 1 && label.step == static_cast<std::int16_t>(last)) out.exposed_in_second[name] += seconds(exposed);
   }
-  return {seconds(end - begin), seconds(exposed), seconds(host), seconds(host_second)};
+  return out;
 }
 
 // Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send.
@@ -95,7 +107,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.gpu_title = request.gpu->title;
   report.precision = request.precision->name;
   report.precision_title = request.precision->title;
-  report.fp32_weights = request.precision->parameters == DType::fp32;
+  report.fp32_weights = request.precision->updated_weights() == DType::fp32;
   report.autocast = request.precision->autocast.has_value();
   report.parameters = parameter_count(step.graph);
   report.gpus = request.cluster.gpus;
@@ -156,19 +168,25 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   for (std::size_t i = 0; i < kDTypeCount; ++i)
     if (by_type[i].value > 0) report.by_dtype[std::string(to_text(static_cast<DType>(i)))] = by_type[i];
 
-  const SteadyStep steady = steady_step(schedule, timeline);
+  const SteadyStep steady = steady_step(schedule, timeline, program, step.graph);
   const double missing = static_cast<double>(report.micro_batches - schedule.micro_batches_laid_out);
   report.step = steady.length + one_more_micro_batch(schedule, timeline) * missing;
   report.host = steady.host_busy + steady.host_busy_second * missing;
-  if (request.plan.dp > 1) report.breakdown.exposed_communication["all_reduce"] = steady.exposed_collectives;
+  Seconds exposed_collectives;
+  for (const auto& [name, exposed] : steady.exposed_by_collective) {
+    const auto again = steady.exposed_in_second.find(name);
+    const Seconds all = exposed + (again == steady.exposed_in_second.end() ? Seconds{} : again->second * missing);
+    report.breakdown.exposed_communication[name] = all;
+    exposed_collectives += all;
+  }
   // A gap that the host fills with waiting is no gap of the stream's: what is left over bounds it.
-  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - steady.exposed_collectives);
+  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives);
   report.breakdown.between_kernels = std::min(report.breakdown.between_kernels, idle);
   report.breakdown.host = idle - report.breakdown.between_kernels;
 
   // What bounds it: what the GPU spends most of its time waiting for or working at.
   if (report.breakdown.host > report.step * 0.3) report.bound = "host";
-  else if (steady.exposed_collectives > report.step * 0.3) report.bound = "network";
+  else if (exposed_collectives > report.step * 0.3) report.bound = "network";
   else report.bound = compute_bound > memory_bound ? "compute" : "memory";
 
   const double per_s = 1.0 / report.step.value;
@@ -190,7 +208,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.peak_16bit = to_text(sixteen);
 
   const double host_share = report.breakdown.host / report.step;
-  const double network_share = steady.exposed_collectives / report.step;
+  const double network_share = exposed_collectives / report.step;
   const double gpu_share = std::max(0.0, 1 - host_share - network_share);
   const double carried = report.gpu_busy.value > 0 ? estimated / report.gpu_busy : 0;
   const bool host_estimated = request.mode == Mode::eager ? request.host->estimated : request.host->compiled_estimated;
@@ -211,7 +229,10 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.price_usd_per_gpu_hour = request.price_usd_per_gpu_hour;
   if (report.steps) {
     report.steps = std::ceil(*report.steps);
-    report.total = report.step * *report.steps;
+    // A dynamic scale grows after so many good steps until one overflows, which is then skipped and made up for. An upper
+    // estimate: a scale that overflows less often loses less.
+    if (request.precision->loss_scaling) report.skipped_steps = *report.steps / static_cast<double>(request.precision->scale_growth_interval);
+    report.total = report.step * (*report.steps + report.skipped_steps.value_or(0));
     if (report.price_usd_per_gpu_hour) report.cost_usd = report.total->value / 3600 * report.gpus * *report.price_usd_per_gpu_hour;
   }
 

@@ -13,6 +13,31 @@ constexpr std::int64_t kLaunchQueue = 1024;
 constexpr int kSteps = 3;          // the first warms up the queues; the last two differ by one steady step
 constexpr std::int64_t kMicroBatches = 3;  // laid out in full; more repeat the second
 
+// Streams wait for each other where a tensor made on one is read on the other.
+struct CrossWait {
+  std::int32_t on_call = -1;  // the last call on the other stream that made one of its operands
+  bool ordered = false;       // an operand was made in this step, on whichever stream: nothing else need be waited for
+};
+
+std::vector<CrossWait> cross_waits(const KernelProgram& program, const Graph& graph) {
+  std::vector<CrossWait> out(program.calls.size());
+  if (std::none_of(program.calls.begin(), program.calls.end(), [](const Call& call) { return call.collective; })) return out;
+  std::vector<std::int32_t> made_by(graph.tensors.size(), -1);
+  for (std::size_t i = 0; i < program.calls.size(); ++i) {
+    const Call& call = program.calls[i];
+    const Op& op = graph.ops[call.op];
+    for (TensorId id : graph.inputs(op)) {
+      const std::int32_t maker = made_by[graph.tensors[id].storage.index()];
+      if (maker < 0) continue;
+      out[i].ordered = true;
+      if (program.calls[static_cast<std::size_t>(maker)].collective != call.collective) out[i].on_call = std::max(out[i].on_call, maker);
+    }
+    if (call.kernel_count == 0) continue;
+    for (TensorId id : graph.outputs(op)) made_by[graph.tensors[id].storage.index()] = static_cast<std::int32_t>(i);
+  }
+  return out;
+}
+
 }  // namespace
 
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
@@ -91,13 +116,14 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
       launches[i] += program.kernels[call.first_kernel + k].launches;
     }
     gpu_ps[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
+    // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
+    if (call.collective && call.phase <= Phase::gradient_sync) last_collective = i;
     // Each of the two compiled graphs is entered once.
     const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
     if (call.compiled && call.kernel_count > 0 && !entered[graph_of]) {
       entered[graph_of] = true;
       host_ps[i] += picoseconds(program.cuda_graphs ? host.compiled.replay : host.compiled.graph);
     }
-    if (call.collective) last_collective = i;
     if (call.phase == Phase::backward) last_backward = i;
     const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes);
     if (many) tensors = many->tensors;
@@ -110,6 +136,9 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
   if (last_backward < calls) host_ps[last_backward] += picoseconds(host.parameter_gradient * static_cast<double>(tensors));
 
+  const std::vector<CrossWait> waits = cross_waits(program, graph);
+  std::vector<std::int32_t> task_of(calls, -1);
+
   Schedule schedule;
   schedule.micro_batches_laid_out = std::min(micro_batches, kMicroBatches);
   schedule.graph.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
@@ -118,7 +147,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   struct InFlight { std::int32_t task; std::int64_t launched_by; };
   std::deque<InFlight> in_flight;
   std::int64_t launched = 0;
-  std::int32_t last_compute = -1, last_collective_task = -1;
+  std::int32_t last_compute = -1, last_collective_task = -1, last = -1;
   Picoseconds views = 0;
 
   auto add = [&](Resource resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
@@ -128,6 +157,8 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
 
   for (std::int16_t step = 0; step < kSteps; ++step) {
     add(kHost, picoseconds(host.step), {}, {-1, step, 0});
+    // What the end of a step still sends (updated parameters) the next step's first kernel waits for.
+    std::int32_t sent_by_last_step = last == last_collective_task ? last : -1;
     for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {
       std::int32_t last_of_this = -1;
       for (std::size_t i = 0; i < calls; ++i) {
@@ -148,14 +179,18 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
         views = 0;
         std::int32_t ran = issued;
         if (call.collective) {
-          ran = add(kCommunication, gpu_ps[i], {issued, last_compute}, label);
+          // Without an operand made in this step: after all that the compute stream has been given so far.
+          ran = add(kCommunication, gpu_ps[i], {issued, waits[i].on_call >= 0 ? task_of[static_cast<std::size_t>(waits[i].on_call)] : waits[i].ordered ? -1 : last_compute}, label);
           last_collective_task = ran;
         } else {
           // What comes back from buckets waits for the last collective; so does all that follows on the stream.
-          const bool waits = last_collective < calls && i > last_collective;
-          ran = add(kCompute, gpu_ps[i], {issued, waits ? last_collective_task : -1}, label);
+          const bool for_all = (last_collective < calls && i > last_collective) || call.phase >= Phase::loss_scaling;
+          const std::int32_t for_one = waits[i].on_call >= 0 ? task_of[static_cast<std::size_t>(waits[i].on_call)] : -1;
+          ran = add(kCompute, gpu_ps[i], {issued, for_all ? last_collective_task : for_one, sent_by_last_step}, label);
+          sent_by_last_step = -1;
           last_compute = ran;
         }
+        task_of[i] = last = ran;
         launched += launches[i];
         in_flight.push_back({ran, launched});
         if (call.waits_for_gpu) add(kHost, picoseconds(host.synchronise), {ran}, label);
@@ -163,7 +198,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
       }
       if (step + 1 == kSteps) schedule.last_of_micro_batch.push_back(last_of_this);
     }
-    schedule.last_task.push_back(last_compute);
+    schedule.last_task.push_back(last);
   }
   return schedule;
 }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "kernel/fuse.h"
+#include "parallel/parallel.h"
 #include "precision/precision.h"
 #include "schedule/schedule.h"
 #include "support.h"
@@ -59,6 +60,85 @@ TEST_CASE("TheLossScalersReadBackKeepsTheHostFromRunningAhead") {
   // With as much host work as GPU work, waiting once makes the step longer than either alone.
   CHECK(with.step_us > std::max(with.host_us, with.gpu_us) * 1.02);
   CHECK(without.step_us == doctest::Approx(std::max(without.host_us, without.gpu_us)).epsilon(0.01));
+}
+
+namespace {
+
+struct ShardedRun {
+  double step_us, compute_us, communication_us;
+  Schedule schedule;
+  Timeline timeline;
+  KernelProgram program;
+  StepGraph step;
+};
+
+// Four blocks over eight ranks; kernels take 10 us, collectives what is asked for, everything else on their stream nothing.
+ShardedRun sharded_run(Sharding sharding, double collective_us, double op_us = 0.1) {
+  const PrecisionRecipe recipe = uniform(DType::bf16);
+  GraphBuilder b;
+  TensorId x = b.input("x", {32, 64});
+  for (int block = 0; block < 4; ++block) {
+    b.set_block(block);
+    x = b.relu(b.linear_layer("l" + std::to_string(block), x, 64));
+  }
+  b.set_block(-1);
+  b.cross_entropy(b.linear_layer("head", x, 10), b.input("t", {32}, DType::int64));
+  ShardedRun out;
+  out.step = apply_plan({.dp = 8, .fsdp = sharding}, recipe, make_step(apply_precision(recipe, gpu(), std::move(b).finish()), recipe, {}));
+  out.program = make_kernels(out.step.graph, gpu(), MemoryFormat::contiguous);
+  std::vector<KernelCost> costs(out.program.kernels.size());
+  out.compute_us = out.communication_us = 0;
+  for (const Call& call : out.program.calls)
+    for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
+      const bool collective = std::holds_alternative<CollectiveShape>(out.program.kernels[call.first_kernel + k].shape);
+      costs[call.first_kernel + k].total = microseconds(collective ? collective_us : call.collective ? 0 : 10);
+      (call.collective ? out.communication_us : out.compute_us) += collective ? collective_us : call.collective ? 0 : 10;
+    }
+  out.schedule = make_schedule(out.program, costs, {}, out.step.graph, host(op_us), 1);
+  out.timeline = simulate(out.schedule.graph);
+  auto end = [&](std::size_t i) { return out.timeline.spans[static_cast<std::size_t>(out.schedule.last_task[i])].end; };
+  out.step_us = static_cast<double>(end(2) - end(1)) * 1e-6;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("ShortCollectivesHideBehindTheBlocks") {
+  const ShardedRun none = sharded_run(Sharding::full, 0);
+  CHECK(none.step_us == doctest::Approx(none.compute_us).epsilon(0.01));
+  // Only what no block is there to hide: the first two gathers (the root's, then block 0's) and the last reductions.
+  const ShardedRun some = sharded_run(Sharding::full, 20);
+  CHECK(some.step_us > some.compute_us + 2 * 20);
+  CHECK(some.step_us < some.compute_us + 5 * 20);
+}
+
+TEST_CASE("LongCollectivesSetThePace") {
+  const ShardedRun run = sharded_run(Sharding::full, 10'000);
+  CHECK(run.step_us >= run.communication_us);
+  CHECK(run.step_us < run.communication_us + run.compute_us);
+}
+
+TEST_CASE("UpdatedParametersArriveBeforeTheNextStepBegins") {
+  const ShardedRun run = sharded_run(Sharding::zero1, 50);
+  // One bucket: its reduction and its gather both wait for what they need, and nothing is left to hide them.
+  CHECK(run.step_us == doctest::Approx(run.compute_us + 2 * 50).epsilon(0.01));
+}
+
+TEST_CASE("NoBlockComputesBeforeItsParametersAreThere") {
+  const ShardedRun run = sharded_run(Sharding::full, 500);
+  std::vector<Picoseconds> done(run.step.graph.tensors.size(), 0);  // when the last step's gathers had arrived
+  int waited = 0;
+  for (std::size_t i = 0; i < run.schedule.labels.size(); ++i) {
+    const TaskLabel& label = run.schedule.labels[i];
+    if (label.call < 0 || label.step != 2 || run.schedule.graph.tasks()[i].resource == kHost) continue;
+    const Op& op = run.step.graph.ops[run.program.calls[static_cast<std::size_t>(label.call)].op];
+    if (op.kind == OpKind::all_gather) done[run.step.graph.output(op).index()] = run.timeline.spans[i].end;
+    if (op.kind != OpKind::shard_copy || run.step.graph.name(op.label) != "split_with_sizes_copy") continue;
+    CHECK(run.timeline.spans[i].start >= done[run.step.graph.input(op, 1).index()]);
+    CHECK(done[run.step.graph.input(op, 1).index()] > 0);
+    ++waited;
+  }
+  CHECK(waited == 1 + 2 * 4);
 }
 
 TEST_CASE("ACompiledGraphPaysForLaunchesAndLibraryCallsAndOnceForItself") {

@@ -10,7 +10,7 @@ namespace {
 void read_rates(JsonReader reader, RateTable& table) {
   for (const std::string& key : reader.keys()) {
     auto dtype = dtype_named(key);
-    if (!dtype || !is_floating(*dtype) || *dtype == DType::model) {
+    if (!dtype || !is_floating(*dtype) || *dtype == DType::model || (is_8bit_float(*dtype) && *dtype != DType::fp8)) {
       reader.problem(key, "is not a floating type; known: fp64, fp32, tf32, bf16, fp16, fp8, nvfp4");
       continue;
     }
@@ -61,6 +61,9 @@ Result<GpuSpec> parse_gpu(const Json& json, const std::string& where) {
 
   read_rates(file.required_object("matrix"), gpu.matrix);
   read_rates(file.required_object("vector"), gpu.vector);
+  // Block-scaled products run on the same units at the same pace; those of the microscaling formats exist from Blackwell on.
+  if (gpu.matrix.has(DType::fp8)) gpu.matrix.set(DType::fp8_block, gpu.matrix[DType::fp8]);
+  if (gpu.matrix.has(DType::fp8) && gpu.capability() >= 100) gpu.matrix.set(DType::mxfp8, gpu.matrix[DType::fp8]);
   if (!gpu.vector.has(DType::fp32)) file.problem("vector", "lacks fp32, which every GPU has");
 
   JsonReader link = file.required_object("interconnect");

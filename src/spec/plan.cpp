@@ -12,6 +12,16 @@ std::string_view to_text(OptimizerKind kind) {
   return "";
 }
 
+std::string_view to_text(Sharding sharding) {
+  switch (sharding) {
+    case Sharding::none: return "none";
+    case Sharding::zero1: return "zero1";
+    case Sharding::zero2: return "zero2";
+    case Sharding::full: return "full";
+  }
+  return "";
+}
+
 std::string_view to_text(Mode mode) {
   switch (mode) {
     case Mode::eager: return "eager";

@@ -3,6 +3,7 @@
 // recomputation of checkpointed blocks; then the loss scaler and the optimizer.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "graph/graph.h"
@@ -16,10 +17,21 @@ struct ParameterGradient {
   OpId made_by;  // the operator after which the gradient is complete, accumulation included
 };
 
+// What one rank keeps of what data-parallel ranks share out: the divisors, and what differs because of it.
+struct Shards {
+  int parameters = 1, optimizer = 1;      // ranks that share one copy of each
+  std::optional<DType> parameter_type;    // between gathers parameters are kept in this type, and only so (FSDP's shards)
+  bool gradients_released = false;        // a gradient is let go when it has been copied for the reduction
+  std::vector<TensorId> kept_gradients;   // what the reductions left, where that is memory of its own
+};
+
 struct StepGraph {
   Graph graph;
   std::vector<ParameterGradient> gradients;  // in the order in which backward completes them
   DType optimizer_state_type = DType::fp32;
+  Bytes master_weights, main_gradients;  // held besides what the graph's tensors are
+  bool gradients_folded = false;         // into main gradients during backward: autograd's own are let go at once
+  Shards shards;
 };
 
 StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options);

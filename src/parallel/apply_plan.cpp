@@ -1,0 +1,62 @@
+#include <algorithm>
+
+#include "parallel/parallel.h"
+#include "parallel/rewrite.h"
+#include "training/optimizer.h"
+
+namespace precog {
+namespace {
+
+// How many launches a call over lists of the shards needs: its depth is the one that explains its launches over whole tensors.
+std::int64_t sharded_launches(const MultiTensorAttributes& call, const std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& shards) {
+  for (int depth = 1; depth <= 5; ++depth)
+    for (bool scalars : {false, true})
+      if (multi_tensor_launches(sizes, depth, scalars) == call.launches) return multi_tensor_launches(shards, depth, scalars);
+  return call.launches;
+}
+
+}  // namespace
+
+void shard_end_of_step(int ranks, StepGraph& step) {
+  std::vector<std::int64_t> sizes, shards;
+  for (const ParameterGradient& g : step.gradients) {
+    sizes.push_back(step.graph.tensors[g.parameter].shape.elements());
+    shards.push_back(share_of(sizes.back(), ranks));
+  }
+  Rewrite out(step);
+  Graph& graph = step.graph;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out.keep(i);
+    Op& op = graph.ops[graph.ops.id_at(graph.ops.size() - 1)];
+    auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
+    if (!many || !ends_step(op.phase)) continue;
+    many->launches = many->one_by_one ? many->launches : sharded_launches(*many, sizes, shards);
+    for (TensorId made : graph.outputs(op))  // what it makes on its way is as much smaller
+      if (graph.tensors[made].role == Role::activation && graph.tensors[made].shape.elements() == many->elements)
+        graph.tensors[made].shape = {share_of(many->elements, ranks)};
+    many->elements = share_of(many->elements, ranks);
+    // What was found in one share must be known to all: a flag, or a sum of squares.
+    const Phase phase = op.phase;
+    const bool norm = graph.name(op.label).find("norm") != std::string_view::npos;
+    if (op.kind == OpKind::unscale_and_check || norm)
+      out.put({OpKind::all_reduce, phase, DType::fp32, CollectiveAttributes{{4}, ranks}}, {}, {});
+  }
+  out.finish();
+}
+
+StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step) {
+  const bool gathers = recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather);
+  const int ranks = std::max(1, plan.dp);
+  // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
+  if (plan.fsdp == Sharding::full || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
+    fully_shard(ranks, plan.fsdp == Sharding::zero2, recipe, step);
+  } else if (ranks > 1 && plan.fsdp != Sharding::none) {
+    distribute_optimizer(ranks, plan.fsdp == Sharding::zero2, recipe, step);
+  } else if (ranks > 1) {
+    replicate(ranks, recipe, step);
+  }
+  if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
+  return step;
+}
+
+}  // namespace precog

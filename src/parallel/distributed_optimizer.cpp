@@ -1,0 +1,76 @@
+// A distributed optimizer (Megatron's, ZeRO 1 and 2): every rank keeps the optimizer's states of its share of the elements.
+// Gradients are reduce_scattered in buckets beside backward, the optimizer updates one share, and the updated parameters are
+// all_gathered in their own type. ZeRO 1 keeps whole gradients in buffers, sent once a step; ZeRO 2 keeps only the reduced
+// share, and so must send them after every micro-batch.
+#include <algorithm>
+
+#include "parallel/rewrite.h"
+
+namespace precog {
+namespace {
+
+// Megatron-LM core, DistributedDataParallelConfig: a bucket is closed at max(40,000,000, 1,000,000 x ranks) elements.
+constexpr std::int64_t kBucketElements = 40'000'000, kBucketElementsPerRank = 1'000'000;
+
+}  // namespace
+
+void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& recipe, StepGraph& step) {
+  const bool copied = !gradients_in_buffers(recipe), shards_kept = gradients_too && copied;
+  const std::int64_t full = std::max(kBucketElements, kBucketElementsPerRank * ranks);
+  const auto buckets = fill_buckets(step, [&](const Bucket& bucket, std::size_t) { return bucket.elements >= full; });
+  const Phase phase = shards_kept ? Phase::backward : Phase::gradient_sync;
+  Rewrite out(step);
+  Graph& graph = step.graph;
+  bool accumulates = false;
+  for (std::size_t i = 0; i < out.size(); ++i) accumulates = accumulates || out.old(i).phase == Phase::accumulate;
+
+  auto send = [&](const Bucket& bucket) {
+    const DType own = kept_type(recipe, graph.tensors[step.gradients[bucket.gradients.front()].gradient].dtype), sent = recipe.reduced_gradients.value_or(own);
+    Tensor buffer{.shape = {bucket.elements}, .dtype = sent};
+    if (!shards_kept) buffer.role = Role::gradient_bucket, buffer.name = graph.intern("gradient_buffer");
+    const bool in_place = !copied && sent == own;  // the training pass's own buffers
+    TensorId memory;
+    std::vector<TensorId> inputs;
+    for (std::size_t i : bucket.gradients) inputs.push_back(step.gradients[i].gradient);
+    const Bytes read = bytes_of(bucket.elements, own), written = bytes_of(bucket.elements, sent);
+    if (in_place) {
+      out.put({OpKind::shard_copy, phase, own, ShardCopyAttributes{bucket.elements, 1, read, written}, "scale"}, inputs, {});
+    } else {  // divided by the number of ranks on the way
+      memory = graph.add_tensor(buffer);
+      const auto launches = copied ? static_cast<std::int64_t>(inputs.size()) : 1;
+      out.put({OpKind::shard_copy, phase, sent, ShardCopyAttributes{bucket.elements, launches, read, written}, "bucket_copy"}, inputs,
+              std::vector<TensorId>(shards_kept ? 1u : 0u, memory));
+    }
+    const CollectiveAttributes message{written, ranks};
+    const TensorId reduced = out.tensor(shards_kept ? share_of(bucket.elements, ranks) : 0, sent);
+    out.put({OpKind::reduce_scatter, phase, sent, message}, std::vector<TensorId>(memory.valid() ? 1u : 0u, memory), std::vector{reduced});
+    TensorId kept = reduced;
+    if (sent != own) {  // the optimizer reads the gradients' own type
+      kept = out.tensor(share_of(bucket.elements, ranks), own);
+      out.put({OpKind::shard_copy, phase, own, ShardCopyAttributes{share_of(bucket.elements, ranks), 1, bytes_of(share_of(bucket.elements, ranks), sent), bytes_of(share_of(bucket.elements, ranks), own)},
+               "reduce_scatter", true}, {reduced}, {kept});
+    }
+    if (shards_kept && accumulates) out.put({OpKind::accumulate_gradient, Phase::accumulate, own, {}, "reduce_scatter", true}, {kept}, {});
+    if (shards_kept || kept != reduced) step.shards.kept_gradients.push_back(kept);
+  };
+
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const Op& op = out.old(i);
+    if (ends_step(op.phase))
+      while (next < buckets.size()) send(buckets[next++]);
+    if (shards_kept && op.kind == OpKind::accumulate_gradient) out.drop(i);
+    else out.keep(i);
+    while (next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
+  }
+  for (const Bucket& bucket : buckets) {
+    Bytes bytes;
+    for (std::size_t i : bucket.gradients) bytes += graph.bytes(step.gradients[i].parameter);
+    out.put({OpKind::all_gather, Phase::optimizer, graph.tensors[step.gradients[bucket.gradients.front()].parameter].dtype, CollectiveAttributes{bytes, ranks}}, {}, {});
+  }
+  out.finish();
+  step.shards.gradients_released = copied;
+  step.shards.optimizer = ranks;
+}
+
+}  // namespace precog

@@ -1,0 +1,316 @@
+// torch.distributed.fsdp.fully_shard (FSDP2, PyTorch 2.11) on every repeated block and on the model around them.
+// Each block's parameters are one group: gathered before its forward, let go after it, gathered again before its backward; its
+// gradients are reduce_scattered when its backward is done. The rest of the model is the root's group, gathered once and kept.
+//
+// The order on the streams is _fsdp_param_group.py's and _fsdp_collectives.py's:
+// - a gather is a foreach copy of the shards into the message (a cast before it where shards are kept in another type) and an
+//   all_gather, both on streams of their own; the compute stream waits for it and copies the parameters out of the message.
+// - in forward the host issues it when it reaches the block, and it may run once the group before the last has been copied
+//   out: it is hidden as far as the host runs ahead. In backward the next group's is issued before a group computes.
+// - after a group's backward the compute stream waits for the reduction before, copies the gradients into one message
+//   (chunk_cat, which also casts) and goes on; the reduction and the cast of the shard that it leaves run beside it.
+// A world of one gathers nothing, but casts and copies all the same.
+#include <algorithm>
+#include <map>
+
+#include "parallel/rewrite.h"
+
+namespace precog {
+namespace {
+
+constexpr std::size_t kNever = static_cast<std::size_t>(-1);
+// torchao's conversion of a shard to fp8, operator by operator: scaled, clamped, converted.
+constexpr std::int64_t kQuantiseKernels = 3;
+
+struct Group {
+  int block = -1;  // -1: the root's, all that no block has
+  std::vector<TensorId> parameters;
+  std::vector<std::size_t> gradients;  // indices into StepGraph::gradients
+  std::size_t first_forward = kNever, last_forward = kNever, first_backward = kNever, last_backward = kNever;
+  std::int64_t elements = 0, quantised_elements = 0, quantised_tensors = 0;
+  Bytes gathered;                    // the whole message
+  TensorId arriving, arrived, whole;  // the message, its event, and the parameters copied out of it
+};
+
+class FullySharded {
+ public:
+  FullySharded(int ranks, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step)
+      : ranks_(ranks), keep_gathered_(keep_gathered), recipe_(recipe), step_(step), out_(step), graph_(step.graph) {
+    stored_ = recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather
+                  ? std::optional(recipe.master_weights->dtype)
+                  : std::nullopt;
+    find_groups();
+  }
+
+  void run() {
+    std::size_t prefetched = 0, reduced = 0;
+    bool backward_began = false, root_done = false;
+    for (std::size_t i = 0; i < out_.size(); ++i) {
+      const Op& op = out_.old(i);
+      Group* group = op.block >= 0 ? by_block_[static_cast<std::size_t>(op.block)] : nullptr;
+      if (i == 0 && root_) gather_in_forward(*root_);
+      if (group && group->first_forward == i) gather_in_forward(*group);
+      if (!backward_began && (op.phase == Phase::backward || op.phase == Phase::recompute)) {
+        backward_began = true;
+        prefetch(prefetched++);
+      }
+      if (group && group->first_backward == i && !keep_gathered_) {
+        copy_out(*group, Phase::backward);
+        prefetch(prefetched++);
+      }
+      if (ends_step(op.phase) && !root_done) finish_root(root_done);
+      if (op.phase == Phase::accumulate && op.kind == OpKind::accumulate_gradient) out_.drop(i);
+      else out_.keep(i);
+      if (group && group->last_forward == i && !keep_gathered_) release(*group, Phase::forward);
+      for (; reduced < reductions_.size() && reductions_[reduced]->last_backward == i; ++reduced) {
+        release(*reductions_[reduced], Phase::backward);
+        reduce(*reductions_[reduced]);
+      }
+    }
+    if (!root_done) finish_root(root_done);
+    agree_on_scales();
+    out_.finish();
+    step_.shards.parameters = step_.shards.optimizer = ranks_;
+    step_.shards.parameter_type = stored_;
+    step_.shards.gradients_released = true;
+  }
+
+ private:
+  void find_groups() {
+    std::map<std::int32_t, int> owner;  // parameter -> its block; the root's where several use it
+    std::map<int, Group> by_block;
+    arrives_as_.assign(graph_.tensors.size(), DType::model);
+    for (std::size_t i = 0; i < out_.size(); ++i) {
+      const Op& op = out_.old(i);
+      accumulates_ = accumulates_ || op.phase == Phase::accumulate;
+      if (op.block >= 0 && op.phase <= Phase::backward) {
+        Group& group = by_block[op.block];
+        std::size_t& first = op.phase == Phase::forward ? group.first_forward : group.first_backward;
+        if (first == kNever) first = i;
+        (op.phase == Phase::forward ? group.last_forward : group.last_backward) = i;
+      }
+      if (op.phase != Phase::forward) continue;
+      for (TensorId id : graph_.inputs(op)) {
+        const TensorId base = graph_.tensors[id].storage;
+        if (graph_.tensors[base].role != Role::parameter) continue;
+        auto [known, first] = owner.emplace(base.value, op.block);
+        if (!first && known->second != op.block) known->second = -1;
+        if (auto narrow = quantised_copy(op, base)) arrives_as_[base.index()] = *narrow;
+      }
+    }
+    for (auto [parameter, block] : owner) {
+      Group& group = by_block[block];
+      const TensorId id{parameter};
+      const std::int64_t elements = padded(graph_.tensors[id].shape);
+      group.parameters.push_back(id);
+      group.elements += elements;
+      const bool quantised = arrives_quantised(id);
+      if (quantised) group.quantised_elements += elements, ++group.quantised_tensors;
+      group.gathered += quantised ? bytes_of(elements, arrives_as_[id.index()]) : bytes_of(elements, graph_.tensors[id].dtype);
+    }
+    for (std::size_t i = 0; i < step_.gradients.size(); ++i) {
+      const ParameterGradient& g = step_.gradients[i];
+      const auto known = owner.find(g.parameter.value);
+      Group& group = by_block[known == owner.end() ? -1 : known->second];
+      group.gradients.push_back(i);
+      if (group.last_backward != kNever) group.last_backward = std::max(group.last_backward, g.made_by.index());
+    }
+    groups_.reserve(by_block.size());
+    for (auto& [block, group] : by_block) {
+      group.block = block;
+      if (group.parameters.empty() && group.gradients.empty()) continue;
+      groups_.push_back(std::move(group));
+    }
+    by_block_.resize(by_block.empty() ? 0 : static_cast<std::size_t>(std::max(0, by_block.rbegin()->first + 1)));
+    for (Group& group : groups_) {
+      if (group.block < 0) root_ = &group;
+      else by_block_[static_cast<std::size_t>(group.block)] = &group;
+      if (group.block >= 0 && group.last_backward != kNever) backward_.push_back(&group);
+    }
+    reductions_ = backward_;
+    std::sort(backward_.begin(), backward_.end(), [](const Group* a, const Group* b) { return a->first_backward < b->first_backward; });
+    std::sort(reductions_.begin(), reductions_.end(), [](const Group* a, const Group* b) { return a->last_backward < b->last_backward; });
+  }
+
+  // A parameter is cut along its first axis, into equal parts: what is missing in the last ones is padding, and travels.
+  std::int64_t padded(const Shape& shape) const {
+    const std::int64_t rows = shape.rank() > 0 ? std::max<std::int64_t>(1, shape[0]) : 1;
+    return share_of(rows, ranks_) * ranks_ * (shape.elements() / rows);
+  }
+
+  // The precision pass says that a weight arrives in 8 bits by letting its reader read such a copy beside it.
+  std::optional<DType> quantised_copy(const Op& op, TensorId parameter) {
+    if (!recipe_.gathers_fp8) return std::nullopt;
+    for (TensorId id : graph_.inputs(op)) {
+      Tensor& tensor = graph_.tensors[id];
+      if ((tensor.role != Role::buffer && tensor.role != Role::gathered) || bits_of(tensor.dtype) > 8 || !is_floating(tensor.dtype)) continue;
+      if (tensor.shape.elements() != graph_.tensors[parameter].shape.elements()) continue;
+      tensor.role = Role::gathered;
+      return tensor.dtype;
+    }
+    return std::nullopt;
+  }
+  bool arrives_quantised(TensorId parameter) const { return arrives_as_[parameter.index()] != DType::model; }
+
+  DType gathered_type(const Group& group) const {
+    return group.parameters.empty() ? DType::fp32 : graph_.tensors[group.parameters.front()].dtype;
+  }
+
+  // The shards' copies into the message, and the message. `after`: what must be done first, besides all earlier messages.
+  void gather(Group& group, Phase phase, TensorId after) {
+    if (group.parameters.empty() || ranks_ == 1) return;
+    const DType type = gathered_type(group), kept = stored_.value_or(type);
+    const std::int64_t tensors = static_cast<std::int64_t>(group.parameters.size());
+    const std::int64_t plain = share_of(group.elements - group.quantised_elements, ranks_), narrow = share_of(group.quantised_elements, ranks_);
+    const Bytes shard = {share_of(group.gathered.value, ranks_)};
+    std::vector<TensorId> waits;
+    if (after.valid()) waits.push_back(after);
+    auto copy = [&](std::int64_t elements, std::int64_t launches, Bytes read, Bytes written, TensorId made) {
+      out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{elements, launches, read, written}, "all_gather", true}, waits,
+               std::vector{made});
+      waits = {made};
+    };
+    if (narrow > 0) {
+      const ShardCopyAttributes a = quantisation(group, narrow);
+      copy(a.elements, a.launches, a.read, a.written, out_.tensor(narrow, DType::fp8));
+    }
+    if (plain > 0 && kept != type) copy(plain, foreach_launches(tensors), bytes_of(plain, kept), bytes_of(plain, type), out_.tensor(plain, type));
+    group.arriving = out_.tensor(group.gathered.value, DType::uint8);
+    copy(plain + narrow, foreach_launches(tensors), shard, shard, group.arriving);
+    arrived_ = group.arrived = out_.event();
+    out_.put({OpKind::all_gather, phase, type, CollectiveAttributes{group.gathered, ranks_}}, {group.arriving}, {group.arrived});
+  }
+
+  ShardCopyAttributes quantisation(const Group& group, std::int64_t elements) const {
+    const Bytes wide = bytes_of(elements, stored_.value_or(DType::fp32));
+    return {elements, kQuantiseKernels * group.quantised_tensors, wide * 3.0, wide * 2.0 + bytes_of(elements, DType::fp8)};
+  }
+
+  // torchao's precompute_float8_dynamic_scale_for_fsdp, once a step: the largest element of every shard, then of every weight.
+  void agree_on_scales() {
+    std::int64_t elements = 0, tensors = 0;
+    for (const Group& group : groups_) elements += group.quantised_elements, tensors += group.quantised_tensors;
+    if (tensors == 0) return;
+    const std::int64_t part = share_of(elements, ranks_);
+    out_.put({OpKind::shard_copy, Phase::optimizer, DType::fp32, ShardCopyAttributes{part, foreach_launches(tensors), bytes_of(part, stored_.value_or(DType::fp32)), bytes_of(tensors, DType::fp32)}, "amax"}, {}, {});
+    if (ranks_ > 1) out_.put({OpKind::all_reduce, Phase::optimizer, DType::fp32, CollectiveAttributes{bytes_of(tensors, DType::fp32), ranks_}}, {}, {});
+  }
+
+  void copy_out(Group& group, Phase phase) {
+    if (group.parameters.empty()) return;
+    const DType type = gathered_type(group), kept = stored_.value_or(type);
+    group.whole = out_.tensor(group.gathered.value, DType::uint8);
+    copied_out_before_ = copied_out_;
+    copied_out_ = out_.event();
+    if (ranks_ == 1) {  // parameter by parameter: cast where the types differ, then copied
+      for (TensorId parameter : group.parameters) {
+        const std::int64_t elements = graph_.tensors[parameter].shape.elements();
+        if (kept == type || arrives_quantised(parameter)) continue;
+        out_.put({OpKind::cast, phase, type, CastAttributes{.to = type}}, {shard_of(parameter, kept)}, {out_.tensor(elements, type)});
+      }
+      if (group.quantised_elements > 0)
+        out_.put({OpKind::shard_copy, phase, type, quantisation(group, group.quantised_elements), "quantise"}, {}, {});
+      const ShardCopyAttributes copies{group.elements, static_cast<std::int64_t>(group.parameters.size()), group.gathered, group.gathered};
+      out_.put({OpKind::shard_copy, phase, type, copies, "copy_out"}, {}, {group.whole, copied_out_});
+      return;
+    }
+    out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{group.elements, 1, group.gathered, group.gathered}, "split_with_sizes_copy"},
+             {group.arriving, group.arrived}, {group.whole, copied_out_});
+  }
+
+  void gather_in_forward(Group& group) {
+    gather(group, Phase::forward, copied_out_before_.valid() ? copied_out_before_ : arrived_);
+    copy_out(group, Phase::forward);
+  }
+
+  void prefetch(std::size_t place) {
+    if (!keep_gathered_ && place < backward_.size()) gather(*backward_[place], Phase::backward, copied_out_);
+  }
+
+  // The gathered parameters are let go: no kernel, but what memory they took is free from here on.
+  void release(Group& group, Phase phase) {
+    if (group.whole.valid()) out_.put({OpKind::allocate, phase, DType::fp32, {}, "reshard"}, {group.whole}, {});
+    group.whole = {};
+  }
+
+  void finish_root(bool& done) {
+    done = true;
+    if (!root_) return;
+    release(*root_, Phase::backward);
+    reduce(*root_);
+  }
+
+  void reduce(Group& group) {
+    if (group.gradients.empty()) return;
+    const DType own = graph_.tensors[step_.gradients[group.gradients.front()].gradient].dtype;
+    const DType sent = recipe_.reduced_gradients.value_or(own), wanted = stored_.value_or(own);
+    std::vector<TensorId> inputs;
+    std::int64_t elements = 0;
+    for (std::size_t i : group.gradients) {
+      inputs.push_back(step_.gradients[i].gradient);
+      elements += padded(graph_.tensors[inputs.back()].shape);
+    }
+    if (reduced_.valid()) inputs.push_back(reduced_);      // one reduction at a time: the one before must be done ...
+    if (message_.valid()) inputs.push_back(message_);      // ... and gives its message back only now
+    message_ = out_.tensor(elements, sent);
+    const Bytes read = bytes_of(elements, own), whole = bytes_of(elements, sent);
+    out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, read, whole}, "chunk_cat"}, inputs, std::vector{message_});
+    const std::int64_t part = share_of(elements, ranks_);
+    TensorId shard = out_.tensor(part, sent);
+    reduced_ = {};
+    auto beside = [&](std::int64_t count, DType from, DType to, TensorId in, TensorId made) {
+      out_.put({OpKind::shard_copy, Phase::backward, to, ShardCopyAttributes{count, 1, bytes_of(count, from), bytes_of(count, to)}, "reduce_scatter", true},
+               std::vector{in}, std::vector<TensorId>(made.valid() ? 1u : 0u, made));
+    };
+    if (ranks_ > 1) {
+      const bool divides = sent == DType::fp16;  // the range of fp16: divided by about the root of the ranks before and after
+      if (divides) beside(elements, sent, sent, message_, {});
+      reduced_ = out_.event();
+      out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, ranks_}}, {message_}, {shard, reduced_});
+      if (divides) beside(part, sent, sent, shard, {});
+    } else {
+      beside(part, sent, sent, message_, shard);
+    }
+    if (sent != wanted) {
+      const TensorId converted = out_.tensor(part, wanted);
+      beside(part, sent, wanted, shard, converted);
+      shard = converted;
+    }
+    if (accumulates_) out_.put({OpKind::accumulate_gradient, Phase::accumulate, wanted, {}, "reduce_scatter", true}, {shard}, {});
+    step_.shards.kept_gradients.push_back(shard);
+  }
+
+  // What stays between gathers is no tensor of the graph; this one stands for it where an operator reads it.
+  TensorId shard_of(TensorId parameter, DType type) {
+    auto [known, first] = shards_.try_emplace(parameter.value);
+    if (first) known->second = graph_.add_tensor({.shape = graph_.tensors[parameter].shape, .dtype = type, .role = Role::gathered, .name = graph_.tensors[parameter].name});
+    return known->second;
+  }
+
+  // MultiTensorApply over two lists: 64 tensors a launch; shards are too small for its other limit to matter much.
+  static std::int64_t foreach_launches(std::int64_t tensors) { return (tensors + 63) / 64; }
+
+  int ranks_;
+  bool keep_gathered_, accumulates_ = false;
+  const PrecisionRecipe& recipe_;
+  StepGraph& step_;
+  Rewrite out_;
+  Graph& graph_;
+  std::optional<DType> stored_;
+  std::vector<Group> groups_;
+  Group* root_ = nullptr;
+  std::vector<Group*> by_block_, backward_, reductions_;  // the latter two in the order of their backward's begin and end
+  std::vector<DType> arrives_as_;            // per tensor; model: in its own type
+  TensorId arrived_;                         // event of the last gather
+  TensorId copied_out_, copied_out_before_;  // events: the last group's parameters are out of their message; the one's before
+  TensorId reduced_, message_;               // of the last reduction
+  std::map<std::int32_t, TensorId> shards_;
+};
+
+}  // namespace
+
+void fully_shard(int ranks, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step) {
+  FullySharded(ranks, keep_gathered, recipe, step).run();
+}
+
+}  // namespace precog

@@ -1,0 +1,105 @@
+// Rebuilds a step's operators in order, with others put between them. What the passes of this folder share.
+#pragma once
+
+#include <vector>
+
+#include "training/step_graph.h"
+
+namespace precog {
+
+// Where a gradient is complete, the bucket it goes into: in the order in which backward completes them.
+struct Bucket {
+  std::vector<std::size_t> gradients;  // indices into StepGraph::gradients
+  std::int64_t elements = 0;
+  OpId ready;  // the operator that completes its last gradient
+};
+
+// `full` says, given a bucket and how many were filled before it, whether it is closed.
+template <class Full>
+std::vector<Bucket> fill_buckets(const StepGraph& step, Full full) {
+  std::vector<Bucket> buckets;
+  Bucket open;
+  for (std::size_t i = 0; i < step.gradients.size(); ++i) {
+    const ParameterGradient& g = step.gradients[i];
+    open.gradients.push_back(i);
+    open.elements += step.graph.tensors[g.gradient].shape.elements();
+    open.ready = std::max(open.ready, g.made_by);
+    if (full(open, buckets.size())) {
+      buckets.push_back(std::move(open));
+      open = {};
+    }
+  }
+  if (!open.gradients.empty()) buckets.push_back(std::move(open));
+  return buckets;
+}
+
+class Rewrite {
+ public:
+  explicit Rewrite(StepGraph& of) : step(of), graph(of.graph), before_(std::move(of.graph.ops)), moved_(before_.size()) {
+    graph.ops = {};
+    graph.ops.reserve(before_.size() + 4 * step.gradients.size());
+  }
+
+  StepGraph& step;
+  Graph& graph;
+
+  std::size_t size() const { return before_.size(); }
+  const Op& old(std::size_t i) const { return before_[before_.id_at(i)]; }
+  // Operator i of the old list, now at the end of the new one; or left out of it.
+  void keep(std::size_t i) { moved_[i] = graph.ops.add(old(i)); }
+  void drop(std::size_t i) { moved_[i] = graph.ops.id_at(graph.ops.size() - 1); }
+  void finish() {
+    for (ParameterGradient& g : step.gradients) g.made_by = moved_[g.made_by.index()];
+  }
+
+  struct Put {
+    OpKind kind;
+    Phase phase;
+    DType math = DType::fp32;
+    Attributes attributes{};
+    std::string_view label{};
+    bool beside = false;  // on the communication stream
+  };
+  OpId put(Put what, std::span<const TensorId> inputs, std::span<const TensorId> outputs) {
+    Op op;
+    op.kind = what.kind;
+    op.phase = what.phase;
+    op.math = what.math;
+    op.attributes = std::move(what.attributes);
+    op.on_communication_stream = what.beside;
+    if (!what.label.empty()) op.label = graph.intern(what.label);
+    return graph.add_op(op, inputs, outputs);
+  }
+  OpId put(Put what, std::initializer_list<TensorId> inputs, std::initializer_list<TensorId> outputs) {
+    return put(std::move(what), std::span(inputs.begin(), inputs.size()), std::span(outputs.begin(), outputs.size()));
+  }
+  TensorId tensor(std::int64_t elements, DType type) { return graph.add_tensor({.shape = {elements}, .dtype = type}); }
+  // No memory: what is done before an operator that reads it may run.
+  TensorId event() { return tensor(0, DType::uint8); }
+
+ private:
+  Store<OpId, Op> before_;
+  std::vector<OpId> moved_;
+};
+
+inline Bytes bytes_of(std::int64_t elements, DType type) { return {(elements * bits_of(type) + 7) / 8}; }
+inline bool ends_step(Phase phase) { return phase == Phase::optimizer || phase == Phase::loss_scaling; }
+inline std::int64_t share_of(std::int64_t elements, int ranks) { return (elements + ranks - 1) / ranks; }
+
+// Gradients that backward adds to buffers of the framework's own (Megatron) need no copy to be sent.
+inline bool gradients_in_buffers(const PrecisionRecipe& recipe) {
+  using Made = MainGradients::Made;
+  return recipe.main_gradients && (recipe.main_gradients->made == Made::in_backward || recipe.main_gradients->made == Made::in_product);
+}
+// The type that a gradient is kept in until it is sent.
+inline DType kept_type(const PrecisionRecipe& recipe, DType gradient) {
+  return gradients_in_buffers(recipe) ? recipe.main_gradients->dtype : gradient;
+}
+
+void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step);                            // DistributedDataParallel
+void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& recipe, StepGraph& step);  // ZeRO 1 and 2
+void fully_shard(int ranks, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step);      // ZeRO 3, FSDP
+// The end of the step on 1/ranks of the elements.
+void shard_end_of_step(int ranks, StepGraph& step);
+
+}  // namespace precog
