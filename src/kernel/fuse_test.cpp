@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 
 #include "frontend/traced.h"
@@ -217,4 +218,19 @@ TEST_CASE("TracedTransformersBuildTheirMasks") {
   REQUIRE(found.size() == 2);
   CHECK((found[0].mask && !found[0].causal && found[0].kv_heads == 8));  // no kernel skips half, keys are repeated
   CHECK(found[1].backend == AttentionBackend::math);                     // an encoder's mask is one no fused kernel reads
+}
+
+TEST_CASE("ScalingToEightBitsIsTwoKernelsPerOperandAndNotTwelve") {
+  // As torchao writes it: abs, largest element, the scale in fp64 and back, times scale, saturated, converted.
+  GraphBuilder b;
+  TensorId x = b.linear_layer("a", b.input("x", {4096, 1024}), 1024);
+  const TensorId largest = b.by_name("max", std::array{b.by_name("abs", std::array{x}, {4096, 1024})}, {});
+  const TensorId scale = b.mul(b.by_name("reciprocal", std::array{largest}, {}), b.parameter("limit", {}));
+  x = b.by_name("clamp", std::array{b.mul(x, scale)}, {4096, 1024});
+  b.cross_entropy(b.linear_layer("b", x, 64), b.input("t", {4096}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
+  CAPTURE(c.text());
+  CHECK(count(c.text(), "columns 1x4194304 in 2 stages: max") == 1);
+  CHECK(count(c.text(), "pointwise 1x4194304: clamp <-") == 1);
+  CHECK(count(c.text(), "abs") == 0);
 }
