@@ -161,6 +161,26 @@ TEST_CASE("WhatInspectCallsCastsIsWhatTheReportCallsCasts") {
   }
 }
 
+TEST_CASE("InspectAccountsForForwardAndBackward") {
+  for (const char* precision : {"amp-fp16", "fp8", "fp8-delayed", "bf16-master"}) {
+    auto inspected = run_inspect(arguments({"inspect", "gpt2", "--precision", precision, "--batch", "4", "--json"}), context());
+    auto predicted = run_predict(arguments({"predict", "--model", "gpt2", "--precision", precision, "--gpu", "h100-sxm", "--batch", "4", "--json"}), context());
+    REQUIRE(inspected);
+    REQUIRE(predicted);
+    Json inspect = Json::parse(inspected->text), parts = Json::parse(predicted->text)["breakdown"];
+    double sum = inspect["summary"]["accumulation_s"].get<double>();
+    for (const Json& op : inspect["operators"])
+      if (op.contains("forward_s"))
+        sum += op["forward_s"].get<double>() + op["backward_s"].get<double>() + op["casts"]["in_s"].get<double>() + op["casts"]["back_s"].get<double>();
+    CHECK_MESSAGE(sum == doctest::Approx(parts["forward"].get<double>() + parts["backward"].get<double>() + parts["casts"].get<double>()).epsilon(0.002), precision);
+  }
+  auto text = run_inspect(arguments({"inspect", "gpt2", "--precision", "fp8", "--batch", "4"}), context());
+  REQUIRE(text);
+  CHECK(text->text.find("fp8: 48 of 49 linear layers; lm_head kept bf16: not in fp8") != std::string::npos);
+  CHECK(text->text.find("abs") == std::string::npos);  // what quantises belongs to its layer
+  CHECK(longest_line(text->text) <= kTextWidth);
+}
+
 TEST_CASE("AdviceIsPredictedAndLargestFirst") {
   auto out = run_compare(arguments({"compare", "--model", "gpt2", "--gpu", "a100-sxm-80gb", "--batch", "4", "--precision", "amp-bf16", "--advise", "--json"}), context());
   REQUIRE(out);

@@ -355,10 +355,13 @@ class RequestReader {
   }
 
   void own_recipe(Json recipe, Json as_given) {
+    const Json name = recipe.contains("name") ? recipe["name"] : Json("inline");
+    recipe.erase("name");  // it may be the very name of what it extends: amp-bf16 with overrides is still called so
     auto whole = extended(recipe, catalog_.recipe_files, root_.path("precision"));
+    if (whole) (*whole)["name"] = name;
     Result<PrecisionRecipe> parsed = whole ? Result<PrecisionRecipe>(PrecisionRecipe{}) : Result<PrecisionRecipe>(tl::unexpected(whole.error()));
     if (whole) {  // what a data file must say of itself, an inline recipe need not
-      for (auto [key, value] : {std::pair<const char*, Json>{"schema", 1}, {"name", "inline"}, {"title", "inline recipe"}, {"source", "the request"}})
+      for (auto [key, value] : {std::pair<const char*, Json>{"schema", 1}, {"title", "inline recipe"}, {"source", "the request"}})
         if (!whole->contains(key)) (*whole)[key] = value;
       parsed = parse_precision(*whole, root_.path("precision"));
     }

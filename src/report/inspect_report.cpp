@@ -175,7 +175,7 @@ std::string range_table(const Inspected& x, const Range& range, const InspectOpt
   for (std::size_t i = range.first; i < range.last; ++i) {
     const Op& op = op_at(x, i);
     const InspectedOp& at = x.inspection.ops[i];
-    const bool silent = is_view(op) ? at.own().value <= 0 : !is_floating(op.math);  // counters and index arithmetic
+    const bool silent = is_view(op) ? at.own().value <= 0 : !is_floating(result_type(x.graph, op));  // counters, indices, masks
     if (silent && !options.everything && at.casts().count <= 0) ++views;
     else add(row_of(x, range, i, prefix, notes), false);
   }
@@ -232,7 +232,8 @@ Summary summarise(const Inspected& x) {
     if (!inserted_cast(op)) continue;
     ++out.casts;
     out.parameter_casts += casts_parameter(x.graph, op);
-    const std::string& whom = op.output_count ? reader[x.graph.output(op).index()] : reader.front();
+    std::string whom(x.graph.name(op.label));
+    if (whom.empty() && op.output_count) whom = reader[x.graph.output(op).index()];
     ++out.casts_for[whom.empty() ? "nothing" : whom];
   }
   return out;
@@ -383,6 +384,8 @@ std::string inspect_text(const Inspected& x, const InspectOptions& options, cons
   std::string out = style(Ink::bold, options.title) + '\n';
   out += wrapped("", "The arithmetic of each operator (a=b where the result is stored as b) and its time in the step, forward and backward, all its "
                      "layers together; the casts around it (forward+backward, fp32> where they read fp32) and what they cost.");
+  if (x.inspection.compiled)
+    out += wrapped("", "Compiled: the time of a fused kernel is at the operator where it is launched; casts inside it cost nothing of their own.");
   std::size_t views = 0;
   Notes notes;
   for (const Range& range : ranges(x, options.everything)) {

@@ -88,13 +88,15 @@ Inspection inspect_step(const Graph& graph, const KernelProgram& program, const 
       kernels += times * program.kernels[call.first_kernel + i].launches;
     }
     if (call.waits_for_gpu) ++out.waits;
+    out.compiled = out.compiled || call.compiled;
     if (call.collective) continue;
     const OpId forward = call.op.index() < end ? call.op : op.origin;
     bool cast = call.family == Family::cast;
     if (cast && of_weight(graph, op)) out.of_weights.add(kernels, spent);
     if (forward.valid() && forward.index() < end) {
       const bool quantised = graph.ops[forward].kind == OpKind::scaled_mm && call.op != forward && op.phase == Phase::backward;
-      cast = cast || owner[forward.index()] != forward || (quantised && !is_gradient_itself(op.kind));
+      const bool supports = op.phase != Phase::backward && owner[forward.index()] != forward;
+      cast = cast || supports || (quantised && !is_gradient_itself(op.kind));
     }
     if (forward.valid() && forward.index() < end) {
       InspectedOp& at = entry_of(forward);

@@ -35,6 +35,7 @@ struct Inspection {
   Casts at_the_end;              // casts of the step's end: copies of master weights, of what travels
   Seconds optimizer, loss_scaling, accumulation;  // accumulation: gradients added to what is there, where that is a kernel of its own
   double optimizer_kernels = 0, scaling_kernels = 0;
+  bool compiled = false;               // kernels of several operators stand where they are launched
   int waits = 0;                       // times per step that the host waits for the GPU
   std::map<std::string, Bytes> saved;  // what forward leaves for backward, of one micro-batch, by type
   Casts all_casts() const;
