@@ -9,8 +9,8 @@ import collections
 import re
 
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i64": "int64", "bool": "bool", "i32": "int32", "u8": "uint8", "f64": "fp64",
-         "torch.complex64": "complex64", "torch.int8": "int8", "torch.int16": "int16"}
-BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "int64": 64, "bool": 8, "int32": 32, "uint8": 8, "fp64": 64, "complex64": 64, "int8": 8, "int16": 16}
+         "torch.float8_e4m3fn": "fp8", "torch.float8_e5m2": "fp8-e5m2", "torch.complex64": "complex64", "torch.int8": "int8", "torch.int16": "int16"}
+BITS = {"fp8": 8, "fp8-e5m2": 8, "fp32": 32, "fp16": 16, "bf16": 16, "int64": 64, "bool": 8, "int32": 32, "uint8": 8, "fp64": 64, "complex64": 64, "int8": 8, "int16": 16}
 
 VIEWS = set("""allocate view t transpose expand slice select unsqueeze squeeze permute detach alias as_strided split split_with_sizes unbind _unsafe_view
 _reshape_alias lift_fresh view_as_complex view_as_real _conj diagonal unfold movedim chunk narrow reshape view_as empty empty_like new_empty
@@ -34,7 +34,7 @@ SAME = {"native_layer_norm": "layer_norm", "native_layer_norm_backward": "layer_
         "gru": "rnn", "_cudnn_rnn_backward": "rnn_backward", "add_scalar": "add", "mul_scalar": "mul", "threshold_backward": "relu_backward",
         "slice_backward": "slice_backward", "select_backward": "slice_backward", "hardtanh": "hardtanh", "_index_put_impl": "index_put",
         "_unsafe_index": "index", "_unsafe_index_put": "index_put"}
-PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv", "dot"}
+PRODUCTS = {"_scaled_mm", "mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv", "dot"}
 
 
 class Call:
@@ -100,6 +100,8 @@ def real_calls(calls):
             yield Call("read_back", [], [])
             continue
         if name in PRODUCTS:
+            if name == "_scaled_mm":  # its operands come first, their scales after
+                inputs, sizes = inputs[:2], sizes[:2]
             a, b = inputs[-2][1], inputs[-1][1]
             extents = ((a[0], a[1], b[2], a[2]) if len(a) == 3 else (1, a[0], b[1] if len(b) > 1 else 1, a[1]) if len(a) == 2 else (1, 1, 1, a[0]))
             yield Call("product", sizes, results, extents)
@@ -122,7 +124,7 @@ def real_calls(calls):
         yield Call(name, sizes, results)
 
 
-_TENSOR = re.compile(r"(%\d+|@[^:,()=]+):(\w+)\[([\d,]*)\]")
+_TENSOR = re.compile(r"(%\d+|@[^:,()=]+):([\w-]+)\[([\d,]*)\]")
 _LINE = re.compile(r"^(?:(?P<left>.*?) = )?(?P<what>[\w.:]+?)(?P<inplace>_?)\((?P<operands>[^()]*)\)(?P<rest>.*)$")
 
 
@@ -154,7 +156,7 @@ def _ours(what, operands, outputs, rest):
         return
     sizes = re.search(r"b=(\d+) m=(\d+) n=(\d+) k=(\d+)", rest)
     if sizes and kind not in ("grouped_linear", "grouped_mm"):
-        yield Call("product", operands, outputs, tuple(int(x) for x in sizes.groups()))
+        yield Call("product", operands[:2] if kind == "scaled_mm" else operands, outputs, tuple(int(x) for x in sizes.groups()))
         return
     if kind == "pointwise_backward":
         name = (label or "pointwise") + ("" if label.endswith("_backward") else "_backward")

@@ -74,8 +74,10 @@ CLI::App& command(CLI::App& app, Arguments& arguments, const std::string& name, 
 
 void add_job(CLI::App& sub, Arguments& arguments, bool one_precision = true) {
   sub.add_option("JOB.json", arguments.job_file, "a request; flags override it")->type_name("");
-  for (const JobFlag& flag : job_flags())
-    if (one_precision || flag.flag != std::string("--precision")) add_job_flag(sub, arguments, flag);
+  for (JobFlag flag : job_flags()) {
+    if (!one_precision && flag.flag == std::string("--precision")) flag.help = "what --advise starts from";
+    add_job_flag(sub, arguments, flag);
+  }
   add_json(sub, arguments);
   add_text(sub, "--html", arguments.html, "FILE", "also write a page (or FILE.svg)");
 }
@@ -88,7 +90,7 @@ std::vector<std::string> flag_names(const CLI::App& app) {
 }
 
 // Promised for a later version; whoever has read of them deserves a plainer answer than "unknown".
-constexpr std::string_view kLaterFlags[] = {"--from", "--max-batch", "--scale", "--advise"};
+constexpr std::string_view kLaterFlags[] = {"--from", "--max-batch", "--scale"};
 constexpr std::string_view kLaterCommands[] = {"search", "calibrate", "serve"};
 
 bool among(std::span<const std::string_view> names, std::string_view name) {
@@ -108,8 +110,7 @@ std::string unexpected(const CLI::App& app, const CLI::App* sub) {
   for (const std::string& extra : extras) {
     if (extra.size() < 2 || extra[0] != '-') continue;
     std::string name = extra.substr(0, extra.find('='));
-    if (sub && sub->get_name() == "compare" && name == "--precision")
-      return "--precision: compare takes --precisions A,B,.. (or none of it, for every precision)";
+    if (name == "--advise") return "--advise: belongs to compare: precog compare .. --advise";
     return among(kLaterFlags, name) ? not_yet(name) : unknown_name("flag", name, flag_names(where), help);
   }
   if (extras.empty()) return "";
@@ -172,7 +173,8 @@ void describe(CLI::App& app, Arguments& arguments) {
                               "\nExamples:\n"
                               "  precog compare --model bert-large --gpu h100-sxm --gpus 8 --batch 32\n"
                               "  precog compare job.json --precisions fp32,tf32,amp-bf16 --html out.html\n"
-                              "  precog compare --model resnet50 --gpu t4 --batch 64 --allow-emulated");
+                              "  precog compare --model resnet50 --gpu t4 --batch 64 --allow-emulated\n"
+                              "  precog compare --model gpt2 --gpu h100-sxm --batch 8 --advise");
   add_job(compare, arguments, false);
   compare
       .add_option_function<std::string>(
@@ -180,6 +182,8 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->type_name("A,B,..")
       ->group("The job")
       ->take_last();
+  compare.add_flag("--all", arguments.everything, "recipes that are not listed too (apex, ...)")->group("The job");
+  compare.add_flag("--advise", arguments.advise, "changes that would save time, predicted")->group(kOutputGroup);
 
   CLI::App& validate = command(app, arguments, "validate", "predicted against measured runs",
                                "\nOne measured run per line (JSON), or a CSV with columns such as id, model,\n"
@@ -196,14 +200,16 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->take_last();
   add_json(validate, arguments);
 
-  CLI::App& inspect = command(app, arguments, "inspect", "operators after the precision pass, and why",
+  CLI::App& inspect = command(app, arguments, "inspect", "each operator's type, why, and what casts cost",
                               "\nExamples:\n"
                               "  precog inspect bert-large --precision amp-bf16\n"
-                              "  precog inspect gpt2 --diff fp32 amp-fp16\n"
+                              "  precog inspect gpt2 --batch 8 --diff amp-bf16 bf16\n"
+                              "  precog inspect gpt2 --precision amp-bf16 --override op:layer_norm=bf16\n"
                               "  precog inspect resnet50 --precision tf32 --gpu v100-pcie");
   inspect.add_option("GRAPH", arguments.name, "a model (precog models), or its file")->required()->type_name("");
   for (const JobFlag& flag : job_flags())
-    for (const char* used : {"--precision", "--batch", "--seq", "--src-seq", "--layers", "--frozen"})
+    for (const char* used : {"--precision", "--override", "--batch", "--seq", "--src-seq", "--global-batch", "--layers", "--frozen", "--pad-vocabulary",
+                             "--mode", "--optimizer", "--optimizer-impl", "--clip-grad-norm", "--recompute", "--memory-format", "--host"})
       if (flag.flag == std::string(used)) add_job_flag(inspect, arguments, flag);
   for (JobFlag flag : job_flags()) {
     if (flag.flag != std::string("--gpu")) continue;
@@ -211,7 +217,7 @@ void describe(CLI::App& app, Arguments& arguments) {
     flag.help = kHelp.c_str();
     add_job_flag(inspect, arguments, flag);
   }
-  inspect.add_option("--diff", arguments.diff, "what differs between two precisions")
+  inspect.add_option("--diff", arguments.diff, "two precisions side by side")
       ->expected(2)
       ->type_name("A B")
       ->group("The job");
@@ -287,6 +293,8 @@ Parsed parse_arguments(int argc, const char* const* argv) {
   if (colour != "auto" && colour != "always" && colour != "never")
     wrong(fmt::format("--color: '{}' is not auto, always or never", colour.substr(0, 40)));
   if (std::string problem = senseless(*chosen(), parsed.arguments); !problem.empty()) wrong(problem);
+  if (chosen()->get_name() == "compare" && parsed.arguments.flags.count("--precision") && !parsed.arguments.advise)
+    wrong("--precision: compare takes --precisions A,B,.. (or none of it, for every precision); with --advise it is the one to start from");
   return parsed;
 }
 

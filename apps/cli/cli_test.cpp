@@ -34,6 +34,26 @@ TEST_CASE("FlagsBecomeARequest") {
   CHECK((*request)["allow_emulated"] == true);
 }
 
+TEST_CASE("OverridesAreCollected") {
+  Parsed parsed = parse({"predict", "--precision", "amp-bf16+optimizer-8bit", "--override", "lm_head=fp32", "--override", "op:softmax=bf16",
+                         "--clip-grad-norm", "1.5", "--pad-vocabulary", "64"});
+  REQUIRE_FALSE(parsed.finished);
+  auto request = request_json(parsed.arguments);
+  REQUIRE(request);
+  CHECK((*request)["precision"] == "amp-bf16+optimizer-8bit");
+  CHECK((*request)["overrides"] == Json{"lm_head=fp32", "op:softmax=bf16"});
+  CHECK((*request)["clip_grad_norm"] == 1.5);
+  CHECK((*request)["pad_vocabulary"] == 64);
+}
+
+TEST_CASE("AdviceStartsFromOnePrecision") {
+  CHECK(parse({"compare", "--precision", "bf16"}).problem.find("--precisions") != std::string::npos);
+  Parsed parsed = parse({"compare", "--precision", "bf16", "--advise"});
+  REQUIRE_FALSE(parsed.finished);
+  CHECK(parsed.arguments.advise);
+  CHECK(parse({"predict", "--advise"}).problem == "--advise: belongs to compare: precog compare .. --advise");
+}
+
 TEST_CASE("TheLastOfARepeatedFlagCounts") {
   Parsed parsed = parse({"predict", "--batch", "1", "--batch", "2"});
   REQUIRE_FALSE(parsed.finished);
@@ -88,7 +108,7 @@ TEST_CASE("EmptyOrClashingFlagsAreRefused") {
 }
 
 TEST_CASE("WhatIsPromisedForLaterSaysSo") {
-  for (const char* flag : {"--from", "--max-batch", "--scale", "--advise"})
+  for (const char* flag : {"--from", "--max-batch", "--scale"})
     CHECK(parse({"predict", flag, "x"}).problem == std::string(flag) + ": this version of precog does not have it yet");
   for (const char* command : {"search", "calibrate", "serve"})
     CHECK(parse({command, "--model", "gpt2"}).problem == std::string(command) + ": this version of precog does not have it yet");

@@ -4,46 +4,35 @@
 
 #include "base/text.h"
 #include "job_flags.h"
+#include "predict/advise.h"
 #include "predict/compare.h"
 #include "report/html_report.h"
 #include "report/svg.h"
 #include "report/text_report.h"
 
 namespace precog::cli {
-namespace {
-
-// The precisions asked for; none means all. The request knows best what is wrong with a name.
-Result<std::vector<const PrecisionRecipe*>> precisions_to_compare(const Arguments& arguments, const Context& context, Json json) {
-  std::vector<const PrecisionRecipe*> recipes;
-  std::vector<Problem> problems;
-  for (const std::string& name : arguments.precisions) {
-    auto recipe = context.catalog.precision(name);
-    if (recipe) {
-      recipes.push_back(*recipe);
-      continue;
-    }
-    json["precision"] = name;
-    auto request = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments));
-    for (const Problem& problem : request ? recipe.error().problems : request.error().problems)
-      problems.push_back({"--precisions", problem.message});
-  }
-  if (!problems.empty()) return fail(std::move(problems));
-  return recipes;
-}
-
-}  // namespace
 
 Result<Output> run_compare(const Arguments& arguments, const Context& context) {
   PRECOG_TRY(json, request_json(arguments));
-  if (!arguments.precisions.empty()) {  // what is wrong with the rest of the job comes before what is wrong with a name
+  const std::string name = request_name(arguments);
+  const std::filesystem::path folder = request_folder(arguments);
+  CompareOptions options{.chosen = {}, .all = arguments.everything};
+  for (const std::string& precision : arguments.precisions) options.chosen.emplace_back(precision);
+  Json own = json.value("precision", Json());
+  if (!options.chosen.empty()) {  // what is wrong with the rest of the job comes before what is wrong with a name
     json["precision"] = "fp32";
-    if (auto probe = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments)); !probe)
-      return tl::unexpected(with_flag_names(probe.error(), arguments));
+    if (auto probe = parse_request(json, context.catalog, name, folder); !probe) return tl::unexpected(with_flag_names(probe.error(), arguments));
+    if (auto problems = wrong_precisions(json, options, context.catalog, "--precisions", folder); !problems.empty()) return fail(std::move(problems));
   }
-  PRECOG_TRY(recipes, precisions_to_compare(arguments, context, json));
-  auto compared = compare_precisions(std::move(json), recipes, context.catalog, request_name(arguments), request_folder(arguments));
+  auto compared = compare_precisions(json, options, context.catalog, name, folder);
   if (!compared) return tl::unexpected(with_flag_names(compared.error(), arguments));
-  const Comparison& comparison = *compared;
+  Comparison& comparison = *compared;
+  if (arguments.advise) {
+    json["precision"] = own.is_null() ? Json(advised(comparison).precision) : own;
+    auto advice = advise(json, comparison.reports, context.catalog, name, folder);
+    if (!advice) return tl::unexpected(with_flag_names(advice.error(), arguments));
+    comparison.advice = std::move(*advice);
+  }
   Output out;
   out.code = comparison.any_fits() ? kDone : kDoesNotFit;
   if (!arguments.html.empty())

@@ -3,20 +3,25 @@
 #include <fmt/format.h>
 
 #include "job_flags.h"
+#include "predict/advise.h"
 #include "predict/predict.h"
+#include "report/diff_report.h"
 #include "report/inspect_report.h"
 
 namespace precog::cli {
 namespace {
 
-struct Decided {
-  Graph graph;
+struct Looked {
+  Json json;
+  Prediction prediction;
+  Inspection inspection;
   std::string gpu;
+  Inspected view(std::vector<WhatIf> what_ifs = {}) const { return {prediction.graph, inspection, prediction.report, std::move(what_ifs)}; }
 };
 
-// What the precision pass decides depends on the GPU: whether there is TF32, and which attention kernels take the types.
-// A precision without hardware there is still shown, as emulated.
-Result<Decided> graph_in(const std::string& precision, const Arguments& arguments, const Context& context) {
+// What the precision pass decides depends on the GPU: whether there is TF32, and which attention kernels take the types. So do the
+// costs. A precision without hardware there is still shown, as emulated.
+Result<Looked> look(const std::string& precision, const Arguments& arguments, const Context& context) {
   PRECOG_TRY(json, request_json(arguments));
   json["precision"] = precision;
   json["allow_emulated"] = true;
@@ -28,8 +33,10 @@ Result<Decided> graph_in(const std::string& precision, const Arguments& argument
       if (problem.where == "--model") problem.where = "GRAPH";
     return tl::unexpected(std::move(error));
   }
-  PRECOG_TRY(graph, forward_after_precision(*request));
-  return Decided{std::move(graph), request->gpu->name};
+  json["batch"] = request->inputs.batch;
+  PRECOG_TRY(prediction, predict(*request, context.catalog));
+  Inspection inspection = inspect_step(prediction.graph, prediction.program, prediction.costs, prediction.report.micro_batches);
+  return Looked{std::move(json), std::move(prediction), std::move(inspection), request->gpu->name};
 }
 
 }  // namespace
@@ -41,28 +48,29 @@ Result<Output> run_inspect(const Arguments& given, const Context& context) {
   InspectOptions options{"", given.everything};
   if (!given.diff.empty()) {
     const std::string &a = given.diff[0], &b = given.diff[1];
-    PRECOG_TRY(first, graph_in(a, arguments, context));
-    PRECOG_TRY(second, graph_in(b, arguments, context));
+    PRECOG_TRY(first, look(a, arguments, context));
+    PRECOG_TRY(second, look(b, arguments, context));
     options.title = fmt::format("{}: {} against {} on {}", given.name, a, b, first.gpu);
     if (given.json) {
-      Json json = diff_json(first.graph, second.graph);
+      Json json = diff_json(first.view(), second.view());
       json["gpu"] = first.gpu;
       out.text = json_document(json);
     } else {
-      out.text = diff_text(first.graph, second.graph, a, b, options, context.style);
+      out.text = diff_text(first.view(), second.view(), options, context.style);
     }
     return out;
   }
   auto precision = given.flags.find("--precision");
   if (precision == given.flags.end()) return fail("--precision", "is missing: a name from `precog precisions` (or --diff A B)");
-  PRECOG_TRY(decided, graph_in(precision->second, arguments, context));
-  options.title = fmt::format("{} in {} on {}", given.name, precision->second, decided.gpu);
+  PRECOG_TRY(looked, look(precision->second, arguments, context));
+  options.title = fmt::format("{} in {} on {}", given.name, precision->second, looked.gpu);
+  const Inspected view = looked.view(fp32_what_ifs(looked.json, looked.prediction, context.catalog, request_name(arguments), request_folder(arguments)));
   if (given.json) {
-    Json json = inspect_json(decided.graph);
-    json["gpu"] = decided.gpu;
+    Json json = inspect_json(view);
+    json["gpu"] = looked.gpu;
     out.text = json_document(json);
   } else {
-    out.text = inspect_text(decided.graph, options, context.style);
+    out.text = inspect_text(view, options, context.style);
   }
   return out;
 }

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
-#include "cli.h"
+#include "list_precisions.h"
 
 namespace precog::cli {
 namespace {
@@ -68,20 +68,6 @@ Table network_table(const Catalog& catalog) {
   return table;
 }
 
-Table precision_table(const Catalog& catalog) {
-  Table table({{"precision"}, {"weights"}, {"autocast"}, {"tf32"}, {"loss scaling"}, {"what it is"}});
-  for (const PrecisionRecipe& recipe : catalog.precisions) {
-    const char* tf32 = recipe.tf32_matmul ? "all" : recipe.tf32_convolution ? "conv" : "-";
-    table.add({{recipe.name, Ink::bold},
-               {std::string(to_text(recipe.parameters))},
-               {recipe.autocast ? std::string(to_text(*recipe.autocast)) : "-"},
-               {tf32},
-               {recipe.loss_scaling ? "yes" : "-"},
-               {recipe.title, Ink::dim}});
-  }
-  return table;
-}
-
 Table host_table(const Catalog& catalog) {
   Table table({{"host"}, {"forward op", Align::right}, {"backward op", Align::right}, {"launch", Align::right}, {"source"}});
   for (const HostSpec& host : catalog.hosts)
@@ -97,9 +83,14 @@ struct Kind {
   const char* name;
   const char* folder;  // of data/
   const char* note;
-  Table (*table)(const Catalog&);
+  std::vector<TitledTable> (*tables)(const Catalog&);
   std::vector<std::string> (*names)(const Catalog&);
 };
+
+template <Table (*table)(const Catalog&)>
+std::vector<TitledTable> only(const Catalog& catalog) {
+  return {{"", table(catalog)}};
+}
 
 template <class T>
 std::vector<std::string> names_in(const std::vector<T>& items) {
@@ -109,13 +100,13 @@ std::vector<std::string> names_in(const std::vector<T>& items) {
 }
 
 constexpr Kind kKinds[] = {
-    {"models", "models", "Parameters as published.", model_table, [](const Catalog& c) { return names_in(c.models); }},
-    {"gpus", "gpus", "Peaks in TFLOP/s, dense.", gpu_table, [](const Catalog& c) { return names_in(c.gpus); }},
-    {"clusters", "clusters", "As --cluster NAME:NODES.", cluster_table, [](const Catalog& c) { return names_in(c.systems); }},
-    {"networks", "networks", "One port, one direction.", network_table, [](const Catalog& c) { return names_in(c.networks); }},
-    {"precisions", "precisions", "fp32 has no TF32 anywhere.", precision_table,
+    {"models", "models", "Parameters as published.", only<model_table>, [](const Catalog& c) { return names_in(c.models); }},
+    {"gpus", "gpus", "Peaks in TFLOP/s, dense.", only<gpu_table>, [](const Catalog& c) { return names_in(c.gpus); }},
+    {"clusters", "clusters", "As --cluster NAME:NODES.", only<cluster_table>, [](const Catalog& c) { return names_in(c.systems); }},
+    {"networks", "networks", "One port, one direction.", only<network_table>, [](const Catalog& c) { return names_in(c.networks); }},
+    {"precisions", "precisions", "weights: a+b where the optimizer updates a copy in b; gradients: a>b where they travel in a.", precision_tables,
      [](const Catalog& c) { return names_in(c.precisions); }},
-    {"hosts", "hosts", "Time of one framework operator.", host_table, [](const Catalog& c) { return names_in(c.hosts); }},
+    {"hosts", "hosts", "Time of one framework operator.", only<host_table>, [](const Catalog& c) { return names_in(c.hosts); }},
 };
 
 const Kind* kind_named(const std::string& name) {
@@ -193,6 +184,13 @@ Result<Output> run_list(const Arguments& arguments, const Context& context) {
     }
     out.text = context.style(Ink::bold, name) + '\n';
     figures(file, "", file.value("sources", Json::object()), context.style, out.text);
+    const auto bases = kind.folder == std::string_view("precisions") ? extended_by(context.catalog, name) : std::vector<ExtendedRecipe>();
+    if (bases.empty()) return out;
+    out.text += '\n' + context.style(Ink::bold, "With everything it extends") + '\n';
+    PRECOG_TRY(whole, whole_recipe(context.catalog, name));
+    for (const char* own : {"schema", "name", "title", "source", "aliases", "part", "listed"}) whole.erase(own);
+    figures(whole, "", Json::object(), context.style, out.text);
+    for (const ExtendedRecipe& base : bases) out.text += context.style(Ink::dim, wrapped("      source of " + base.name + ": ", base.source));
     return out;
   }
   if (arguments.json) {
@@ -205,7 +203,10 @@ Result<Output> run_list(const Arguments& arguments, const Context& context) {
     out.text = json_document(items);
     return out;
   }
-  out.text = kind.table(context.catalog).text(context.style);
+  for (const TitledTable& one : kind.tables(context.catalog)) {
+    if (!one.title.empty()) out.text += (out.text.empty() ? "" : "\n") + context.style(Ink::bold, one.title) + '\n';
+    out.text += one.table.text(context.style);
+  }
   out.text += '\n' + wrapped("", fmt::format("{} `precog {} NAME` shows all of one, with every source.", kind.note, kind.name));
   return out;
 }

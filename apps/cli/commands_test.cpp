@@ -85,7 +85,19 @@ TEST_CASE("CompareTakesWhatTheGpuHasHardwareFor") {
     CHECK(report["step_s"].get<double>() >= last);
     last = report["step_s"].get<double>();
   }
-  CHECK(json["reports"].size() + json["left_out"].size() == catalog().precisions.size());
+  const auto listed = std::count_if(catalog().precisions.begin(), catalog().precisions.end(), [](const PrecisionRecipe& r) { return r.listed; });
+  CHECK(json["reports"].size() + json["left_out"].size() == static_cast<std::size_t>(listed));
+  auto more = run_compare(arguments({"compare", "--model", "resnet18", "--gpu", "v100-pcie", "--batch", "8", "--all", "--json"}), context());
+  REQUIRE(more);
+  const auto whole = std::count_if(catalog().precisions.begin(), catalog().precisions.end(), [](const PrecisionRecipe& r) { return !r.is_part; });
+  CHECK(Json::parse(more->text)["reports"].size() + Json::parse(more->text)["left_out"].size() == static_cast<std::size_t>(whole));
+  auto together = run_compare(arguments({"compare", "--model", "resnet18", "--gpu", "v100-pcie", "--batch", "8", "--precisions",
+                                         "fp16,amp-fp16+optimizer-8bit", "--json"}), context());
+  REQUIRE(together);
+  CHECK(Json::parse(together->text)["reports"].size() == 2);
+  auto part = run_compare(arguments({"compare", "--model", "resnet18", "--gpu", "v100-pcie", "--batch", "8", "--precisions", "optimizer-8bit"}), context());
+  REQUIRE_FALSE(part);
+  CHECK(part.error().text().find("--precisions: 'optimizer-8bit' is only a part") != std::string::npos);
   auto emulated = run_compare(
       arguments({"compare", "--model", "resnet18", "--gpu", "v100-pcie", "--batch", "8", "--allow-emulated", "--json"}), context());
   REQUIRE(emulated);
@@ -110,11 +122,16 @@ TEST_CASE("InspectShowsTheCastsOfAutocast") {
   auto out = run_inspect(arguments({"inspect", "bert-base", "--precision", "amp-bf16"}), context());
   REQUIRE(out);
   CHECK(out->text.find("layers 0 to 11, all alike (x 12)") != std::string::npos);
-  CHECK(out->text.find("fp32>bf16") != std::string::npos);
+  CHECK(out->text.find("36+36 fp32>") != std::string::npos);
+  CHECK(out->text.find("casts cost ") != std::string::npos);
+  CHECK(out->text.find("kept in fp32: 26 layer_norm cost ") != std::string::npos);
+  CHECK(out->text.find("saved for backward: ") != std::string::npos);
+  CHECK(std::count(out->text.begin(), out->text.end(), '\n') < 100);  // a screenful or two
   CHECK(longest_line(out->text) <= kTextWidth);
   auto diff = run_inspect(arguments({"inspect", "bert-base", "--diff", "fp32", "amp-fp16"}), context());
   REQUIRE(diff);
   CHECK(diff->text.find("linear") != std::string::npos);
+  CHECK(diff->text.find("the largest reasons:\n  1. products -") != std::string::npos);
   CHECK(longest_line(diff->text) <= kTextWidth);
   CHECK(diff->text.rfind("bert-base: fp32 against amp-fp16 on h100-sxm\n", 0) == 0);
   auto tf32 = [](const char* gpu) {
@@ -125,6 +142,81 @@ TEST_CASE("InspectShowsTheCastsOfAutocast") {
   CHECK(tf32("a100-sxm-80gb")["summary"]["by_dtype"].contains("tf32"));
   CHECK_FALSE(tf32("v100-pcie")["summary"]["by_dtype"].contains("tf32"));
   CHECK_FALSE(run_inspect(arguments({"inspect", "no-such-model", "--precision", "fp32"}), context()));
+}
+
+TEST_CASE("WhatInspectCallsCastsIsWhatTheReportCallsCasts") {
+  for (const char* precision : {"amp-bf16", "amp-fp16", "bf16", "fp32"}) {
+    auto inspected = run_inspect(arguments({"inspect", "gpt2", "--precision", precision, "--gpu", "a100-sxm-80gb", "--batch", "2", "--global-batch", "6", "--json"}), context());
+    auto predicted = run_predict(arguments({"predict", "--model", "gpt2", "--precision", precision, "--gpu", "a100-sxm-80gb", "--batch", "2", "--global-batch", "6", "--json"}), context());
+    REQUIRE(inspected);
+    REQUIRE(predicted);
+    Json inspect = Json::parse(inspected->text), report = Json::parse(predicted->text);
+    CHECK(inspect["step_s"] == report["step_s"]);
+    CHECK(inspect["summary"]["cast_kernels"].get<double>() == doctest::Approx(report["cast_kernels"].get<double>()));
+    CHECK(inspect["summary"]["cast_s"].get<double>() == doctest::Approx(report["breakdown"]["casts"].get<double>()));
+    double own = 0;
+    for (const Json& op : inspect["operators"])
+      if (op.contains("forward_s") && op["operator"] != "cast") own += op["forward_s"].get<double>();
+    CHECK(own == doctest::Approx(report["breakdown"]["forward"].get<double>()));
+  }
+}
+
+TEST_CASE("AdviceIsPredictedAndLargestFirst") {
+  auto out = run_compare(arguments({"compare", "--model", "gpt2", "--gpu", "a100-sxm-80gb", "--batch", "4", "--precision", "amp-bf16", "--advise", "--json"}), context());
+  REQUIRE(out);
+  Json json = Json::parse(out->text);
+  CHECK(json["advice_for"]["precision"] == "amp-bf16");
+  const double step = json["advice_for"]["step_s"].get<double>();
+  REQUIRE(json["advice"].size() >= 3);
+  double last = 1;
+  bool fused = false, padded = false;
+  for (const Json& advice : json["advice"]) {
+    CHECK(advice["gain"].get<double>() <= last);
+    last = advice["gain"].get<double>();
+    CHECK(last > 0);
+    CHECK(advice["fits"] == true);
+    padded = padded || advice["flags"] == "--pad-vocabulary 64";
+    if (advice["flags"] != "--optimizer-impl fused") continue;
+    fused = true;
+    auto again = run_predict(arguments({"predict", "--model", "gpt2", "--gpu", "a100-sxm-80gb", "--batch", "4", "--precision", "amp-bf16",
+                                        "--optimizer-impl", "fused", "--json"}), context());
+    CHECK(Json::parse(again.value().text)["step_s"] == advice["step_s"]);  // predicted, not guessed
+    CHECK(advice["gain"].get<double>() == doctest::Approx(1 - advice["step_s"].get<double>() / step));
+  }
+  CHECK(fused);
+  CHECK(padded);
+  CHECK(json["advice_combined"]["gain"].get<double>() > json["advice"][0]["gain"].get<double>());
+  auto text = run_compare(arguments({"compare", "--model", "resnet50", "--gpu", "v100-sxm2-32gb", "--batch", "64", "--advise"}), context());
+  REQUIRE(text);
+  CHECK(text->text.find("channels_last memory format") != std::string::npos);
+  CHECK(text->text.find("vocabulary") == std::string::npos);
+  CHECK(longest_line(text->text) <= kTextWidth);
+  auto tight = run_compare(arguments({"compare", "--model", "gpt2", "--gpu", "t4", "--batch", "64", "--precision", "amp-fp16", "--advise", "--json"}), context());
+  REQUIRE(tight);
+  CHECK(tight->code == kDoesNotFit);
+  CHECK(Json::parse(tight->text)["advice"][0]["note"].get<std::string>().find("with it the job fits") != std::string::npos);
+}
+
+TEST_CASE("AVocabularyIsPaddedWhereThereIsOne") {
+  auto padded = run_predict(arguments({"predict", "--model", "gpt2", "--gpu", "t4", "--batch", "1", "--precision", "fp16", "--pad-vocabulary", "64", "--json"}), context());
+  REQUIRE(padded);
+  auto plain = run_predict(arguments({"predict", "--model", "gpt2", "--gpu", "t4", "--batch", "1", "--precision", "fp16", "--json"}), context());
+  CHECK(Json::parse(padded->text)["parameters"].get<std::int64_t>() - Json::parse(plain.value().text)["parameters"].get<std::int64_t>() == 47 * 768);
+  auto none = run_predict(arguments({"predict", "--model", "resnet18", "--gpu", "t4", "--batch", "1", "--precision", "fp16", "--pad-vocabulary", "64"}), context());
+  REQUIRE_FALSE(none);
+  CHECK(none.error().text().find("does not apply: resnet18 has no table of tokens") != std::string::npos);
+}
+
+TEST_CASE("PartsOfRecipesAreListedApart") {
+  const std::string text = run_list(arguments({"precisions"}), context()).value().text;
+  CHECK(text.find("Parts, to be added to a recipe") > text.find("nvfp4"));
+  CHECK(text.find("\noptimizer-8bit ") > text.find("Parts, to be added to a recipe"));
+  const std::string one = run_list(arguments({"precisions", "fp8-delayed"}), context()).value().text;
+  CHECK(one.find("With everything it extends") != std::string::npos);
+  CHECK(one.find("source of amp-bf16: ") != std::string::npos);
+  auto refused = run_predict(arguments({"predict", "--model", "resnet18", "--gpu", "v100-pcie", "--batch", "1", "--precision", "bf16"}), context());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().text().find("optimizer-8bit") == std::string::npos);  // what is supported names whole recipes
 }
 
 TEST_CASE("ListsFit80ColumnsAndKnowTheirSources") {

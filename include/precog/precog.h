@@ -44,7 +44,8 @@ PRECOG_API void precog_close(precog_catalog* catalog);
 PRECOG_API precog_status precog_predict(const precog_catalog* catalog, const char* request, size_t size, const char* folder,
                                         char** answer);
 
-/* The same job at several precisions. "precision" may be absent (every one the GPU has hardware for) or a list of names. */
+/* The same job at several precisions. "precision" may be absent (every one the GPU has hardware for) or a list of names. "advise":
+ * true, or the name of the precision to start from, adds "advice"; "all": true tries unlisted recipes too. */
 PRECOG_API precog_status precog_compare(const precog_catalog* catalog, const char* request, size_t size, const char* folder,
                                         char** answer);
 

@@ -33,8 +33,9 @@ def predict(request: Request | None = None, /, **overrides: Any) -> Report:
 def compare(request: Request | None = None, /, **overrides: Any) -> Comparison:
     """The same job at every precision its GPU has hardware for, fastest first.
 
-    Takes what `predict` takes; `precision` may be a list of names. A single one in the request is ignored, so that a job
-    file serves both.
+    Takes what `predict` takes; `precision` may be a list of names (or of recipes). A single one in the request is ignored,
+    so that a job file serves both. `advise=True`, or the precision that you run now (`advise="amp-bf16"`), adds `advice`:
+    changes that would save time, each predicted, largest gain first. `all=True` tries the recipes that are not listed too.
     """
     text = request_text(request, overrides, single_precision=isinstance(overrides.get("precision"), str))
     return Comparison.from_json(_library.compare(text, folder_of(request)))

@@ -52,6 +52,8 @@ class SameAsTheProgram(InFolder):
                 self.assertEqual(precog.compare(path).to_json(), program.run("compare", path, "--json").stdout)
         chosen = program.run("compare", path, "--precisions", "fp32,amp-fp16", "--json").stdout
         self.assertEqual(precog.compare(path, precision=["fp32", "amp-fp16"]).to_json(), chosen)
+        advised = program.run("compare", path, "--precisions", "fp32,amp-fp16", "--advise", "--precision", "amp-fp16", "--json").stdout
+        self.assertEqual(precog.compare(path, precision=["fp32", "amp-fp16"], advise="amp-fp16").to_json(), advised)
 
     def test_validate(self):
         runs = self.write("runs.jsonl", "".join(json.dumps({"id": name, "request": job, "measured": {"step_s": 0.1}}) + "\n"

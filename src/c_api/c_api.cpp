@@ -10,6 +10,7 @@
 
 #include "base/compression.h"
 #include "precog/precog.h"
+#include "predict/advise.h"
 #include "predict/compare.h"
 #include "predict/predict.h"
 #include "validate/validate.h"
@@ -78,28 +79,27 @@ Result<Json> request_of(const precog_catalog* catalog, const char* request, std:
   return parse_json(std::string_view(request, size), "request");
 }
 
-// "precision": a list of names, or nothing; one name counts as a list of one.
-Result<std::vector<const PrecisionRecipe*>> chosen_precisions(const Json& request, const Catalog& catalog) {
-  std::vector<const PrecisionRecipe*> chosen;
-  std::vector<Problem> problems;
-  if (!request.is_object() || !request.contains("precision") || request["precision"].is_null()) return chosen;
+// "precision": a list of what a request's precision may be, or nothing; one counts as a list of one. "all" and "advise" are
+// taken out of the request.
+Result<CompareOptions> compare_options(Json& request, const Catalog& catalog, const std::filesystem::path& folder, Json& advise_from) {
+  CompareOptions options;
+  if (!request.is_object()) return options;
+  for (const char* key : {"all", "advise"})
+    if (request.contains(key) && !request[key].is_boolean() && !(request[key].is_string() && std::string_view(key) == "advise"))
+      return fail(std::string("request.") + key, "wants true or false (advise: or the precision to start from)");
+  options.all = request.value("all", false);
+  advise_from = request.value("advise", Json(false));
+  request.erase("all");
+  request.erase("advise");
+  if (!request.contains("precision") || request["precision"].is_null()) return options;
   Json names = request["precision"];
   if (!names.is_array()) names = Json::array({names});
   if (names.empty()) return fail("request.precision", "is an empty list; leave it out for every precision");
-  for (const Json& name : names) {
-    if (!name.is_string()) {
-      problems.push_back({"request.precision", "wants names: a list such as [\"fp32\", \"amp-bf16\"]"});
-      continue;
-    }
-    auto recipe = catalog.precision(name.get<std::string>());
-    if (recipe) {
-      chosen.push_back(*recipe);
-      continue;
-    }
-    for (const Problem& problem : recipe.error().problems) problems.push_back({"request.precision", problem.message});
-  }
-  if (!problems.empty()) return fail(std::move(problems));
-  return chosen;
+  options.chosen.assign(names.begin(), names.end());
+  request["precision"] = "fp32";
+  if (auto probe = parse_request(request, catalog, "request", folder); !probe) return tl::unexpected(probe.error());
+  if (auto problems = wrong_precisions(request, options, catalog, "request.precision", folder); !problems.empty()) return fail(std::move(problems));
+  return options;
 }
 
 template <class T>
@@ -191,8 +191,15 @@ precog_status precog_predict(const precog_catalog* catalog, const char* request,
 precog_status precog_compare(const precog_catalog* catalog, const char* request, size_t size, const char* folder, char** answer) {
   return guarded(answer, [&]() -> Result<Answer> {
     PRECOG_TRY(json, request_of(catalog, request, size));
-    PRECOG_TRY(chosen, chosen_precisions(json, catalog->catalog));
-    PRECOG_TRY(comparison, compare_precisions(std::move(json), chosen, catalog->catalog, "request", folder ? folder : ""));
+    const std::filesystem::path base = folder ? folder : "";
+    Json from;
+    PRECOG_TRY(options, compare_options(json, catalog->catalog, base, from));
+    PRECOG_TRY(comparison, compare_precisions(json, options, catalog->catalog, "request", base));
+    if (from.is_string() || from == true) {
+      json["precision"] = from.is_string() ? from : Json(advised(comparison).precision);
+      PRECOG_TRY(advice, advise(json, comparison.reports, catalog->catalog, "request", base));
+      comparison.advice = std::move(advice);
+    }
     return Answer{comparison.any_fits() ? PRECOG_DONE : PRECOG_DOES_NOT_FIT, document(to_json(comparison))};
   });
 }

@@ -105,6 +105,18 @@ TEST_CASE("AComparisonTakesAllPrecisionsOrThoseNamed") {
   text = job.dump();
   REQUIRE(precog_compare(opened.catalog, text.data(), text.size(), nullptr, &all.pointer) == PRECOG_DONE);
   CHECK(all.json()["reports"].size() > 4);
+  job["precision"] = {"fp32", "amp-bf16+optimizer-bf16"};
+  job["advise"] = "amp-bf16";
+  Text advised;
+  text = job.dump();
+  REQUIRE(precog_compare(opened.catalog, text.data(), text.size(), nullptr, &advised.pointer) == PRECOG_DONE);
+  CHECK(advised.json()["reports"].size() == 2);
+  CHECK(advised.json()["advice_for"]["precision"] == "amp-bf16");
+  job["advise"] = 3;
+  Text odd;
+  text = job.dump();
+  CHECK(precog_compare(opened.catalog, text.data(), text.size(), nullptr, &odd.pointer) == PRECOG_WRONG_INPUT);
+  job.erase("advise");
   job["precision"] = {"amp-bf99"};
   Text wrong;
   text = job.dump();

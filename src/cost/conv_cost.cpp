@@ -8,6 +8,7 @@ namespace {
 
 constexpr double kWinogradTile = 4;       // outputs a side
 constexpr double kFewChannels = 4;        // no wide loads from so few
+constexpr double kGroupWidth = 16;        // channels of narrow groups that one block of tensor cores takes together
 constexpr double kThinTiles = 32;         // 1x1 weight gradients of fewer tiles of weights ...
 constexpr double kThinTile = 128 * 128;   // ... of this size run slow fp32 kernels in NCHW
 
@@ -25,6 +26,7 @@ bool is_winograd(const ConvShape& s, const ConvCoefficients& c) {
 double vector_factor(const ConvShape& s, bool product, const ConvCoefficients& c) {
   const ConvCoefficients::Direction& direction = c.direction[static_cast<std::size_t>(s.direction)];
   double factor = direction.vector;
+  if (s.groups > 1) return factor * direction.grouped_vector;  // neither transformed nor thin: direct kernels
   const double weights = real(s.in_channels) * real(s.out_channels);
   if (is_winograd(s, c)) {
     factor *= direction.winograd;
@@ -39,6 +41,7 @@ double vector_factor(const ConvShape& s, bool product, const ConvCoefficients& c
 double matrix_factor(const ConvShape& s, DType math, bool product, const ConvCoefficients& c) {
   const ConvCoefficients::Direction& direction = c.direction[static_cast<std::size_t>(s.direction)];
   double factor = math == DType::tf32 ? direction.tf32 : direction.matrix;
+  if (s.groups > 1) factor *= math == DType::tf32 ? direction.grouped_tf32 : direction.grouped_matrix;
   if (math == DType::tf32 && product && s.direction != ConvDirection::weight_gradient) factor *= c.tf32_pointwise_factor;
   if (s.direction == ConvDirection::data_gradient && s.stride > 1) factor *= c.strided_gradient_factor;
   return factor;
@@ -47,7 +50,11 @@ double matrix_factor(const ConvShape& s, DType math, bool product, const ConvCoe
 }  // namespace
 
 ConvProblem conv_problem(const ConvShape& s, DType math, bool matrix, double few_channels, const ConvCoefficients& c) {
-  const double groups = real(s.groups), in = real(s.in_channels) / groups, out = real(s.out_channels) / groups;
+  // Tensor cores multiply blocks of channels: narrow groups go several to a block, most of it zeros.
+  const double narrow = std::min(real(s.in_channels), real(s.out_channels)) / real(s.groups);
+  const double together = matrix && s.groups > 1 ? std::min(real(s.groups), std::max(1.0, std::ceil(kGroupWidth / narrow))) : 1;
+  const double groups = std::ceil(real(s.groups) / together);
+  const double in = real(s.in_channels) / real(s.groups) * together, out = real(s.out_channels) / real(s.groups) * together;
   const double filter = real(s.kernel_h * s.kernel_w);
   const double x = real(s.batch * s.in_h * s.in_w), y = real(s.batch * s.out_h * s.out_w);
   const bool product = s.kernel_h * s.kernel_w == 1 && s.stride == 1;

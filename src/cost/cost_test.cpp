@@ -111,13 +111,15 @@ TEST_CASE("MisalignedRowsAndTransposedOperandsLoseTheirFactor") {
   ArchitectureProfile profile = ideal();
   MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(DType::bf16)];
   math.misaligned_factor = 0.25;
+  math.odd_factor = 0.125;
   math.transposed_a_factor = 0.5;
   const auto time = [&](GemmShape shape) { return kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), profile).total.value; };
   const double whole = time({1, 128, 128, 32});
-  CHECK(time({1, 128, 127, 32}) == doctest::Approx(whole * 4));        // n
-  CHECK(time({1, 128, 128, 31}) == doctest::Approx(whole * 4));        // k: rows of a
+  CHECK(time({1, 128, 126, 32}) == doctest::Approx(whole * 4));        // n
+  CHECK(time({1, 128, 128, 30}) == doctest::Approx(whole * 4));        // k: rows of a
+  CHECK(time({1, 128, 127, 32}) == doctest::Approx(whole * 8));        // an odd number: not even four bytes
   CHECK(time({1, 127, 128, 32}) == doctest::Approx(whole));            // m is not contiguous in a ...
-  CHECK(time({1, 127, 128, 32, true}) == doctest::Approx(whole * 8));  // ... unless it is stored transposed
+  CHECK(time({1, 126, 128, 32, true}) == doctest::Approx(whole * 8));  // ... unless it is stored transposed
   CHECK(time({1, 128, 128, 32, true}) == doctest::Approx(whole * 2));
 }
 
@@ -178,6 +180,22 @@ TEST_CASE("StridedDataGradientsLoseOnTensorCores") {
   CHECK(time(DType::bf16) == doctest::Approx(time(DType::fp32) / 8));
 }
 
+TEST_CASE("NarrowGroupsShareABlockOfTensorCores") {
+  ArchitectureProfile profile = ideal();
+  ConvShape conv{.batch = 2, .in_channels = 64, .out_channels = 64, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8, .kernel_h = 3, .kernel_w = 3, .groups = 16};
+  const auto time = [&](DType math) { return kernel_cost(kernel_of(conv, math), slow_gpu(), profile).total.value; };
+  const double four = time(DType::bf16);
+  conv.groups = 4;  // sixteen channels a group: as wide as four groups of four together
+  CHECK(time(DType::bf16) == doctest::Approx(four));
+  conv.groups = 1;
+  const double dense = time(DType::bf16);
+  conv.groups = 4;
+  profile.convolution.direction[0].grouped_matrix = 0.5;
+  CHECK(time(DType::bf16) == doctest::Approx(2 * four));
+  conv.groups = 1;
+  CHECK(time(DType::bf16) == doctest::Approx(dense));
+}
+
 TEST_CASE("DepthwiseConvolutionGainsNothingFromTensorCores") {
   ConvShape conv{.batch = 1, .in_channels = 32, .out_channels = 32, .in_h = 4, .in_w = 4, .out_h = 4, .out_w = 4, .kernel_h = 3, .kernel_w = 3, .groups = 32};
   Kernel kernel = kernel_of(conv, DType::bf16, 1, 1);
@@ -187,6 +205,57 @@ TEST_CASE("DepthwiseConvolutionGainsNothingFromTensorCores") {
   conv.direction = ConvDirection::data_gradient;
   kernel.shape = conv;
   CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(4000));
+}
+
+TEST_CASE("DepthwiseConvolutionsAreCostedByTheKernelThatRunsThem") {
+  ArchitectureProfile profile = ideal();
+  for (std::size_t i = 0; i < profile.depthwise.size(); ++i)
+    for (DepthwiseCoefficients& one : profile.depthwise[i]) one.flops_per_clock = 1 / static_cast<double>(1 << i);
+  ConvShape conv{.batch = 1, .in_channels = 32, .out_channels = 32, .in_h = 4, .in_w = 4, .out_h = 4, .out_w = 4, .kernel_h = 3, .kernel_w = 3, .groups = 32};
+  const auto slower = [&](DType dtype) {
+    Kernel kernel = kernel_of(conv, dtype, 1, 1);
+    kernel.flops = {1000};
+    return kernel_cost(kernel, slow_gpu(), profile).total.value / 1000;
+  };
+  CHECK(slower(DType::fp16) == doctest::Approx(2));
+  conv.native = true;
+  CHECK(slower(DType::bf16) == doctest::Approx(1));
+  conv.native = false;
+  conv.stride = 2, conv.direction = ConvDirection::data_gradient;
+  CHECK(slower(DType::fp16) == doctest::Approx(4));  // as PyTorch's own: four times the taps
+  conv.stride = 1, conv.channels_last = true;
+  CHECK(slower(DType::fp32) == doctest::Approx(4));
+  CHECK(slower(DType::fp16) == doctest::Approx(8));
+  CHECK(slower(DType::bf16) == doctest::Approx(16));
+}
+
+TEST_CASE("NarrowTypesGainLittleWhereSmsPayPerElement") {
+  ArchitectureProfile profile = ideal();
+  MemoryCoefficients& permute = profile.memory[static_cast<std::size_t>(MemoryPattern::permute)];
+  permute.accesses_per_clock = 1, permute.bytes_per_clock = 8;
+  const auto time = [&](DType dtype, double bandwidth) {
+    GpuSpec gpu = slow_gpu();
+    gpu.memory_bandwidth = {bandwidth};
+    const std::int64_t bytes = 100 * bits_of(dtype) / 8;
+    return kernel_cost(kernel_of(MemoryShape{MemoryPattern::permute}, dtype, bytes, bytes), gpu, profile).total.value;
+  };
+  CHECK(time(DType::fp32, 1e30) == doctest::Approx(200 + 800 / 8));
+  CHECK(time(DType::bf16, 1e30) == doctest::Approx(200 + 400 / 8));
+  CHECK(time(DType::fp32, 1) == doctest::Approx(800));  // little bandwidth: bytes are all that counts
+  CHECK(time(DType::bf16, 1) == doctest::Approx(400));
+}
+
+TEST_CASE("ParameterGradientsOfANarrowLayerNormLeaveSmsIdle") {
+  ArchitectureProfile profile = ideal();
+  profile.memory[static_cast<std::size_t>(MemoryPattern::norm_parameters)].accesses_per_clock = 1;
+  const auto time = [&](std::int64_t columns, std::int64_t rows) {
+    GpuSpec gpu = slow_gpu(8);
+    gpu.memory_bandwidth = {1e30};
+    return kernel_cost(kernel_of(MemoryShape{MemoryPattern::norm_parameters, columns, rows}, DType::fp32, columns * rows * 4, 0), gpu, profile).total.value;
+  };
+  CHECK(time(256, 1000) == doctest::Approx(256 * 1000 / 8));
+  CHECK(time(64, 1000) == doctest::Approx(64 * 1000 / 2));       // two blocks of 32 columns
+  CHECK(time(64, 100000) == doctest::Approx(64 * 100000 / 8));   // so many rows are split as well
 }
 
 TEST_CASE("FusedAttentionCountsTwoProductsForwardAndFiveBackward") {

@@ -14,9 +14,12 @@ namespace precog {
 namespace {
 
 constexpr double kAlignment = 16;        // bytes: the widest load; rows off it fall back to narrow ones
+constexpr double kNarrowest = 4;         // bytes: below this an asynchronous copy to shared memory does not exist
 constexpr double kAttentionBlock = 128;  // query rows that one thread block owns
 constexpr double kForwardFlops = 4;      // per query, key and dimension: two products
 constexpr double kBackwardFlops = 10;    // five products
+constexpr double kNormColumns = 32;       // columns of a layer norm whose parameter gradients one block sums
+constexpr std::int64_t kNormSplitRows = 65536;
 constexpr double kResident = 128 * 1024; // bytes of one channel that a batch norm keeps near its SM between passes
 
 double bytes_of(DType dtype) { return static_cast<double>(bits_of(dtype)) / 8; }
@@ -41,8 +44,9 @@ KernelCost finish(Seconds compute, Seconds memory, Seconds launch, Seconds total
   return cost;
 }
 
-bool aligned(const GemmShape& shape, double element_bytes) {
-  const auto fits = [&](std::int64_t length) { return std::fmod(static_cast<double>(length) * element_bytes, kAlignment) == 0; };
+// Whether the rows of all operands are multiples of so many bytes.
+bool aligned(const GemmShape& shape, double element_bytes, double bytes) {
+  const auto fits = [&](std::int64_t length) { return std::fmod(static_cast<double>(length) * element_bytes, bytes) == 0; };
   // Rows of the output and of b end in n; those of a in k, or in m when it is stored transposed.
   return fits(shape.n) && fits(shape.transposed_a ? shape.m : shape.k);
 }
@@ -80,7 +84,9 @@ struct Costing {
   KernelCost operator()(const GemmShape& shape) const {
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(unit_of(kernel, gpu).math)];
     double factor = shape.transposed_a ? math.transposed_a_factor : 1;
-    if (!aligned(shape, bytes_of(kernel.input))) factor *= math.misaligned_factor;
+    const double size = bytes_of(kernel.input);
+    if (!aligned(shape, size, kNarrowest)) factor *= math.odd_factor;
+    else if (!aligned(shape, size, kAlignment)) factor *= math.misaligned_factor;
     const auto real = [](std::int64_t v) { return static_cast<double>(std::max<std::int64_t>(1, v)); };
     GemmProblem problem;
     problem.batch = real(shape.batch), problem.m = real(shape.m), problem.n = real(shape.n), problem.k = real(shape.k);
@@ -88,18 +94,30 @@ struct Costing {
   }
 
   KernelCost operator()(const ConvShape& s) const {
-    if (s.depthwise()) return depthwise(s, profile.depthwise[s.channels_last][static_cast<std::size_t>(s.direction)]);
+    if (s.depthwise())
+      return depthwise(s, profile.depthwise[static_cast<std::size_t>(depthwise_kernel(s))][static_cast<std::size_t>(s.direction)]);
     const Unit unit = unit_of(kernel, gpu);
     const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], gpu, unit.peak);
     const ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     return product(problem.product, problem.factor, profile.convolution.source, problem.overhead);
   }
 
+  DepthwiseKernel depthwise_kernel(const ConvShape& s) const {
+    if (s.channels_last) {
+      if (kernel.input == DType::fp16) return DepthwiseKernel::cudnn_nhwc_fp16;
+      return kernel.input == DType::bf16 ? DepthwiseKernel::cudnn_nhwc_bf16 : DepthwiseKernel::cudnn_nhwc_fp32;
+    }
+    // cuDNN's data gradient of a strided one was measured to be no faster than PyTorch's.
+    const bool strided = s.direction == ConvDirection::data_gradient && s.strides() > 1;
+    return s.native || strided ? DepthwiseKernel::native : DepthwiseKernel::cudnn_fp16;
+  }
+
   // One filter per channel: too little work per byte for tensor cores, whatever the arithmetic.
   KernelCost depthwise(const ConvShape& s, const DepthwiseCoefficients& c) const {
     // A strided data gradient tries every tap at every input, those that meet no output too.
     const double tried = s.direction == ConvDirection::data_gradient ? static_cast<double>(s.strides()) : 1;
-    const Seconds compute{kernel.flops.value * tried / (gpu.vector[DType::fp32].value * c.vector_efficiency)};
+    const double taps = static_cast<double>(s.kernel_h * s.kernel_w);
+    const Seconds compute{kernel.flops.value * tried * (taps + c.tap_overhead) / taps / (gpu.sms * gpu.boost_clock.value * c.flops_per_clock)};
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const Seconds launch = c.launch_floor * launches();
     return finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
@@ -144,11 +162,20 @@ struct Costing {
     return profile.batch_norm[is_native_batch_norm(s.pattern)][is_batch_norm_backward(s.pattern)][s.channels_last];
   }
 
-  // Time to issue the reads and writes.
+  // A layer norm's parameter gradients are summed by one block per 32 columns over all rows: narrow models leave SMs idle.
+  // From 65,536 rows on PyTorch splits the rows as well (cuda/layer_norm_kernel.cu).
+  double busy_sms(const MemoryShape& s) const {
+    if (s.pattern != MemoryPattern::norm_parameters) return gpu.sms;
+    const double blocks = std::ceil(static_cast<double>(s.rows) / kNormColumns);
+    return s.row_length > kNormSplitRows && blocks < gpu.sms / 2.0 ? gpu.sms : std::min<double>(gpu.sms, blocks);
+  }
+
+  // Time of the SMs to issue the reads and writes.
   Seconds access(const MemoryShape& s, const MemoryCoefficients& c) const {
     const double accesses = static_cast<double>(kernel.read.value) / bytes_of(kernel.input) +
                             static_cast<double>(kernel.written.value) / bytes_of(kernel.output);
-    if (!is_batch_norm(s.pattern) || s.channels_last) return {accesses / (gpu.sms * gpu.boost_clock.value * c.accesses_per_clock)};
+    if (!is_batch_norm(s.pattern) || s.channels_last)
+      return {(accesses / c.accesses_per_clock + moved(kernel) / c.bytes_per_clock) / (busy_sms(s) * gpu.boost_clock.value)};
     // A block per channel: one block cannot use a whole SM, and with fewer channels than SMs the rest stand idle.
     const BatchNormCoefficients& norm = batch_norm(s);
     const double channels = static_cast<double>(std::max<std::int64_t>(1, s.rows)), busy = std::max(1.0, channels / gpu.sms);

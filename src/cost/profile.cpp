@@ -9,6 +9,9 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kDirectionKeys = {"forward", "backward_data", "backward_weight"};  // by ConvDirection
 
+constexpr std::array<std::string_view, static_cast<std::size_t>(DepthwiseKernel::kCount)> kDepthwiseKeys = {
+    "native", "cudnn_fp16", "cudnn_nhwc_fp32", "cudnn_nhwc_fp16", "cudnn_nhwc_bf16"};  // by DepthwiseKernel
+
 constexpr std::string_view kPcieFitted = "ada";  // the architecture of the cards that the PCIe set was fitted on
 
 // Reads leaves {"value", "source"}: a missing one is a problem, a present one also tells how far to trust it.
@@ -46,7 +49,7 @@ void read_by_math(Leaves leaves, GemmCoefficients& gemm, double MathCoefficients
   for (const std::string& key : leaves.keys()) {
     auto dtype = dtype_named(key);
     if (!dtype || !is_floating(*dtype) || *dtype == DType::model || *dtype == DType::fp64) {
-      leaves.reader().problem(key, "is not an arithmetic; known: fp32, tf32, bf16, fp16, fp8, nvfp4");
+      leaves.reader().problem(key, "is not an arithmetic; known: fp32, tf32, bf16, fp16, fp8, fp8-block, mxfp8, nvfp4");
       continue;
     }
     Leaves one = leaves;
@@ -69,6 +72,7 @@ void read_gemm(Leaves leaves, GemmCoefficients& gemm) {
   read_by_math(leaves.group("k_latency_clocks"), gemm, &MathCoefficients::k_latency_clocks, 1e4);
   read_by_math(leaves.group("transposed_a_factor"), gemm, &MathCoefficients::transposed_a_factor, 1);
   read_by_math(leaves.group("misaligned_factor"), gemm, &MathCoefficients::misaligned_factor, 1);
+  read_by_math(leaves.group("odd_factor"), gemm, &MathCoefficients::odd_factor, 1);
   read_by_math(leaves.group("watts_per_tflops"), gemm, &MathCoefficients::watts_per_tflops, 1e4);
   for (DType scaled : {DType::fp8_block, DType::mxfp8})  // without coefficients of their own: fp8's, and said to be an estimate
     if (MathCoefficients& math = gemm.math[static_cast<std::size_t>(scaled)]; math.k_latency_clocks == 0) {
@@ -86,6 +90,9 @@ void read_convolution(Leaves leaves, ConvCoefficients& conv) {
     direction.read("tf32", conv.direction[i].tf32, 0.001, 10);
     direction.read("vector", conv.direction[i].vector, 0.001, 10);
     direction.read("winograd", conv.direction[i].winograd, 0.1, 10);
+    direction.read("grouped_matrix", conv.direction[i].grouped_matrix, 0.001, 10);
+    direction.read("grouped_tf32", conv.direction[i].grouped_tf32, 0.001, 10);
+    direction.read("grouped_vector", conv.direction[i].grouped_vector, 0.001, 10);
     direction.done();
   }
   leaves.read("indexing_overhead", conv.indexing_overhead);
@@ -105,7 +112,8 @@ void read_depthwise(Leaves leaves, std::array<DepthwiseCoefficients, 3>& depthwi
     Leaves one = leaves.group(kDirectionKeys[i]);
     one.read("launch_floor", depthwise[i].launch_floor);
     one.read("efficiency", depthwise[i].efficiency, 0.001, 1);
-    one.read("vector_efficiency", depthwise[i].vector_efficiency, 0.0001, 1);
+    one.read("flops_per_clock", depthwise[i].flops_per_clock, 0.01, 1000);
+    one.read("tap_overhead", depthwise[i].tap_overhead, 0, 1000);
     depthwise[i].source = one.source();
     one.done();
   }
@@ -120,6 +128,7 @@ void read_stream(Leaves& one, MemoryCoefficients& memory) {
 }
 
 void read_memory(Leaves one, MemoryCoefficients& memory) {
+  one.read("bytes_per_clock", memory.bytes_per_clock, 0.01, 10000);
   read_stream(one, memory);
   one.done();
 }
@@ -170,8 +179,7 @@ void read_architecture(Leaves leaves, ArchitectureProfile& profile) {
   read_gemm(leaves.group("gemm"), profile.gemm);
   read_convolution(leaves.group("convolution"), profile.convolution);
   Leaves depthwise = leaves.group("depthwise");
-  read_depthwise(depthwise.group("channels_first"), profile.depthwise[0]);
-  read_depthwise(depthwise.group("channels_last"), profile.depthwise[1]);
+  for (std::size_t i = 0; i < kDepthwiseKeys.size(); ++i) read_depthwise(depthwise.group(kDepthwiseKeys[i]), profile.depthwise[i]);
   depthwise.done();
   Leaves memory = leaves.group("memory");
   for (std::size_t i = 0; i < profile.memory.size(); ++i) {

@@ -17,6 +17,7 @@ struct MathCoefficients {  // of matrix products in one arithmetic
   double k_latency_clocks = 0;     // least clocks per step of k for one block (per 2 bytes): what long, thin products wait for
   double transposed_a_factor = 1;  // what is left of `efficiency` when a is stored [k,m]
   double misaligned_factor = 1;    // ... and when a row is no multiple of 16 bytes
+  double odd_factor = 1;           // ... or, in its place, not even of 4: an odd number of 16-bit elements
   double watts_per_tflops = 0;     // of the GPU that `efficiency` was fitted on, where power is what held it back; else 0
   CostSource source = CostSource::estimate;
 };
@@ -35,6 +36,7 @@ struct ConvCoefficients {
   struct Direction {
     double matrix = 1, tf32 = 1, vector = 1;  // on top of the matrix product's efficiency: tensor cores (tf32 apart), vector units
     double winograd = 1;                      // gain in fp32 where the library transforms 3x3 filters
+    double grouped_matrix = 1, grouped_tf32 = 1, grouped_vector = 1;  // what convolutions in groups reach of that
   };
   std::array<Direction, 3> direction;      // by ConvDirection
   Seconds indexing_overhead;               // of what is no plain product: finding its operands' places
@@ -48,9 +50,14 @@ struct ConvCoefficients {
   CostSource source = CostSource::estimate;
 };
 
+// Which kernel runs a depthwise convolution: PyTorch's own (NCHW), cuDNN's in NCHW (fp16 alone), cuDNN's in NHWC by type.
+enum class DepthwiseKernel : std::uint8_t { native, cudnn_fp16, cudnn_nhwc_fp32, cudnn_nhwc_fp16, cudnn_nhwc_bf16, kCount };
+
 struct DepthwiseCoefficients {
   Seconds launch_floor;
-  double efficiency = 1, vector_efficiency = 1;
+  double efficiency = 1;
+  double flops_per_clock = 1;  // per SM: bound by loads, so more multipliers in an SM do not help
+  double tap_overhead = 0;     // what an output costs beyond its filter's taps, in taps
   CostSource source = CostSource::estimate;
 };
 
@@ -66,7 +73,9 @@ struct AttentionCoefficients {
 struct MemoryCoefficients {
   Seconds launch_floor;
   double efficiency = 1;          // share of the memory bandwidth on large operands
-  double accesses_per_clock = 1;  // elements read or written per SM and clock: the bound of what is not vectorised
+  // What its SMs can do, whatever the memory: they pay per element read or written (addresses, instructions: much where
+  // nothing is vectorised) and per byte. On GPUs with less bandwidth per SM than the fitted one memory is the bound again.
+  double accesses_per_clock = 1, bytes_per_clock = 1e30;
   CostSource source = CostSource::estimate;
 };
 
@@ -99,7 +108,7 @@ constexpr bool is_batch_norm(MemoryPattern pattern) {
 struct ArchitectureProfile {
   GemmCoefficients gemm;
   ConvCoefficients convolution;
-  std::array<std::array<DepthwiseCoefficients, 3>, 2> depthwise;  // [channels_last][ConvDirection]
+  std::array<std::array<DepthwiseCoefficients, 3>, static_cast<std::size_t>(DepthwiseKernel::kCount)> depthwise;  // [][ConvDirection]
   std::array<MemoryCoefficients, static_cast<std::size_t>(MemoryPattern::kCount)> memory;  // batch norms: below
   MemoryCoefficients cast_widen;       // to a wider type: PyTorch does not vectorise it
   MemoryCoefficients pointwise_mixed;  // operands of two types: nor this

@@ -68,6 +68,7 @@ struct GemmAttributes {
   std::int64_t batch = 1, m = 0, n = 0, k = 0;
   bool bias = false;
   bool transposed_a = false;  // the first operand is stored [k,m], as for the gradient of a weight
+  bool accumulates = false;   // adds to what its result holds already
   friend bool operator==(const GemmAttributes&, const GemmAttributes&) = default;
 };
 // One to three image axes, the last ones of the tensors. What is not there counts as 1 (padding 0).
@@ -170,6 +171,7 @@ struct Op {
   NameId module;              // path of the module whose code calls it
   NameId label;               // a kernel's own name where the kind is generic (pointwise_backward: "gelu"; pointwise: "erf")
   NameId reason;              // why the precision pass chose this arithmetic
+  OpId origin;                // of backward and recomputation: the forward operator that it runs for
   RecipeId recipe;            // its gradient as recorded; without one the definition's
   RecipeId recipe_16bit;      // the one to take where its result is of a 16-bit type, if that differs
   Attributes attributes;

@@ -9,6 +9,16 @@ Work gemm_work(const Graph& graph, const Op& op) {
   for (TensorId id : graph.inputs(op)) work.read += graph.bytes(id);
   for (TensorId id : graph.outputs(op)) work.written += graph.bytes(id);
   const auto& a = std::get<GemmAttributes>(op.attributes);
+  if (a.accumulates) work.read += work.written;
+  work.flops = {2.0 * static_cast<double>(a.batch) * static_cast<double>(a.m) * static_cast<double>(a.n) * static_cast<double>(a.k)};
+  return work;
+}
+
+Work scaled_mm_work(const Graph& graph, const Op& op) {
+  Work work;
+  for (std::size_t i = 0; i < 4 && i < op.input_count; ++i) work.read += graph.bytes(graph.input(op, i));
+  work.written = graph.bytes(graph.output(op));
+  const auto& a = std::get<GemmAttributes>(op.attributes);
   work.flops = {2.0 * static_cast<double>(a.batch) * static_cast<double>(a.m) * static_cast<double>(a.n) * static_cast<double>(a.k)};
   return work;
 }
@@ -125,6 +135,8 @@ OperatorDefinition define_linear() { return {Family::gemm, Autocast::lower, gemm
 OperatorDefinition define_matmul() { return {Family::gemm, Autocast::lower, gemm_work, matmul_gradient}; }
 // torch._grouped_mm is on no autocast list: it runs in the type it is given.
 OperatorDefinition define_grouped_linear() { return {Family::gemm, Autocast::none, gemm_work, grouped_linear_gradient}; }
+// Its operands are the first four; the rest are kept for backward only.
+OperatorDefinition define_scaled_mm() { return {Family::gemm, Autocast::none, scaled_mm_work}; }
 OperatorDefinition define_mm() { return {Family::gemm, Autocast::none, gemm_work}; }
 OperatorDefinition define_bmm() { return {Family::gemm, Autocast::none, gemm_work}; }
 OperatorDefinition define_grouped_mm() { return {Family::gemm, Autocast::none, gemm_work}; }

@@ -123,6 +123,7 @@ OperatorDefinition define_masked_fill() { return pointwise(masked_fill_gradient)
 OperatorDefinition define_dropout() { return pointwise(dropout_gradient); }
 OperatorDefinition define_integer_pointwise() { return pointwise(nullptr); }
 OperatorDefinition define_pointwise_backward() { return pointwise(nullptr); }
+OperatorDefinition define_quantize() { return {Family::cast}; }
 OperatorDefinition define_cast() { return {Family::cast, Autocast::none, nullptr, cast_gradient}; }
 
 }  // namespace precog

@@ -21,10 +21,11 @@ Work shard_copy_work(const Graph&, const Op& op) {
   return {{0}, a.read, a.written};
 }
 
-// sum += gradient, in place
+// sum += gradient, in place; the sum may be of a wider type, the one it is computed in
 Work accumulate_work(const Graph& graph, const Op& op) {
-  const Bytes gradient = graph.bytes(graph.input(op, 0));
-  return {{static_cast<double>(graph.tensors[graph.input(op, 0)].shape.elements())}, gradient * 2.0, gradient};
+  const std::int64_t elements = graph.tensors[graph.input(op, 0)].shape.elements();
+  const Bytes sum{elements * bits_of(op.math) / 8};
+  return {{static_cast<double>(elements)}, graph.bytes(graph.input(op, 0)) + sum, sum};
 }
 
 Work nothing(const Graph&, const Op&) { return {}; }

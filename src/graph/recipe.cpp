@@ -45,6 +45,7 @@ void GradientContext::run_recipe() {
   const Recipe& recipe = graph_.recipes[op().recipe];  // nothing here adds recipes: the reference stays good
   const DType math = op().math;
   DType computed = math == DType::tf32 ? DType::fp32 : math;
+  if (op().kind == OpKind::scaled_mm) computed = tensor(output()).dtype;
   std::vector<char> wanted;
   for (const RecipeGift& gift : recipe.gifts) wanted.push_back(needs(gift.input));
   const std::vector<char> keep = needed_ops(recipe, wanted);
@@ -122,7 +123,8 @@ void GradientContext::run_recipe() {
     backward.attributes = step.attributes;
     if (auto* cast = std::get_if<CastAttributes>(&backward.attributes)) cast->to = tensor(outputs[0]).dtype;
     const bool matrix = is_matrix_work(step.kind) && !outputs.empty();
-    if (matrix) backward.math = tensor(outputs[0]).dtype == DType::fp32 && math == DType::tf32 ? DType::tf32 : tensor(outputs[0]).dtype;
+    if (step.kind == OpKind::scaled_mm) backward.math = math;
+    else if (matrix) backward.math = tensor(outputs[0]).dtype == DType::fp32 && math == DType::tf32 ? DType::tf32 : tensor(outputs[0]).dtype;
     sink_.emit_to(backward, inputs, outputs);
     made.insert(made.end(), outputs.begin(), outputs.end());
   }

@@ -8,8 +8,8 @@ namespace precog {
 
 std::string_view to_text(MemoryPattern pattern) {
   static constexpr std::array<std::string_view, static_cast<std::size_t>(MemoryPattern::kCount)> kNames = {
-      "pointwise", "broadcast", "activation", "dropout", "cast", "copy", "transpose", "layout", "reduction", "bias_gradient",
-      "norm_forward", "norm_backward", "batch_norm_forward", "batch_norm_backward",
+      "pointwise", "broadcast", "activation", "dropout", "cast", "copy", "permute", "transpose", "layout", "reduction", "bias_gradient",
+      "norm_forward", "norm_backward", "norm_parameters", "batch_norm_forward", "batch_norm_backward",
       "native_batch_norm_forward", "native_batch_norm_backward", "softmax_forward", "softmax_backward", "loss",
       "embedding", "embedding_backward", "pooling_forward", "pooling_backward", "index", "multi_tensor", "fill"};
   return kNames[static_cast<std::size_t>(pattern)];

@@ -31,6 +31,7 @@ struct ConvShape {
   bool channels_last = false;  // of the tensors as the framework has them; layout changes are kernels of their own
   friend bool operator==(const ConvShape&, const ConvShape&) = default;
   std::int64_t stride_volume = 0;  // the strides multiplied; 0: stride along both axes
+  bool native = false;  // depthwise: PyTorch's own kernel, not cuDNN's
   std::int64_t strides() const { return stride_volume > 0 ? stride_volume : stride * stride; }
   bool depthwise() const { return groups > 1 && groups == in_channels; }
 };
@@ -44,11 +45,11 @@ struct AttentionShape {
 
 // Kernels that only move memory, by how well they do it.
 enum class MemoryPattern : std::uint8_t {
-  pointwise, broadcast, activation, dropout, cast, copy, transpose, layout, reduction, bias_gradient, norm_forward,
-  norm_backward, batch_norm_forward, batch_norm_backward, native_batch_norm_forward, native_batch_norm_backward,
+  pointwise, broadcast, activation, dropout, cast, copy, permute, transpose, layout, reduction, bias_gradient, norm_forward,
+  norm_backward, norm_parameters, batch_norm_forward, batch_norm_backward, native_batch_norm_forward, native_batch_norm_backward,
   softmax_forward, softmax_backward, loss, embedding,
   embedding_backward, pooling_forward, pooling_backward, index, multi_tensor, fill, kCount
-};  // layout: cuDNN's NCHW <-> NHWC copies around a convolution; native: PyTorch's own batch norm where cuDNN's is not used
+};  // norm_parameters: gradients of a layer norm's weight and bias; permute: a copy to another order of axes that keeps the innermost; transpose: one that does not; layout: cuDNN's NCHW <-> NHWC copies around a convolution; native: PyTorch's own batch norm where cuDNN's is not used
 
 struct MemoryShape {
   MemoryPattern pattern = MemoryPattern::pointwise;

@@ -99,3 +99,48 @@ TEST_CASE("AnExpandedOperandIsBroadcast") {
     }
   CHECK(found);
 }
+
+namespace {
+// Whether PyTorch's own kernel runs a depthwise convolution of these channels, or cuDNN's.
+bool runs_native(DType dtype, std::int64_t channels, std::int64_t kernel, std::int64_t stride, MemoryFormat format = MemoryFormat::contiguous,
+                 GpuSpec on = gpu()) {
+  GraphBuilder b;
+  TensorId x = b.conv2d_layer("c", b.input("x", {4, channels, 16, 16}), channels, kernel, stride, kernel / 2, channels);
+  b.cross_entropy(b.view(b.adaptive_avg_pool2d(x, 1), {4, channels}), b.input("t", {4}, DType::int64));
+  const KernelProgram program = program_of(std::move(b).finish(), uniform(dtype), format, on);
+  int native = 0, all = 0;
+  for (const Kernel& one : program.kernels)
+    if (const auto* conv = std::get_if<ConvShape>(&one.shape)) native += conv->native ? 1 : 0, ++all;
+  CHECK((native == 0 || native == all));  // both ways alike
+  return native > 0;
+}
+}  // namespace
+
+TEST_CASE("CudnnRunsDepthwiseConvolutionsOnlyInHalfPrecisionOrChannelsLast") {
+  CHECK(!runs_native(DType::fp16, 64, 3, 1));
+  CHECK(runs_native(DType::bf16, 64, 3, 1));
+  CHECK(runs_native(DType::fp32, 64, 3, 1));
+  CHECK(!runs_native(DType::bf16, 64, 3, 1, MemoryFormat::channels_last));
+  CHECK(runs_native(DType::fp16, 64, 7, 1));   // filters of 1, 3 and 5 alone
+  CHECK(runs_native(DType::fp16, 16, 3, 1));   // too few channels
+  CHECK(runs_native(DType::fp16, 64, 3, 2));   // strided: from 512 channels
+  CHECK(!runs_native(DType::fp16, 512, 3, 2));
+  CHECK(runs_native(DType::fp16, 64, 3, 1, MemoryFormat::contiguous, gpu("6.0")));  // no tensor cores
+}
+
+TEST_CASE("CopiesThatKeepTheInnermostAxisAreNoTranspositions") {
+  GraphBuilder b;
+  TensorId x = b.linear_layer("l", b.input("x", {2, 8, 12}), 12);
+  const TensorId heads = b.transpose(b.view(x, {2, 8, 3, 4}), 1, 2);
+  x = b.contiguous(heads);                                           // [2,3,8,4]: rows of 4 stay together
+  x = b.contiguous(b.transpose(x, 2, 3));                            // [2,3,4,8]: they do not
+  x = b.contiguous(b.transpose(b.transpose(x, 2, 3), 1, 2));         // ... and back
+  x = b.contiguous(x);                                               // a clone
+  b.cross_entropy(b.view(x, {16, 12}), b.input("t", {16}, DType::int64));
+  std::vector<MemoryPattern> copies;
+  const KernelProgram program = program_of(std::move(b).finish(), uniform(DType::bf16), MemoryFormat::contiguous);
+  for (const Call& call : program.calls)
+    if (call.family == Family::copy && call.phase == Phase::forward)
+      copies.push_back(std::get<MemoryShape>(program.kernels[call.first_kernel].shape).pattern);
+  CHECK(copies == std::vector{MemoryPattern::permute, MemoryPattern::transpose, MemoryPattern::transpose, MemoryPattern::copy});
+}

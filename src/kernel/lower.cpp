@@ -100,7 +100,7 @@ class Lowering {
 
   void lower(const Op& op) {
     switch (call_.family) {
-      case Family::view: return;
+      case Family::view: return note_order(op);
       case Family::host:
         call_.waits_for_gpu = true;
         memory("copy_to_host", op, MemoryPattern::copy, {4}, {4});
@@ -137,12 +137,15 @@ class Lowering {
         }
         return;
       }
-      case Family::cast: memory("cast", op, MemoryPattern::cast); return;
+      case Family::cast:
+        if (op.kind == OpKind::quantize) lower_quantize(op);
+        else memory("cast", op, MemoryPattern::cast);
+        return;
       case Family::copy:
         if (op.kind == OpKind::shard_copy) lower_shard_copy(op);
         else if (op.kind == OpKind::bucket_copy) memory("bucket_copy", op, MemoryPattern::copy, in_bytes(op, 0), in_bytes(op, 0));
         else if (op.kind == OpKind::copy) lower_copy(op);
-        else memory(name_of(op), op, op.kind == OpKind::contiguous || op.strided ? MemoryPattern::transpose : MemoryPattern::copy);
+        else memory(name_of(op), op, copy_pattern(op));
         return;
       case Family::reduction: {
         if (op.kind == OpKind::scan) return row_wise(op, MemoryPattern::reduction);
@@ -190,6 +193,12 @@ class Lowering {
     }
   }
 
+  // Converts, and where asked writes a transposed copy from the tile it holds: as a layout copy moves memory.
+  void lower_quantize(const Op& op) {
+    const bool transposes = op.output_count > 2;
+    memory("quantize", op, transposes ? MemoryPattern::layout : MemoryPattern::cast).estimated = true;
+  }
+
   std::int64_t input_elements(const Op& op) const {  // of the largest operand
     std::int64_t most = 0;
     for (TensorId id : graph_.inputs(op)) most = std::max(most, graph_.tensors[id].shape.elements());
@@ -223,6 +232,29 @@ class Lowering {
     } else {
       memory(name_of(op), op, pattern);
     }
+  }
+
+  // In which order a tensor's elements lie, as far as a copy minds. Told from shapes: a transposition that changes the last
+  // extent has moved the innermost axis (two extents alike hide it).
+  enum class Order : std::uint8_t { plain, permuted, turned };
+  static bool turns(const Shape& from, const Shape& to) { return from.rank() > 0 && to.rank() > 0 && from[-1] != to[-1]; }
+  void note_order(const Op& op) {
+    if (op.input_count == 0) return;
+    const Order before = order_[graph_.input(op, 0).index()];
+    const auto* view = std::get_if<ViewAttributes>(&op.attributes);
+    Order after = before;
+    if (view && view->kind == ViewKind::transpose && turns(in(op, 0).shape, out(op).shape))
+      after = before == Order::turned ? Order::permuted : Order::turned;  // there and back
+    else if (before == Order::plain && !(view && view->kind == ViewKind::reshape)) after = Order::permuted;
+    for (TensorId id : graph_.outputs(op)) order_[id.index()] = after;
+  }
+  MemoryPattern copy_pattern(const Op& op) const {
+    if (op.kind != OpKind::contiguous && !op.strided) return MemoryPattern::copy;
+    Order worst = Order::plain;
+    for (TensorId id : graph_.inputs(op)) worst = std::max(worst, order_[id.index()]);
+    // A clone of what lies as it should is a plain copy; a gradient is copied because its kernel answered in another order.
+    if (worst == Order::plain && op.phase != Phase::backward && !op.strided) return MemoryPattern::copy;
+    return worst == Order::turned ? MemoryPattern::transpose : MemoryPattern::permute;
   }
 
   void lower_shard_copy(const Op& op) {
@@ -266,8 +298,9 @@ class Lowering {
         product(backward ? "rnn_recurrent_backward" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
                 a.steps, false);
         const Bytes gates = bytes(rows * (width + a.hidden));
+        // Two small kernels a step: the sums of the product's parts, the gates.
         memory(backward ? "rnn_gates_backward" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
-            static_cast<std::int32_t>(a.steps);
+            static_cast<std::int32_t>(2 * a.steps);
         if (!backward) continue;
         product("rnn_data_gradient", rows, in_width, width, 1, false);
         product("rnn_weight_gradient", width, in_width, rows, 1, true);
@@ -307,15 +340,15 @@ class Lowering {
   // transposed on the way in and out. Seen on an H200: 1x1 stride 1 on tensor cores is a matrix product in either layout
   // when its rows are aligned; in fp32 images of few channels and most weight gradients are read as they are.
   bool transposes(const Op& op, const ConvAttributes& conv, const Shape& image, ConvDirection direction) const {
-    if (conv.groups > 1) return false;
+    if (conv.groups > 1 && conv.groups == image[1]) return false;  // depthwise: kernels of their own for either layout
     // Where TF32 is no faster than fp32 (consumer cards) the library has no reason to transpose for it.
     const bool idle_tf32 = op.math == DType::tf32 && gpu_.matrix[DType::tf32] < gpu_.vector[DType::fp32] * 1.5;
     if (op.math == DType::fp32 || !gpu_.matrix.has(op.math) || idle_tf32) {
-      if (format_ != MemoryFormat::channels_last || image[1] <= 4) return false;
+      if (format_ != MemoryFormat::channels_last || image[1] <= 4 || conv.groups > 1) return false;
       return direction != ConvDirection::weight_gradient || (conv.kernel[0] == 3 && unit_stride(conv));
     }
     if (format_ == MemoryFormat::channels_last) return false;
-    const bool product = conv.volume() == 1 && unit_stride(conv);
+    const bool product = conv.volume() == 1 && unit_stride(conv) && conv.groups == 1;
     return !product || pixels(image) % 8 != 0;
   }
   static bool unit_stride(const ConvAttributes& conv) { return conv.stride[0] * conv.stride[1] * conv.stride[2] == 1; }
@@ -324,9 +357,25 @@ class Lowering {
     for (int axis = 2; axis < image.rank(); ++axis) product *= image[axis];
     return product;
   }
+  // Which library runs a depthwise convolution in NCHW: PyTorch keeps cuDNN for fp16 with square filters of 1, 3 or 5 on
+  // tensor cores, and strided ones only of many channels (use_cudnn_depthwise, aten/src/ATen/native/Convolution.cpp; the
+  // recorded kernels of an H200 agree). In NHWC it is cuDNN always.
+  bool native_depthwise(const Op& op, const Shape& image, const ConvAttributes& a) const {
+    if (format_ == MemoryFormat::channels_last) return false;
+    const bool dilated = a.dilation[0] * a.dilation[1] * a.dilation[2] > 1;
+    if (op.math != DType::fp16 || gpu_.capability() < 70 || a.transposed || a.axes > 2 || dilated || image[1] < 32) return true;
+    const bool row = a.axes == 1 || image[2] == 1;
+    const std::int64_t filter = a.kernel[0], stride = a.stride[0], width = image[-1], channels = image[1], batch = image[0];
+    if (row && unit_stride(a)) return false;
+    if (a.axes != 2 || a.kernel[1] != filter || a.stride[1] != stride || (filter != 1 && filter != 3 && filter != 5) || width < 7) return true;
+    if (stride == 1) return false;
+    if (stride != 2) return true;
+    if (filter == 1) return !(batch == 1 ? width <= 28 : batch <= 16 && channels >= 128 && width <= 7);
+    return !(batch == 1 || channels >= 512 || (channels >= 256 && width >= 28));
+  }
   // As cuDNN sees it. A transposed convolution is the data gradient of an ordinary one from its result to its input, and
   // the other way round. One axis: an image of one row; three: the first two as one.
-  ConvShape conv_shape(ConvDirection direction, const Shape& x, const Shape& y, const ConvAttributes& a) const {
+  ConvShape conv_shape(const Op& op, ConvDirection direction, const Shape& x, const Shape& y, const ConvAttributes& a) const {
     if (a.transposed && direction == ConvDirection::forward) direction = ConvDirection::data_gradient;
     else if (a.transposed && direction == ConvDirection::data_gradient) direction = ConvDirection::forward;
     const Shape &image = a.transposed ? y : x, &result = a.transposed ? x : y;
@@ -338,6 +387,7 @@ class Lowering {
                     a.volume() / std::max<std::int64_t>(1, kernel_w), kernel_w, std::max({a.stride[0], a.stride[1], a.stride[2]}), a.groups,
                     format_ == MemoryFormat::channels_last};
     shape.stride_volume = a.stride[0] * a.stride[1] * a.stride[2];
+    shape.native = shape.depthwise() && native_depthwise(op, x, a);
     return shape;
   }
   void transpose_of(const Op& op, std::string_view name, Bytes bytes) {
@@ -349,7 +399,7 @@ class Lowering {
     const auto& a = std::get<ConvAttributes>(op.attributes);
     const bool layout = transposes(op, a, in(op, 0).shape, a.transposed ? ConvDirection::data_gradient : ConvDirection::forward);
     if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
-    put("conv2d", op, conv_shape(ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
+    put("conv2d", op, conv_shape(op, ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
         {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)});
     if (layout) transpose_of(op, "nhwc_to_nchw", out_bytes(op));
     if (op.input_count > 2) memory("conv_bias", op, MemoryPattern::broadcast, out_bytes(op), out_bytes(op));
@@ -368,11 +418,11 @@ class Lowering {
       if (of_weight) {
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 1));
-        put("conv2d_weight_gradient", op, conv_shape(ConvDirection::weight_gradient, x, y, a),
+        put("conv2d_weight_gradient", op, conv_shape(op, ConvDirection::weight_gradient, x, y, a),
             {work.flops, in_bytes(op, 0) + in_bytes(op, 1), work.written});
       } else if (result.rank() > 1) {
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
-        put("conv2d_data_gradient", op, conv_shape(ConvDirection::data_gradient, x, y, a),
+        put("conv2d_data_gradient", op, conv_shape(op, ConvDirection::data_gradient, x, y, a),
             {work.flops, in_bytes(op, 0) + in_bytes(op, 2), work.written});
         if (layout) transpose_of(op, "nhwc_to_nchw", out_bytes(op, i));
       } else {
@@ -435,7 +485,7 @@ class Lowering {
     if (op.strided && !rms) copy_for_norm(op, 1);
     if (input_gradient) memory(rms ? "rms_norm_backward" : "layer_norm_backward", op, MemoryPattern::norm_backward, both, out_bytes(op), rows, length);
     if (parameters.value > 0)
-      memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::bias_gradient, both, parameters, length,
+      memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::norm_parameters, both, parameters, length,
              rows);
   }
 
@@ -508,6 +558,7 @@ class Lowering {
   const Graph& graph_;
   const GpuSpec& gpu_;
   MemoryFormat format_;
+  std::vector<Order> order_ = std::vector<Order>(graph_.tensors.size(), Order::plain);
   KernelProgram program_;
   Call call_;
   const FrameworkName* known_ = nullptr;  // of the operator at hand, where its kind is generic and its name known

@@ -53,7 +53,7 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   }
 
   MemoryUse use;
-  Bytes held_parameters, held_inputs, held_gradients, held_states;
+  Bytes held_parameters, held_inputs, held_gradients = step.main_gradients, held_states{step.master_weights.value / step.shards.optimizer};
   for (const ParameterGradient& g : step.gradients) {
     const std::int64_t elements = share(graph.tensors[g.parameter].shape.elements(), step.shards.optimizer);
     held_states += rounded({elements * bits_of(step.optimizer_state_type) / 8}) * static_cast<double>(state_tensors(training.optimizer));
@@ -73,9 +73,10 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   std::vector<char> is_gradient(graph.tensors.size(), 0);
   auto keep = [&](TensorId gradient, std::int32_t folded_in_by) {
     const std::size_t storage = graph.tensors[gradient].storage.index();
-    is_gradient[storage] = accumulating ? 0 : 1;
-    last_use[storage] = accumulating ? folded_in_by : kForever;
-    if (accumulating) held_gradients += rounded(graph.bytes(gradient));
+    const bool folded = accumulating || step.gradients_folded;
+    is_gradient[storage] = folded ? 0 : 1;
+    last_use[storage] = folded ? folded_in_by : kForever;
+    if (accumulating && !step.gradients_folded) held_gradients += rounded(graph.bytes(gradient));
   };
   if (!step.shards.gradients_released)
     for (const ParameterGradient& g : step.gradients) keep(g.gradient, g.made_by.value);

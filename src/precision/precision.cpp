@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "base/ensure.h"
+#include "base/text.h"
 #include "graph/operator.h"
+#include "precision/fp8_layers.h"
 
 namespace precog {
 namespace {
@@ -27,6 +32,8 @@ class PrecisionPass {
   }
 
   Graph run() {
+    if (recipe_.fp8) fp8_.emplace(out_, *recipe_.fp8, gpu_, recipe_.gathers_fp8);
+    const std::vector<DType> stored = parameter_types();
     out_.tensors.reserve(in_.tensors.size() * 2);
     out_.ops.reserve(in_.ops.size() * 2);
     for (std::size_t i = 0; i < in_.tensors.size(); ++i) {
@@ -35,15 +42,74 @@ class PrecisionPass {
       if (tensor.role == Role::activation) continue;  // made when its operator is
       Tensor decided = tensor;
       decided.storage = {};
-      if (tensor.dtype == DType::model) decided.dtype = tensor.role == Role::input ? recipe_.inputs : recipe_.parameters;
+      if (tensor.dtype == DType::model) decided.dtype = stored[i];
       mapped_[i] = out_.add_tensor(decided);
     }
     cached_.resize(out_.tensors.size());
+    if (recipe_.casts_inputs) cast_inputs();
     for (const Op& op : in_.ops) visit(op);
     return std::move(out_);
   }
 
  private:
+  // What of the rules concerns one operator; later rules win.
+  struct Ruled {
+    std::optional<DType> run_in, autocast;
+    bool off = false;
+    std::optional<bool> fp8;
+    const PrecisionRule* by = nullptr;
+  };
+  bool concerns(const PrecisionRule& rule, const Op& op) const {
+    return matches_pattern(in_.name(op.module), rule.modules) &&
+           (rule.operators == "*" || matches_pattern(precog::name_of(in_, op), rule.operators) || matches_pattern(to_text(op.kind), rule.operators));
+  }
+  Ruled ruled(const Op& op) const {
+    Ruled out;
+    if (definition(op.kind).family == Family::view) return out;
+    for (const PrecisionRule& rule : recipe_.rules) {
+      if (!concerns(rule, op)) continue;
+      if (rule.run_in) out.run_in = rule.run_in, out.off = false, out.by = &rule;
+      if (rule.autocast_off) out.off = true, out.run_in.reset(), out.by = &rule;
+      if (rule.autocast) out.autocast = rule.autocast, out.off = false, out.by = &rule;
+      if (rule.fp8) out.fp8 = rule.fp8;
+    }
+    return out;
+  }
+
+  // The type that each tensor which is there before the step has; a rule may store some parameters differently.
+  std::vector<DType> parameter_types() const {
+    std::vector<DType> out(in_.tensors.size(), recipe_.parameters);
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const Role role = in_.tensors[in_.tensors.id_at(i)].role;
+      if (role == Role::input) out[i] = recipe_.inputs;
+      if (role == Role::buffer) out[i] = recipe_.buffers;
+    }
+    for (const PrecisionRule& rule : recipe_.rules)
+      if (rule.parameters)
+        for (const Op& op : in_.ops)
+          if (concerns(rule, op))
+            for (TensorId id : in_.inputs(op))
+              if (in_.tensors[id].role == Role::parameter || in_.tensors[id].role == Role::buffer) out[id.index()] = *rule.parameters;
+    return out;
+  }
+
+  // FSDP and apex hand every floating input over in the parameters' type.
+  void cast_inputs() {
+    Op root;
+    root.kind = OpKind::cast;
+    root.math = recipe_.parameters;
+    root.reason = out_.intern("the wrapper casts the model's inputs");
+    root.attributes = CastAttributes{.to = recipe_.parameters};
+    for (std::size_t i = 0; i < in_.tensors.size(); ++i) {
+      const Tensor& tensor = in_.tensors[in_.tensors.id_at(i)];
+      if (tensor.role != Role::input || tensor.dtype != DType::model || recipe_.inputs == recipe_.parameters) continue;
+      const TensorId result = out_.add_tensor({.shape = tensor.shape, .dtype = recipe_.parameters});
+      out_.add_op(root, std::array{mapped_[i]}, std::array{result});
+      mapped_[i] = result;
+    }
+    cached_.resize(out_.tensors.size());
+  }
+
   TensorId mapped(TensorId id) const { return mapped_[id.index()]; }
   DType dtype(TensorId id) const { return out_.tensors[id].dtype; }
 
@@ -112,17 +178,26 @@ class PrecisionPass {
     for (TensorId id : in_.inputs(op)) inputs_.push_back(mapped(id));
 
     Op decided = op;
-    Autocast rule = recipe_.autocast ? op.autocast : Autocast::none;
+    const Ruled own = recipe_.rules.empty() ? Ruled{} : ruled(op);
+    const std::optional<DType> autocast = own.off ? std::nullopt : own.autocast ? own.autocast : recipe_.autocast;
+    Autocast rule = autocast ? op.autocast : Autocast::none;
     if (asks_for_fp32(op)) rule = Autocast::fp32_result;
     DType compute;
     bool any_floating = false;
     for (TensorId id : inputs_) any_floating = any_floating || is_floating(dtype(id));
-    switch (any_floating ? rule : Autocast::none) {
+    const DType lower = lower_type(op, rule, autocast);
+    if (any_floating && own.run_in) {
+      for (TensorId& id : inputs_) id = cast(id, *own.run_in, op);
+      compute = *own.run_in;
+      decided.reason = out_.intern(fmt::format("rule: {} in {}", own.by->text, to_text(compute)));
+    } else if (any_floating && runs_in_fp8(op, decided, own, lower)) {
+      return expand_fp8(op, decided, lower);
+    } else switch (any_floating ? rule : Autocast::none) {
       case Autocast::lower:
-        compute = op.kind == OpKind::rnn ? DType::fp16 : *recipe_.autocast;  // cuDNN's recurrent layers: fp16 whatever autocast's type
+        compute = lower;
         if (op.kind == OpKind::rnn) flatten_recurrent_weights(op);
         for (TensorId& id : inputs_) id = cast(id, compute, op);
-        decided.reason = lower_;
+        if (!decided.reason.valid()) decided.reason = own.by ? out_.intern(fmt::format("rule: {}, autocast to {}", own.by->text, to_text(compute))) : lower_;
         break;
       case Autocast::fp32:
         for (TensorId& id : inputs_) id = cast(id, DType::fp32, op);
@@ -139,7 +214,7 @@ class PrecisionPass {
         break;
       }
       case Autocast::promote: {
-        DType widest = *recipe_.autocast;
+        DType widest = *autocast;
         for (TensorId id : inputs_)
           if (is_floating(dtype(id))) widest = promoted(widest, dtype(id));
         for (TensorId& id : inputs_) id = cast(id, widest, op);
@@ -149,10 +224,13 @@ class PrecisionPass {
       }
       case Autocast::none:
       default:
+        if (own.off && op.autocast == Autocast::lower)  // code in such a region converts what comes in: its weights are as stored
+          for (TensorId& id : inputs_) id = cast(id, recipe_.parameters, op);
         compute = natural_type(op, inputs_);
         // A type that the code asks for (`sum(x, dtype=float32)`) is what it is computed in.
         if (op.output_count > 0 && definition(op.kind).family == Family::reduction && fixed_type(op)) compute = in_.tensors[in_.output(op)].dtype;
-        if (recipe_.autocast) decided.reason = kept_;
+        if (own.off) decided.reason = out_.intern(fmt::format("rule: {} without autocast", own.by->text));
+        else if (recipe_.autocast && !decided.reason.valid()) decided.reason = kept_;
         break;
     }
     decided.math = arithmetic(op, compute);
@@ -172,6 +250,47 @@ class PrecisionPass {
     if (decided.recipe_16bit.valid() && is_16bit(compute)) decided.recipe = decided.recipe_16bit;
     if (std::holds_alternative<CastAttributes>(decided.attributes)) decided.attributes = {};  // its type is decided
     emit(op, decided, compute);
+  }
+
+  // cuDNN's recurrent layers: fp16 whatever autocast's type. Without autocast, the type that the operands have anyway.
+  DType lower_type(const Op& op, Autocast rule, std::optional<DType> autocast) const {
+    if (rule == Autocast::lower) return op.kind == OpKind::rnn ? DType::fp16 : *autocast;
+    return op.autocast == Autocast::lower && !inputs_.empty() ? dtype(inputs_[0]) : DType::fp32;
+  }
+
+  // A layer: a product of an activation with a parameter. One that does not qualify is told why in `decided.reason`.
+  bool runs_in_fp8(const Op& op, Op& decided, const Ruled& own, DType lower) {
+    if (!fp8_ || op.kind != OpKind::linear || !is_16bit(lower) || out_.tensors[inputs_[1]].role != Role::parameter) return false;
+    const std::string_view module = in_.name(op.module);
+    auto named = [&](const std::vector<std::string>& patterns) {
+      return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches_pattern(module, pattern); });
+    };
+    // What replaces nn.Linear modules does not see a product that a larger module makes with its own weights
+    // (nn.MultiheadAttention's projections); a stack of its own modules has such products too.
+    const std::string_view weight = in_.name(in_.tensors[in_.input(op, 1)].name);
+    const bool functional = weight.starts_with(module) && weight.substr(std::min(weight.size(), module.size())) != ".weight" && !module.empty();
+    if (functional && !recipe_.fp8->fused && !own.fp8.value_or(false)) {
+      decided.reason = out_.intern("not in fp8: no nn.Linear module, but a product that the module around it makes");
+      return false;
+    }
+    const bool chosen = own.fp8.value_or(named(recipe_.fp8->modules) && !named(recipe_.fp8->except));
+    if (!chosen) {
+      decided.reason = out_.intern(own.fp8 ? "rule: not in fp8" : "not in fp8: the recipe leaves this layer out");
+      return false;
+    }
+    if (const std::string why = fp8_->refusal(std::get<GemmAttributes>(op.attributes)); !why.empty()) {
+      decided.reason = out_.intern(why);
+      return false;
+    }
+    decided.reason = out_.intern(fmt::format("{} layer, {} scaling", to_text(recipe_.fp8->arithmetic()), to_text(recipe_.fp8->scaling)));
+    return true;
+  }
+
+  // The activation is cast as autocast would; the weight is quantised from what it is stored in.
+  void expand_fp8(const Op& op, const Op& decided, DType type) {
+    const TensorId x = cast(inputs_[0], type, op);
+    const TensorId bias = inputs_.size() > 2 ? cast(inputs_[2], type, op) : TensorId{};
+    mapped_[in_.output(op).index()] = fp8_->linear(decided, x, inputs_[1], bias, in_.tensors[in_.output(op)].shape);
   }
 
   // _cudnn_rnn_cast_reflatten: one zeroed buffer for all weights, into which each is then cast.
@@ -346,11 +465,37 @@ class PrecisionPass {
   std::vector<TensorId> mapped_;  // in_'s tensors -> out_'s
   std::vector<TensorId> cached_;  // out_'s parameter -> its cast copy
   std::vector<TensorId> inputs_, outputs_;
+  std::optional<Fp8Expansion> fp8_;
   NameId lower_, fp32_, fp32_result_, kept_, explicit_, weight_, input_, math_attention_, tf32_, mixed_norm_;
   NameId expanded_;  // why an operator was written as its parts
 };
 
 }  // namespace
+
+std::vector<std::string> unmatched_rules(const Graph& forward, std::span<const PrecisionRule> rules) {
+  std::vector<std::string> out;
+  for (const PrecisionRule& rule : rules) {
+    bool module = false, both = false;
+    std::vector<std::string> modules, operators;
+    for (const Op& op : forward.ops) {
+      const bool here = matches_pattern(forward.name(op.module), rule.modules);
+      module = module || here;
+      both = both || (here && (matches_pattern(name_of(forward, op), rule.operators) || matches_pattern(to_text(op.kind), rule.operators)));
+      if (both) break;
+      modules.emplace_back(forward.name(op.module));
+      operators.emplace_back(name_of(forward, op));
+    }
+    if (both) continue;
+    for (std::vector<std::string>* names : {&modules, &operators}) {
+      std::sort(names->begin(), names->end());
+      names->erase(std::unique(names->begin(), names->end()), names->end());
+    }
+    const std::string& pattern = module ? rule.operators : rule.modules;
+    out.push_back(fmt::format("'{}' matches no {} of the model; nearest: {}", pattern.substr(0, 80), module ? "operator" : "module",
+                              join(nearest_names(pattern.substr(0, 80), module ? operators : modules), ", ")));
+  }
+  return out;
+}
 
 Graph apply_precision(const PrecisionRecipe& recipe, const GpuSpec& gpu, const Graph& forward) {
   return PrecisionPass(recipe, gpu, forward).run();

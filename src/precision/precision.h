@@ -3,6 +3,10 @@
 // In: a precision-free graph. Out: the same graph, decided. Nothing about time happens here.
 #pragma once
 
+#include <span>
+#include <string>
+#include <vector>
+
 #include "graph/graph.h"
 #include "spec/gpu_spec.h"
 #include "spec/precision_recipe.h"
@@ -10,6 +14,9 @@
 namespace precog {
 
 Graph apply_precision(const PrecisionRecipe& recipe, const GpuSpec& gpu, const Graph& forward);
+
+// Rules that no operator of this graph answers to, each as a message with the nearest names.
+std::vector<std::string> unmatched_rules(const Graph& forward, std::span<const PrecisionRule> rules);
 
 // Which kernel PyTorch's scaled_dot_product_attention picks for these operands on this GPU.
 AttentionBackend attention_backend(const AttentionAttributes& attention, DType dtype, const GpuSpec& gpu,

@@ -10,9 +10,20 @@
 
 namespace precog {
 
-// `chosen`: the recipes somebody asked for by name; empty for every one of the catalog but those that would repeat another.
+struct CompareOptions {
+  // What somebody asked for, each as a request's "precision" may say it; empty: the catalog's listed recipes but for those
+  // that would repeat another.
+  std::vector<Json> chosen;
+  bool all = false;  // the catalog's unlisted recipes too (apex, DeepSpeed, ...); never its parts
+};
+
 // An error when the job itself is wrong or no precision can be predicted.
-Result<Comparison> compare_precisions(Json request, const std::vector<const PrecisionRecipe*>& chosen, const Catalog& catalog,
-                                      const std::string& where, const std::filesystem::path& folder = {});
+Result<Comparison> compare_precisions(Json request, const CompareOptions& options, const Catalog& catalog, const std::string& where,
+                                      const std::filesystem::path& folder = {});
+
+// What is wrong with the names of `options.chosen`, each problem under `field`; an empty list when nothing is. Hardware that a
+// GPU lacks is not wrong here: compare_precisions leaves such a row out and says why.
+std::vector<Problem> wrong_precisions(Json request, const CompareOptions& options, const Catalog& catalog, const std::string& field,
+                                      const std::filesystem::path& folder = {});
 
 }  // namespace precog

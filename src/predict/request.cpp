@@ -7,6 +7,8 @@
 
 #include "base/text.h"
 #include "frontend/frozen.h"
+#include "frontend/pad_vocabulary.h"
+#include "precision/precision.h"
 
 namespace precog {
 namespace {
@@ -85,6 +87,7 @@ class RequestReader {
     inputs.seq = root_.integer("seq", 1, 1 << 24).value_or(0);
     inputs.src_seq = root_.integer("src_seq", 1, 1 << 24).value_or(0);
     request_.frozen = root_.texts("frozen");
+    request_.pad_vocabulary = root_.integer("pad_vocabulary", 1, 65536).value_or(1);
     if (!request_.model) return;
     const ModelSource& model = *request_.model;
     if (!model.language && (inputs.seq || inputs.src_seq))
@@ -382,7 +385,10 @@ class RequestReader {
         {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
          {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
     request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
-        {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}}, OptimizerImpl::foreach_);
+        {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
+        request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused : OptimizerImpl::foreach_);
+    request_.clip_grad_norm = root_.number("clip_grad_norm", 1e-12, 1e12);
+    request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
     const std::string recompute = root_.text("recompute").value_or("none");
     if (recompute == "full") request_.training.recompute = Recompute::full;
     else if (recompute == "selective") root_.problem("recompute", "'selective' is not modelled by this version; use none or full");
@@ -427,6 +433,7 @@ class RequestReader {
     if (r.model->language) out["seq"] = r.inputs.seq;
     if (r.model->encoder_decoder) out["src_seq"] = r.inputs.src_seq;
     if (!r.frozen.empty()) out["frozen"] = r.frozen;
+    if (r.pad_vocabulary > 1) out["pad_vocabulary"] = r.pad_vocabulary;
     out["global_batch"] = r.global_batch;
     if (r.own_precision) out["precision"] = r.inline_precision;
     else out["precision"] = r.precision->name;
@@ -434,6 +441,7 @@ class RequestReader {
     out["optimizer"] = to_text(r.training.optimizer);
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
+    if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
     out["recompute"] = r.training.recompute == Recompute::full ? "full" : "none";
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     out["attention"] = "sdpa";
@@ -470,13 +478,23 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 }
 
 Result<Graph> build_forward(const Request& request) {
-  PRECOG_TRY(graph, request.model->build(request.inputs));
-  return freeze(std::move(graph), request.frozen);
+  PRECOG_TRY(built, request.model->build(request.inputs));
+  if (request.pad_vocabulary > 1) {
+    if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
+    built = pad_vocabulary(std::move(built), request.pad_vocabulary);
+  }
+  PRECOG_TRY(graph, freeze(std::move(built), request.frozen));
+  const std::span<const PrecisionRule> rules(request.precision->rules);
+  std::vector<Problem> problems;
+  for (std::string& message : unmatched_rules(graph, rules.last(std::min(request.own_rules, rules.size())))) problems.push_back({"overrides", std::move(message)});
+  if (!problems.empty()) return fail(std::move(problems));
+  return graph;
 }
 
 std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu) {
   std::vector<const PrecisionRecipe*> out;
   for (const PrecisionRecipe& recipe : catalog.precisions) {
+    if (recipe.is_part) continue;
     const auto types = recipe.required_types();
     if (std::all_of(types.begin(), types.end(), [&](DType dtype) { return gpu.computes(dtype); })) out.push_back(&recipe);
   }

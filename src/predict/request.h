@@ -22,6 +22,7 @@ struct Request {
   std::shared_ptr<const ModelSource> model;
   ModelInputs inputs;
   std::vector<std::string> frozen;  // patterns of parameter names that are not trained
+  std::int64_t pad_vocabulary = 1;  // the vocabulary is made a multiple of this
   std::int64_t global_batch = 1;
   const PrecisionRecipe* precision = nullptr;
   std::shared_ptr<const PrecisionRecipe> own_precision;  // an inline recipe's; `precision` then points to it
@@ -33,6 +34,7 @@ struct Request {
   Plan plan;
   TrainingOptions training;
   MemoryFormat memory_format = MemoryFormat::contiguous;
+  std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;
@@ -48,7 +50,7 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 // The model's forward graph at the request's sizes, frozen parameters marked.
 Result<Graph> build_forward(const Request& request);
 
-// The precisions this GPU has hardware for, in the catalog's order.
+// The whole recipes this GPU has hardware for, in the catalog's order.
 std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu);
 
 }  // namespace precog

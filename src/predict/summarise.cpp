@@ -107,7 +107,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.gpu_title = request.gpu->title;
   report.precision = request.precision->name;
   report.precision_title = request.precision->title;
-  report.fp32_weights = request.precision->parameters == DType::fp32;
+  report.fp32_weights = request.precision->updated_weights() == DType::fp32;
   report.autocast = request.precision->autocast.has_value();
   report.parameters = parameter_count(step.graph);
   report.gpus = request.cluster.gpus;
@@ -228,7 +228,10 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.price_usd_per_gpu_hour = request.price_usd_per_gpu_hour;
   if (report.steps) {
     report.steps = std::ceil(*report.steps);
-    report.total = report.step * *report.steps;
+    // A dynamic scale grows after so many good steps until one overflows, which is then skipped and made up for. An upper
+    // estimate: a scale that overflows less often loses less.
+    if (request.precision->loss_scaling) report.skipped_steps = *report.steps / static_cast<double>(request.precision->scale_growth_interval);
+    report.total = report.step * (*report.steps + report.skipped_steps.value_or(0));
     if (report.price_usd_per_gpu_hour) report.cost_usd = report.total->value / 3600 * report.gpus * *report.price_usd_per_gpu_hour;
   }
 

@@ -6,6 +6,7 @@
 #include "base/ensure.h"
 #include "base/text.h"
 #include "report/parts.h"
+#include "report/reasons.h"
 #include "report/text_report.h"
 
 namespace precog {
@@ -13,6 +14,8 @@ namespace {
 
 double casts_share(const Report& r) { return r.step.value > 0 ? r.breakdown.casts / r.step : 0; }
 double host_share(const Report& r) { return r.step.value > 0 ? r.breakdown.host / r.step : 0; }
+
+bool is_plain(const Report& r) { return r.precision == "fp32" || r.precision == "tf32" || r.precision == "fp32-default"; }
 
 const Report* find(const Comparison& comparison, std::string_view precision) {
   for (const Report& r : comparison.reports)
@@ -70,7 +73,7 @@ Comparison make_comparison(std::vector<Report> reports, std::vector<LeftOut> lef
     if (a.memory.fits != b.memory.fits) return a.memory.fits;
     return a.step < b.step;
   });
-  return {std::move(reports), std::move(left_out)};
+  return {std::move(reports), std::move(left_out), std::nullopt};
 }
 
 const Report& baseline(const Comparison& comparison) {
@@ -80,6 +83,27 @@ const Report& baseline(const Comparison& comparison) {
   for (const Report& r : comparison.reports)
     if (r.memory.fits == comparison.any_fits() && r.step > slowest->step) slowest = &r;
   return *slowest;
+}
+
+const Report* plain_fp32(const Comparison& comparison) {
+  for (const char* name : {"tf32", "fp32-default", "fp32"})
+    if (const Report* found = find(comparison, name)) return found;
+  return nullptr;
+}
+
+std::string win_or_loss(const Comparison& comparison, const Report& r) {
+  const Report& best = comparison.reports.front();
+  const Report* plain = plain_fp32(comparison);
+  std::string out;
+  if (&r == &best) {
+    out = "the fastest";
+    if (plain && plain != &r) out += "; " + against(*plain, r);
+  } else {
+    out = against(best, r);
+    if (plain && plain != &r && plain != &best) out += "; " + against(*plain, r);
+  }
+  if (!r.memory.fits) out += "; does not fit";
+  return out + '.';
 }
 
 std::string run_terms(const Report& r) {
@@ -157,6 +181,23 @@ std::vector<std::string> left_out_texts(const Comparison& comparison) {
   return out;
 }
 
+// "amp-bf16 (+12%), amp-fp16 (+15%) lose to tf32 here: ..", one text for each cause.
+std::vector<std::string> losers(const Comparison& comparison) {
+  const Report* plain = plain_fp32(comparison);
+  std::vector<std::string> out;
+  std::vector<std::pair<Loss, std::vector<std::string>>> causes;
+  for (const Report& r : comparison.reports) {
+    const auto lost = plain && !is_plain(r) && r.memory.fits ? loses_to(*plain, r) : std::nullopt;
+    if (!lost) continue;
+    auto cause = std::find_if(causes.begin(), causes.end(), [&](const auto& one) { return std::string_view(one.first.kind) == lost->kind; });
+    if (cause == causes.end()) cause = causes.insert(causes.end(), {*lost, {}});
+    cause->second.push_back(fmt::format("{} ({:+.0f}%)", r.precision, 100 * lost->share));
+  }
+  for (const auto& [loss, names] : causes)
+    out.push_back(fmt::format("{} {} to {} here: {}.", join(names, ", "), names.size() > 1 ? "lose" : "loses", plain->precision, loss.because));
+  return out;
+}
+
 std::string compare_text(const Comparison& comparison, const Style& style) {
   const std::vector<Report>& reports = comparison.reports;
   ensure(!reports.empty(), "a comparison has a prediction");
@@ -173,7 +214,7 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   bool tokens = first.tokens_per_s.has_value();
   bool money = std::any_of(reports.begin(), reports.end(), [](const Report& r) { return r.price_usd_per_gpu_hour.has_value(); });
   using Align = Table::Align;
-  std::vector<Table::Column> columns = {{"precision", Align::left},
+  std::vector<Table::Column> columns = {{"precision", Align::left, true},
                                         {"step", Align::right},
                                         {"vs " + base.precision, Align::right},
                                         {tokens ? "tokens/s" : "samples/s", Align::right},
@@ -195,6 +236,19 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   }
   out += table.text(style);
   out += '\n';
+  if (reports.size() > 1) {
+    out += style(Ink::bold, "What each wins or loses") + '\n';
+    std::vector<std::pair<std::string, std::vector<std::string>>> sentences;  // recipes that come out alike share one
+    for (const Report& r : reports) {
+      std::string said = win_or_loss(comparison, r);
+      auto same = std::find_if(sentences.begin(), sentences.end(), [&](const auto& one) { return one.first == said; });
+      if (same == sentences.end()) same = sentences.insert(same, {std::move(said), {}});
+      same->second.push_back(r.precision);
+    }
+    for (const auto& [said, names] : sentences) out += wrapped("- ", fmt::format("{}: {}", join(names, ", "), said));
+    for (const std::string& lost : losers(comparison)) out += style(Ink::yellow, wrapped("! ", lost));
+    out += '\n';
+  }
   for (const Report& r : reports) {
     if (r.memory.fits) continue;
     out += wrapped(
@@ -216,6 +270,7 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
     for (const std::string& warning : r.warnings)
       if (said.insert(warning).second) out += style(Ink::yellow, wrapped("warning: ", warning));
   if (!comparison.left_out.empty()) out += wrapped("left out: ", join(left_out_texts(comparison), "; "));
+  if (comparison.advice) out += advice_text(*comparison.advice, style);
   return out;
 }
 
@@ -229,12 +284,21 @@ Json to_json(const Comparison& comparison) {
   for (const Report& r : comparison.reports) {
     Json report = to_json(r);
     report["speedup"] = r.step.value > 0 ? Json(baseline(comparison).step / r.step) : Json(nullptr);
+    report["wins_or_loses"] = win_or_loss(comparison, r);
     reports.push_back(std::move(report));
+  }
+  if (const Report* plain = plain_fp32(comparison)) {
+    out["loses_to_plain"] = Json::array();
+    for (const Report& r : comparison.reports)
+      if (!is_plain(r))
+        if (const auto lost = loses_to(*plain, r))
+          out["loses_to_plain"].push_back({{"precision", r.precision}, {"to", plain->precision}, {"by", lost->share}, {"cause", lost->kind}, {"why", lost->because}});
   }
   out["reports"] = std::move(reports);
   out["left_out"] = Json::array();
   for (const LeftOut& left : comparison.left_out)
     out["left_out"].push_back({{"precision", left.precision}, {"reason", left.reason}});
+  if (comparison.advice) add_json(*comparison.advice, out);
   return out;
 }
 

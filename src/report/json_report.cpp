@@ -83,6 +83,7 @@ Json to_json(const Report& report) {
   out["memory"] = to_json(report.memory);
   out["steps"] = or_null(report.steps);
   out["total_s"] = or_null(report.total);
+  if (report.skipped_steps) out["skipped_steps"] = *report.skipped_steps;
   out["price_usd_per_gpu_hour"] = or_null(report.price_usd_per_gpu_hour);
   out["cost_usd"] = or_null(report.cost_usd);
   out["breakdown"] = to_json(report.breakdown);

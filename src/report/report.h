@@ -45,6 +45,7 @@ struct Report {
   std::optional<Seconds> total;
   std::optional<double> steps;  // of the whole run
   std::optional<double> cost_usd;
+  std::optional<double> skipped_steps;  // of the run, lost to the loss scaler; part of total
   std::optional<double> price_usd_per_gpu_hour;
 
   Breakdown breakdown;
@@ -57,7 +58,7 @@ struct Report {
   std::vector<std::string> unknown_names;  // those operators, each once
   std::vector<std::string> warnings;
   std::string peak_at;       // the operator that runs when memory peaks
-  bool fp32_weights = true;  // the recipe keeps its parameters in fp32
+  bool fp32_weights = true;  // the recipe updates its weights in fp32
   bool autocast = false;     // the recipe lets autocast decide per operator
 };
 

@@ -114,6 +114,15 @@ std::string shortened(std::string_view text, std::size_t width) {
   return std::string(text.substr(0, end)) + "..";
 }
 
+std::string path_end(std::string_view path, std::size_t width) {
+  if (display_width(path) <= width) return std::string(path);
+  std::size_t seen = 0, begin = path.size();
+  const std::size_t keep = width > 2 ? width - 2 : 0;
+  while (begin > 0 && seen < keep)
+    if (starts_character(path[--begin])) ++seen;
+  return ".." + std::string(path.substr(begin));
+}
+
 std::string printable(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -192,7 +201,7 @@ std::string Table::text(const Style& style) const {
     std::string text(indent_, ' ');
     for (std::size_t c = 0; c < columns_.size(); ++c) {
       Cell cell = cell_at(c);
-      cell.text = shortened(cell.text, widths[c]);
+      cell.text = columns_[c].keeps_end ? path_end(cell.text, widths[c]) : shortened(cell.text, widths[c]);
       std::string blanks(widths[c] - display_width(cell.text), ' ');
       if (c > 0) text += "  ";
       bool last = c + 1 == columns_.size();

@@ -27,6 +27,7 @@ std::string percent_text(double share);  // 0.432 -> "43%", 0.004 -> "0.4%"
 
 std::size_t display_width(std::string_view text);                 // code points, colour codes not counted
 std::string shortened(std::string_view text, std::size_t width);  // ends in ".." when cut
+std::string path_end(std::string_view path, std::size_t width);   // begins with "..": module paths are told apart at their ends
 
 // Text from outside as a terminal may show it: control characters and broken UTF-8 become \xNN.
 std::string printable(std::string_view text);
@@ -46,6 +47,7 @@ class Table {
     std::string title;
     Align align = Align::left;
     bool gives_way = false;  // cut, rather than the last column, when the table is too wide
+    bool keeps_end = false;  // and its beginning is what goes
   };
 
   explicit Table(std::vector<Column> columns, std::size_t indent = 0) : columns_(std::move(columns)), indent_(indent) {}

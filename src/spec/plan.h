@@ -32,6 +32,7 @@ struct TrainingOptions {
   OptimizerKind optimizer = OptimizerKind::adamw;
   OptimizerImpl optimizer_impl = OptimizerImpl::foreach_;
   Recompute recompute = Recompute::none;
+  bool clip_grad_norm = false;     // torch.nn.utils.clip_grad_norm_ before the optimizer
   std::int64_t micro_batches = 1;  // per optimizer step: gradient accumulation
 };
 

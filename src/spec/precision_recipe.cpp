@@ -77,13 +77,14 @@ void read_end_of_step(JsonReader& file, PrecisionRecipe& recipe) {
   }
   if (auto main = file.object("main_gradients")) {
     recipe.main_gradients = MainGradients{read_type(*main, "dtype").value_or(DType::fp32),
-                                          static_cast<MainGradients::Made>(read_choice(*main, "made", std::array<std::string_view, 3>{"in_backward", "after_reduce", "at_step"}))};
+                                          static_cast<MainGradients::Made>(read_choice(*main, "made", std::array<std::string_view, 4>{"in_backward", "in_product", "after_reduce", "at_step"}))};
     main->reject_unknown_keys();
   }
   if (auto communication = file.object("communication")) {
     recipe.reduced_gradients = read_type(*communication, "gradients");
     communication->reject_unknown_keys();
   }
+  recipe.fused_optimizer = file.boolean("fused_optimizer").value_or(false);
   recipe.optimizer_state = read_type(file, "optimizer_state", {DType::fp32, DType::fp16, DType::bf16, DType::int8}).value_or(recipe.updated_weights());
 }
 

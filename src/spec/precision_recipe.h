@@ -53,7 +53,8 @@ struct MasterWeights {
 struct MainGradients {  // what the optimizer reads, where that is not what autograd made
   DType dtype = DType::fp32;
   enum class Made : std::uint8_t {
-    in_backward,   // each is added to a buffer as it appears (Megatron's main_grad)
+    in_backward,   // each is added to a buffer as it appears (DeepSpeed's bf16 optimizer)
+    in_product,    // the same, but a weight's product adds to the buffer itself (Megatron's gradient accumulation fusion)
     after_reduce,  // each shard is converted when it has been summed (FSDP)
     at_step        // all are converted at the end (apex, DeepSpeed)
   } made = Made::in_backward;
@@ -69,6 +70,7 @@ struct PrecisionRecipe {
   DType buffers = DType::fp32;           // floating buffers
   bool casts_inputs = false;             // the wrapper casts floating inputs to the parameters' type (FSDP)
   DType optimizer_state = DType::fp32;   // int8: block-wise quantised
+  bool fused_optimizer = false;          // the stack's own optimizer is one fused pass; a request may say otherwise
   std::optional<MasterWeights> master_weights;
   std::optional<MainGradients> main_gradients;
   std::optional<DType> reduced_gradients;  // what gradients travel in, where that is not the type they are kept in

@@ -77,80 +77,177 @@ std::int64_t multi_tensor_launches(const std::vector<std::int64_t>& elements, in
   return launches + (blocks > 0 ? 1 : 0);
 }
 
-void append_loss_scaler_and_optimizer(StepGraph& step, const PrecisionRecipe& recipe, const TrainingOptions& options) {
-  Graph& graph = step.graph;
+namespace {
+
+int bytes_of(DType dtype) { return static_cast<int>(bits_of(dtype) / 8); }
+
+// Parameters that one multi-tensor call can take together: the framework groups them by type.
+struct ParameterGroup {
+  DType parameter, updated, gradient;  // as the model has it; what the optimizer updates; what it reads
   std::vector<std::int64_t> sizes;
   std::int64_t elements = 0;
-  for (const ParameterGradient& g : step.gradients) {
-    sizes.push_back(graph.tensors[g.parameter].shape.elements());
-    elements += sizes.back();
-  }
-  const auto tensors = static_cast<std::int64_t>(sizes.size());
-  const DType dtype = recipe.parameters;
-  const int bytes = static_cast<int>(bits_of(dtype) / 8), state_bytes = static_cast<int>(bits_of(recipe.optimizer_state) / 8);
-  step.optimizer_state_type = recipe.optimizer_state;
+  std::int64_t tensors() const { return static_cast<std::int64_t>(sizes.size()); }
+  bool has_master() const { return updated != parameter; }
+};
 
-  auto append = [&](OpKind kind, Phase phase, std::string_view label, Attributes attributes, std::span<const TensorId> inputs = {},
-                    std::span<const TensorId> outputs = {}) {
+class EndOfStep {
+ public:
+  EndOfStep(StepGraph& step, const PrecisionRecipe& recipe, const TrainingOptions& options)
+      : step_(step), graph_(step.graph), recipe_(recipe), options_(options) {
+    for (const ParameterGradient& g : step.gradients) {
+      const Tensor& parameter = graph_.tensors[g.parameter];
+      ParameterGroup& group = group_of(parameter.dtype, graph_.tensors[g.gradient].dtype);
+      group.sizes.push_back(parameter.shape.elements());
+      group.elements += parameter.shape.elements();
+      if (group.has_master() && keeps_main_gradients() && graph_.tensors[g.gradient].role != Role::gradient_bucket)
+        step_.main_gradients += Bytes{parameter.shape.elements() * bytes_of(group.gradient)};
+    }
+  }
+
+  void append() {
+    step_.optimizer_state_type = recipe_.optimizer_state;
+    for (const ParameterGroup& group : groups_)
+      if (group.has_master() && recipe_.master_weights->copied == MasterWeights::Copied::after_step)
+        step_.master_weights += Bytes{group.elements * bytes_of(group.updated)};
+    TensorId scale;
+    if (recipe_.loss_scaling) scale = unscale();
+    else if (recipe_.main_gradients && recipe_.main_gradients->made == MainGradients::Made::at_step) make_main_gradients();
+    if (options_.clip_grad_norm) clip();
+    for (const ParameterGroup& group : groups_) update(group);
+    for (const ParameterGroup& group : groups_) refresh(group);
+    if (recipe_.fp8 && recipe_.fp8->scaling == Scaling::delayed)
+      for (const char* direction : {"amax_and_scale_update (forward)", "amax_and_scale_update (backward)"}) put(OpKind::multi_tensor, Phase::optimizer, direction, scales());
+    if (recipe_.loss_scaling) put(OpKind::update_scale, Phase::loss_scaling, "", {}, std::array{scale});
+  }
+
+ private:
+  ParameterGroup& group_of(DType parameter, DType gradient) {
+    const bool master = recipe_.master_weights && parameter != recipe_.master_weights->dtype;
+    const DType updated = master ? recipe_.master_weights->dtype : parameter;
+    const DType read = master && recipe_.main_gradients ? recipe_.main_gradients->dtype : gradient;
+    for (ParameterGroup& group : groups_)
+      if (group.parameter == parameter && group.gradient == read) return group;
+    groups_.push_back({parameter, updated, read, {}, 0});
+    return groups_.back();
+  }
+  bool keeps_main_gradients() const { return recipe_.main_gradients && recipe_.main_gradients->made != MainGradients::Made::after_reduce; }
+
+  void put(OpKind kind, Phase phase, std::string_view label, Attributes attributes, std::span<const TensorId> inputs = {},
+           std::span<const TensorId> outputs = {}, DType math = DType::fp32) {
     Op op;
     op.kind = kind;
     op.phase = phase;
-    op.math = dtype;
+    op.math = math;
     op.attributes = std::move(attributes);
-    if (!label.empty()) op.label = graph.intern(label);
-    graph.add_op(op, inputs, outputs);
-  };
+    if (!label.empty()) op.label = graph_.intern(label);
+    graph_.add_op(op, inputs, outputs);
+  }
+  TensorId scalar(DType type) { return graph_.add_tensor({.shape = {}, .dtype = type}); }
 
-  TensorId scale;
-  if (recipe.loss_scaling) {
-    // GradScaler.unscale_: the inverse scale, taken in fp64, and a cleared flag, each copied for the parameters' device.
-    auto scalar = [&](DType type) { return graph.add_tensor({.shape = {}, .dtype = type}); };
-    scale = graph.add_tensor({.shape = {1}, .dtype = DType::fp32, .role = Role::buffer, .name = graph.intern("loss_scale")});
+  static MultiTensorAttributes over(const ParameterGroup& group, int depth, int element_bytes, bool scalar_list = false) {
+    return {group.tensors(), group.elements, multi_tensor_launches(group.sizes, depth, scalar_list), element_bytes};
+  }
+  MultiTensorAttributes scales() const { return {1, static_cast<std::int64_t>(step_.gradients.size()) * 3, 1, 8}; }
+
+  // GradScaler.unscale_: the inverse scale, taken in fp64, and a cleared flag, each copied for the parameters' device; then
+  // every gradient is multiplied and looked at, on its way to fp32 where the optimizer reads another copy.
+  TensorId unscale() {
+    const TensorId scale = graph_.add_tensor({.shape = {1}, .dtype = DType::fp32, .role = Role::buffer, .name = graph_.intern("loss_scale")});
     const TensorId wide = scalar(DType::fp64), inverse = scalar(DType::fp64), narrow = scalar(DType::fp32), flag = scalar(DType::fp32);
-    append(OpKind::cast, Phase::loss_scaling, "", CastAttributes{.to = DType::fp64}, std::array{scale}, std::array{wide});
-    append(OpKind::pointwise, Phase::loss_scaling, "reciprocal", {}, std::array{wide}, std::array{inverse});
-    append(OpKind::cast, Phase::loss_scaling, "", CastAttributes{.to = DType::fp32}, std::array{inverse}, std::array{narrow});
-    append(OpKind::fill, Phase::loss_scaling, "", {}, {}, std::array{flag});
-    append(OpKind::copy, Phase::loss_scaling, "copy", {}, std::array{narrow}, std::array{scalar(DType::fp32)});
-    append(OpKind::copy, Phase::loss_scaling, "copy", {}, std::array{flag}, std::array{scalar(DType::fp32)});
-    append(OpKind::unscale_and_check, Phase::loss_scaling, "",
-           MultiTensorAttributes{tensors, elements, multi_tensor_launches(sizes, 1), 2 * bytes});
-    // A fused optimizer takes the flag on the GPU; the others make the host wait for it.
-    if (options.optimizer_impl != OptimizerImpl::fused) append(OpKind::read_back, Phase::loss_scaling, "found_inf", {});
+    constexpr Phase phase = Phase::loss_scaling;
+    put(OpKind::cast, phase, "", CastAttributes{.to = DType::fp64}, std::array{scale}, std::array{wide});
+    put(OpKind::pointwise, phase, "reciprocal", {}, std::array{wide}, std::array{inverse});
+    put(OpKind::cast, phase, "", CastAttributes{.to = DType::fp32}, std::array{inverse}, std::array{narrow});
+    put(OpKind::fill, phase, "", {}, {}, std::array{flag});
+    put(OpKind::copy, phase, "copy", {}, std::array{narrow}, std::array{scalar(DType::fp32)});
+    put(OpKind::copy, phase, "copy", {}, std::array{flag}, std::array{scalar(DType::fp32)});
+    const bool converts = recipe_.main_gradients && recipe_.main_gradients->made == MainGradients::Made::at_step;
+    for (const ParameterGroup& group : groups_) {
+      const bool copies = converts && group.has_master();
+      const int moved = bytes_of(copies ? group.parameter : group.gradient) + bytes_of(group.gradient);
+      put(OpKind::unscale_and_check, phase, "", over(group, copies ? 2 : 1, moved), {}, {}, group.gradient);
+    }
+    // A fused optimizer takes the flag on the GPU; the others make the host wait for it, and so does every wrapper that
+    // copies master weights afterwards.
+    if (options_.optimizer_impl != OptimizerImpl::fused || recipe_.master_weights) put(OpKind::read_back, phase, "found_inf", {});
+    return scale;
   }
 
-  switch (options.optimizer_impl) {
-    case OptimizerImpl::fused: {  // reads parameter, gradient and states once and writes all but the gradient
-      const int states = static_cast<int>(state_tensors(options.optimizer));
-      append(OpKind::multi_tensor, Phase::optimizer, "fused",
-             MultiTensorAttributes{tensors, elements, multi_tensor_launches(sizes, 4), 3 * bytes + 2 * states * state_bytes});
-      break;
+  void make_main_gradients() {
+    for (const ParameterGroup& group : groups_)
+      if (group.has_master())
+        put(OpKind::multi_tensor, Phase::optimizer, "copy main gradients", over(group, 2, bytes_of(group.parameter) + bytes_of(group.gradient)), {}, {}, group.gradient);
+  }
+
+  // torch.nn.utils.clip_grad_norm_: a norm per tensor, the norm of those, its ratio to the limit, every gradient times that.
+  void clip() {
+    for (const ParameterGroup& group : groups_) {
+      const TensorId norms = graph_.add_tensor({.shape = {group.tensors()}, .dtype = group.gradient});
+      put(OpKind::multi_tensor, Phase::optimizer, "norm", over(group, 1, bytes_of(group.gradient)), {}, std::array{norms}, group.gradient);
+      const TensorId total = scalar(group.gradient), ratio = scalar(group.gradient), limited = scalar(group.gradient);
+      put(OpKind::copy, Phase::optimizer, "stack", {}, std::array{norms}, std::array{graph_.add_tensor({.shape = {group.tensors()}, .dtype = group.gradient})});
+      put(OpKind::reduction, Phase::optimizer, "linalg_vector_norm", {}, std::array{norms}, std::array{total}, group.gradient);
+      put(OpKind::pointwise, Phase::optimizer, "reciprocal", {}, std::array{total}, std::array{ratio}, group.gradient);
+      put(OpKind::pointwise, Phase::optimizer, "clamp", {}, std::array{ratio}, std::array{limited}, group.gradient);
+      put(OpKind::multi_tensor, Phase::optimizer, "mul_", over(group, 1, 2 * bytes_of(group.gradient)), {}, {}, group.gradient);
     }
-    case OptimizerImpl::foreach_: {
-      TensorId temporary;
-      for (const ForeachCall& call : foreach_calls(options.optimizer)) {
-        MultiTensorAttributes attributes{tensors, elements, multi_tensor_launches(sizes, call.depth, call.scalar_list),
-                                         call.parameter_passes * bytes + call.state_passes * state_bytes};
-        if (call.makes_temporary) {
-          temporary = graph.add_tensor({.shape = {elements}, .dtype = recipe.optimizer_state});
-          append(OpKind::multi_tensor, Phase::optimizer, call.name, attributes, {}, std::array{temporary});
-        } else if (call.uses_temporary) {
-          append(OpKind::multi_tensor, Phase::optimizer, call.name, attributes, std::array{temporary});
-        } else {
-          append(OpKind::multi_tensor, Phase::optimizer, call.name, attributes);
-        }
+  }
+
+  // One pass over everything: reads weight, gradient and states once and writes all but the gradient.
+  int fused_bytes(const ParameterGroup& group) const {
+    const int states = static_cast<int>(state_tensors(options_.optimizer));
+    return 2 * bytes_of(group.updated) + bytes_of(group.gradient) + 2 * states * bytes_of(recipe_.optimizer_state);
+  }
+
+  void update(const ParameterGroup& group) {
+    const DType dtype = group.updated, state = recipe_.optimizer_state;
+    // PyTorch's foreach terms take operands of one type; states of another are somebody's own one-pass kernel, and 8-bit
+    // ones are updated tensor by tensor (bitsandbytes).
+    const bool mixed = state != dtype || group.gradient != dtype;
+    if (state == DType::int8)
+      return put(OpKind::multi_tensor, Phase::optimizer, "8-bit", MultiTensorAttributes{group.tensors(), group.elements, group.tensors(), fused_bytes(group), true}, {}, {}, dtype);
+    if (options_.optimizer_impl == OptimizerImpl::fused || mixed)
+      return put(OpKind::multi_tensor, Phase::optimizer, "fused", over(group, 4, fused_bytes(group)), {}, {}, dtype);
+    TensorId temporary;
+    for (const ForeachCall& call : foreach_calls(options_.optimizer)) {
+      const int moved = call.parameter_passes * bytes_of(dtype) + call.state_passes * bytes_of(state);
+      if (options_.optimizer_impl == OptimizerImpl::for_loop) {  // the same terms, one ordinary operator per tensor and term
+        put(OpKind::multi_tensor, Phase::optimizer, call.name, MultiTensorAttributes{group.tensors(), group.elements, group.tensors(), moved, true}, {}, {}, dtype);
+        continue;
       }
-      break;
+      const MultiTensorAttributes attributes = over(group, call.depth, moved, call.scalar_list);
+      if (call.makes_temporary) {
+        temporary = graph_.add_tensor({.shape = {group.elements}, .dtype = state});
+        put(OpKind::multi_tensor, Phase::optimizer, call.name, attributes, {}, std::array{temporary}, dtype);
+      } else if (call.uses_temporary) {
+        put(OpKind::multi_tensor, Phase::optimizer, call.name, attributes, std::array{temporary}, {}, dtype);
+      } else {
+        put(OpKind::multi_tensor, Phase::optimizer, call.name, attributes, {}, {}, dtype);
+      }
     }
-    case OptimizerImpl::for_loop:  // the same terms, one ordinary operator per tensor and term
-      for (const ForeachCall& call : foreach_calls(options.optimizer))
-        append(OpKind::multi_tensor, Phase::optimizer, call.name,
-               MultiTensorAttributes{tensors, elements, tensors, call.parameter_passes * bytes + call.state_passes * state_bytes, true});
-      break;
   }
-  if (recipe.loss_scaling) {
-    append(OpKind::update_scale, Phase::loss_scaling, "", {}, std::array{scale});
+
+  // The model's copy of updated master weights, and a cleared buffer for the next step's main gradients.
+  void refresh(const ParameterGroup& group) {
+    if (!group.has_master()) return;
+    if (recipe_.master_weights->copied == MasterWeights::Copied::after_step)
+      put(OpKind::multi_tensor, Phase::optimizer, "copy master weights", over(group, 2, bytes_of(group.updated) + bytes_of(group.parameter)), {}, {}, group.parameter);
+    const auto made = recipe_.main_gradients ? recipe_.main_gradients->made : MainGradients::Made::after_reduce;
+    if (made == MainGradients::Made::in_backward || made == MainGradients::Made::in_product)
+      put(OpKind::multi_tensor, Phase::optimizer, "zero_", MultiTensorAttributes{1, group.elements, 1, bytes_of(group.gradient)}, {}, {}, group.gradient);
   }
+
+  StepGraph& step_;
+  Graph& graph_;
+  const PrecisionRecipe& recipe_;
+  const TrainingOptions& options_;
+  std::vector<ParameterGroup> groups_;
+};
+
+}  // namespace
+
+void append_loss_scaler_and_optimizer(StepGraph& step, const PrecisionRecipe& recipe, const TrainingOptions& options) {
+  EndOfStep(step, recipe, options).append();
 }
 
 }  // namespace precog

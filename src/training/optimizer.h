@@ -1,5 +1,5 @@
-// The end of a step: the loss scaler's unscale, its read-back, and the optimizer as the framework launches it
-// (one multi-tensor call per term of the formula, or one fused call).
+// The end of a step: the loss scaler's unscale and read-back, clipping, main gradients, the optimizer as the framework launches
+// it (one multi-tensor call per term of the formula, or one fused call), and master weights copied back to the model.
 #pragma once
 
 #include "training/step_graph.h"

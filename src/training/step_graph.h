@@ -29,6 +29,8 @@ struct StepGraph {
   Graph graph;
   std::vector<ParameterGradient> gradients;  // in the order in which backward completes them
   DType optimizer_state_type = DType::fp32;
+  Bytes master_weights, main_gradients;  // held besides what the graph's tensors are
+  bool gradients_folded = false;         // into main gradients during backward: autograd's own are let go at once
   Shards shards;
 };
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <unordered_map>
 
 #include "base/ensure.h"
@@ -62,12 +63,14 @@ class Autograd : public GradientContext::Sink {
       }
       module_ = op.module;
       block_ = op.block;
+      origin_ = id;
       GradientContext context(graph_, id, incoming, *this);
       if (op.recipe.valid()) context.run_recipe();
       else backward(context);
     }
     module_ = {};
     block_ = -1;
+    origin_ = {};
   }
 
   // GradientContext::Sink
@@ -80,6 +83,7 @@ class Autograd : public GradientContext::Sink {
     op.phase = phase_;
     op.module = module_;
     op.block = block_;
+    op.origin = origin_;
     if (op.math == DType::model || !is_matrix_work(op.kind))
       op.math = outputs.empty() ? DType::fp32 : graph_.tensors[outputs[0]].dtype;
     graph_.add_op(op, inputs, outputs);
@@ -150,6 +154,7 @@ class Autograd : public GradientContext::Sink {
       }
       Op copy = op;
       copy.phase = Phase::recompute;
+      copy.origin = graph_.ops.id_at(i);
       graph_.add_op(copy, inputs, outputs);
     }
   }
@@ -163,10 +168,12 @@ class Autograd : public GradientContext::Sink {
   Phase phase_ = Phase::backward;
   NameId module_;
   std::int16_t block_ = -1;
+  OpId origin_;
 };
 
-// From the second micro-batch on, each gradient is added to what is there as soon as it is complete.
-void accumulate_gradients(StepGraph& step) {
+// Each gradient is added to what is there as soon as it is complete: from the second micro-batch on, or, where there is a
+// buffer of main gradients, in every one. A weight's product can do that itself.
+void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& main) {
   Graph& graph = step.graph;
   const Store<OpId, Op> before = std::move(graph.ops);
   graph.ops = {};
@@ -179,8 +186,17 @@ void accumulate_gradients(StepGraph& step) {
       ParameterGradient& g = step.gradients[gradient];
       Op op;
       op.kind = OpKind::accumulate_gradient;
-      op.phase = Phase::accumulate;
-      op.math = graph.tensors[g.gradient].dtype;
+      op.phase = main ? Phase::backward : Phase::accumulate;
+      Op& maker = graph.ops[graph.ops.id_at(graph.ops.size() - 1)];
+      const bool converted = main && main->dtype != graph.tensors[g.gradient].dtype;
+      if (converted && main->made == MainGradients::Made::in_product && definition(maker.kind).family == Family::gemm && graph.output(maker) == g.gradient) {
+        std::get<GemmAttributes>(maker.attributes).accumulates = true;
+        graph.tensors[g.gradient].dtype = main->dtype;
+        graph.tensors[g.gradient].role = Role::gradient_bucket;  // the buffer itself, held all along
+        g.made_by = graph.ops.id_at(graph.ops.size() - 1);
+        continue;
+      }
+      op.math = main ? main->dtype : graph.tensors[g.gradient].dtype;
       g.made_by = graph.add_op(op, std::array{g.gradient}, {});
     }
   }
@@ -195,7 +211,10 @@ StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const Training
   step.graph = autograd.take();
   step.gradients = autograd.take_gradients();
   for (const ParameterGradient& g : step.gradients) step.graph.tensors[g.gradient].role = Role::gradient;
-  if (options.micro_batches > 1) accumulate_gradients(step);
+  std::optional<MainGradients> main = recipe.main_gradients;
+  if (main && main->made != MainGradients::Made::in_backward && main->made != MainGradients::Made::in_product) main.reset();
+  step.gradients_folded = main.has_value();
+  if (main || options.micro_batches > 1) accumulate_gradients(step, main);
   append_loss_scaler_and_optimizer(step, recipe, options);
   return step;
 }

@@ -173,3 +173,70 @@ TEST_CASE("ASlicesGradientIsOneCall") {
   CHECK(kinds(step.graph, Phase::backward) ==
         std::vector<std::string>{"fill", "nll_loss_backward", "log_softmax_backward", "copy", "view", "view", "mm", "sum"});
 }
+
+namespace {
+PrecisionRecipe master(MainGradients::Made made) {
+  PrecisionRecipe recipe = uniform(DType::bf16);
+  recipe.master_weights = MasterWeights{};
+  recipe.main_gradients = MainGradients{DType::fp32, made};
+  recipe.optimizer_state = DType::fp32;
+  return recipe;
+}
+std::vector<std::string> labels(const Graph& graph, Phase phase) {
+  std::vector<std::string> out;
+  for (const Op& op : graph.ops)
+    if (op.phase == phase) out.emplace_back(graph.name(op.label));
+  return out;
+}
+bool has(const std::vector<std::string>& names, const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); }
+}  // namespace
+
+TEST_CASE("MasterWeightsAreCopiedBackAfterTheStep") {
+  const TrainingOptions fused{.optimizer_impl = OptimizerImpl::fused};
+  const StepGraph step = step_of(master(MainGradients::Made::at_step), fused);
+  CHECK(verify(step.graph).empty());
+  const std::int64_t elements = 64 * 128 + 128 + 128 * 10 + 10;
+  CHECK(step.master_weights.value == elements * 4);
+  CHECK(step.main_gradients.value == elements * 4);
+  CHECK(labels(step.graph, Phase::optimizer) == std::vector<std::string>{"copy main gradients", "fused", "copy master weights"});
+  for (const Op& op : step.graph.ops)
+    if (step.graph.name(op.label) == "fused") CHECK(std::get<MultiTensorAttributes>(op.attributes).element_bytes_moved == 2 * 4 + 4 + 4 * 4);
+}
+
+TEST_CASE("MainGradientsAreAddedInBackwardOrByTheProductItself") {
+  const StepGraph separate = step_of(master(MainGradients::Made::in_backward)), fused = step_of(master(MainGradients::Made::in_product));
+  auto added = [](const StepGraph& step) { return count(step.graph, OpKind::accumulate_gradient); };
+  CHECK(added(separate) == 4);
+  CHECK(added(fused) == 2);  // the biases; the weights' products do it
+  int accumulating = 0;
+  for (const Op& op : fused.graph.ops)
+    if (const auto* gemm = std::get_if<GemmAttributes>(&op.attributes); gemm && gemm->accumulates) ++accumulating;
+  CHECK(accumulating == 2);
+}
+
+TEST_CASE("StatesOfAnotherTypeAreOnePassAndEightBitOnesTensorByTensor") {
+  PrecisionRecipe recipe = uniform(DType::fp32);
+  recipe.optimizer_state = DType::bf16;
+  CHECK(labels(step_of(recipe).graph, Phase::optimizer) == std::vector<std::string>{"fused"});
+  recipe.optimizer_state = DType::int8;
+  const StepGraph step = step_of(recipe);
+  CHECK(labels(step.graph, Phase::optimizer) == std::vector<std::string>{"8-bit"});
+  CHECK(std::get<MultiTensorAttributes>(step.graph.ops.back().attributes).launches == 4);
+}
+
+TEST_CASE("ClippingReadsEveryGradientAndMultipliesIt") {
+  const auto names = labels(step_of(uniform(DType::fp32), {.clip_grad_norm = true}).graph, Phase::optimizer);
+  CHECK(has(names, "norm"));
+  CHECK(names[0] == "norm");
+  CHECK(!has(labels(step_of(uniform(DType::fp32)).graph, Phase::optimizer), "norm"));
+}
+
+TEST_CASE("AWrapperWithMasterWeightsReadsTheFlagBackEvenWhenFused") {
+  PrecisionRecipe recipe = master(MainGradients::Made::at_step);
+  recipe.loss_scaling = true;
+  const TrainingOptions fused{.optimizer_impl = OptimizerImpl::fused};
+  CHECK(count(step_of(recipe, fused).graph, OpKind::read_back) == 1);
+  PrecisionRecipe plain = amp(DType::fp16);
+  plain.loss_scaling = true;
+  CHECK(count(step_of(plain, fused).graph, OpKind::read_back) == 0);
+}

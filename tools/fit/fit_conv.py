@@ -5,13 +5,14 @@ import pandas as pd
 import models
 import specs
 from fit_matrix import SIZE, deepbench
-from fitting import H200, campaign, kernel_gap, parse, record, solve
+from fitting import H200, PRECISION, campaign, kernel_gap, parse, record, solve
 
 PRIOR = dict(matrix=(.8, .7), tf32=(.6, .7), vector=(.6, .7), winograd=(2, .5), winograd_channels_exponent=(.3, .7), layout_floor=(3e-6, .5),
-             layout_efficiency=(.6, .3), few_channels_rate=(.4, .7), thin_weight_gradient_factor=(.5, .7),
+             layout_accesses=(10, 1), layout_bytes=(40, 1), few_channels_rate=(.4, .7), thin_weight_gradient_factor=(.5, .7),
              strided_gradient_factor=(.8, .5), tf32_pointwise_factor=(.8, .5), indexing_overhead=(2e-6, .7))
 # How cuDNN 9 was seen to choose in fp32 on H200: Winograd from this many (4x4 output tiles) x (channels), and for data gradients
-# of images larger than this. DeepBench's older libraries are not seen to refuse it.
+# of images larger than this. DeepBench's older libraries are not seen to refuse it, nor to copy images to another layout (some of its
+# 16-bit 3x3 would leave the convolution itself faster than the tensor cores); PyTorch's steps have those copies as kernels of their own.
 CHOICE = dict(winograd_work=150e3, winograd_gradient_size=16.0)
 NO_CHOICE = dict(winograd_work=1.0, winograd_gradient_size=1.0)
 DIRECTIONS = {"conv_fwd": "forward", "conv_bwd_data": "backward_data", "conv_bwd_weight": "backward_weight"}
@@ -31,7 +32,10 @@ def own(depthwise=False):
     d = campaign("conv")
     b = pd.DataFrame(dict(math=d.dtype, direction=d.op.map({"forward": "forward", "dgrad": "backward_data", "wgrad": "backward_weight"}), batch=d.batch, cin=d.cin,
                           cout=d.cout, h=d["size"], r=d.kernel, stride=d.stride, groups=d.groups, nhwc=d.layout == "nhwc", t=d.t, queued=1))
-    x = pd.concat([a, b], ignore_index=True)
+    d = campaign("depthwise", PRECISION)
+    d = pd.DataFrame(dict(math=d.dtype, direction=d.op.map({"forward": "forward", "dgrad": "backward_data", "wgrad": "backward_weight"}), batch=d.batch, cin=d.cin,
+                          cout=d.cout, h=d["size"], r=d.kernel, stride=d.stride, groups=d.groups, nhwc=d.layout == "nhwc", t=d.t, queued=1))
+    x = pd.concat([a, b, d], ignore_index=True)
     padding = np.where(x.r == x.stride, 0, x.r // 2)  # patches do not overlap
     x["p"] = (x.h + 2 * padding - x.r) // x.stride + 1
     x = x.assign(w=x.h, s=x.r, q=x.p)
@@ -78,12 +82,14 @@ def fit(c, g, x, label, base=None):
     if "vector" in have:
         start.update(winograd_channels_exponent=.3, thin_weight_gradient_factor=.5)
     if have & {"matrix", "tf32"}:
-        start.update(layout_floor=3e-6, layout_efficiency=.5, few_channels_rate=.4, strided_gradient_factor=.8)
+        start.update(few_channels_rate=.4, strided_gradient_factor=.8)
+        if not base:
+            start.update(layout_floor=3e-6, layout_accesses=10.0, layout_bytes=40.0)
     if "tf32" in have:
         start.update(tf32_pointwise_factor=.8)
 
     def full(v):
-        conv = dict(unpack(v), **(NO_CHOICE if base else CHOICE))
+        conv = dict(unpack(v), **(dict(NO_CHOICE, no_layout=True) if base else CHOICE))
         for n, w in (base or {}).items():
             conv[n] = dict(w, **conv[n]) if n in DIRECTIONS.values() else conv.get(n, w)
         return conv
@@ -92,22 +98,62 @@ def fit(c, g, x, label, base=None):
     notes = {}
     for m, d, y in parts:
         notes[m, d] = record(f"convolution {d}, {label}", g.name, m, conv_time(c, full(v), g, m, d, y), y.t)
-    return full(v), notes
+    return {n: w for n, w in full(v).items() if n != "no_layout"}, notes
+
+
+GROUP_WIDTH = 16  # channels of narrow groups that one block of tensor cores takes together
+KIND = {"fp32": "vector", "tf32": "tf32", "fp16": "matrix", "bf16": "matrix"}
+
+
+def fit_grouped(c, conv):
+    """{direction: {grouped_matrix, grouped_tf32, grouped_vector}} and notes: what 3x3 convolutions of 4 to 64 channels a group reach of the
+    dense factors, as products per group (narrow ones several at a time on tensor cores, zeros included), the layout copies taken off.
+    Groups of 24 in NHWC are left out: cuDNN has nothing good for them (four times slower than NCHW with its copies)."""
+    g, d = specs.load("h200-sxm"), campaign("grouped", PRECISION)
+    d = d[(d.layout == "nchw") | ((d.cin // d.groups) % 16 == 0) | (d.cin // d.groups < 16)]
+    d = d.assign(direction=d.op.map({"forward": "forward", "dgrad": "backward_data", "wgrad": "backward_weight"}), kind=d.dtype.map(KIND))
+    out, notes = {x: {} for x in DIRECTIONS.values()}, {}
+    for (direction, kind), x in d.groupby(["direction", "kind"]):
+        size, p = x.dtype.map(SIZE).values, ((x["size"] - 1) // x.stride + 1).values
+        image, result, channels = (x.batch * x["size"] ** 2).values, (x.batch * p**2).values, x.cin.values
+        width = channels / x.groups.values
+        if kind != "vector":
+            width = np.minimum(channels, width * np.ceil(GROUP_WIDTH / width))
+        taps, groups = (x.kernel**2).values, np.ceil(channels / width)
+        m, n, k = {"forward": (result, width, width * taps), "backward_data": (image, width, width * taps / x.stride.values**2),
+                   "backward_weight": (width, width * taps, result)}[direction]
+        copied = 2 * channels * (image + result)
+        copies = 2 * (conv["layout_floor"] + kernel_gap()) + np.maximum(copied * size / (g.bandwidth * models.STREAM), copied * (1 / conv["layout_accesses"] + size / conv["layout_bytes"]) / (g.sms * g.clock))
+        copies = np.where((x.layout == "nchw") & (kind != "vector"), copies, 0)
+        strided = np.where((direction == "backward_data") & (kind != "vector") & (x.stride > 1), conv["strided_gradient_factor"], 1)
+        # one type of each width stands for the kind: the two 16-bit ones share peak and efficiency up to 3%
+        time = lambda v: models.gemm(c, g, x.dtype.iloc[0], groups, m, n, np.maximum(k, 1), size, size * channels * (image + result),
+                                     factor=conv[direction][kind] * strided * v["factor"]) + conv["indexing_overhead"] + copies
+        v = solve(lambda v: np.log(time(v) / x.t.values), {"factor": .8}, {"factor": (.8, .7)})
+        out[direction][f"grouped_{kind}"] = v["factor"]
+        notes[kind, direction] = record(f"grouped convolution {direction}", g.name, kind, time(v), x.t)
+    return out, notes
+
+
+def depthwise_kernel(x):
+    """Which kernel PyTorch runs: in NCHW cuDNN's for fp16 under conditions (src/kernel/lower.cpp has them all; every measured image is
+    wide and square), else its own; in NHWC cuDNN's. A strided data gradient of cuDNN's in NCHW is no faster than PyTorch's own."""
+    taken = (x.math == "fp16") & (x.cin >= 32) & x.r.isin([1, 3, 5]) & (x.h >= 7)
+    taken &= (x.stride == 1) | ((x.stride == 2) & ((x.cin >= 512) | ((x.cin >= 256) & (x.h >= 28))) & (x.direction != "backward_data"))
+    return np.where(x.nhwc, "cudnn_nhwc_" + x.math.replace("tf32", "fp32"), np.where(taken, "cudnn_fp16", "native"))
 
 
 def fit_depthwise():
-    """{layout: {direction: (coefficients, note)}} from the H200 measurements."""
+    """{kernel: {direction: (coefficients, note)}} from the H200 measurements."""
     g, out, d = specs.load("h200-sxm"), {}, own(depthwise=True)
-    for (last, direction), x in d.groupby(["nhwc", "direction"]):
-        if not last:
-            x = x[x.math != "fp16"]  # cuDNN has NCHW kernels of its own for fp16 alone, up to 3 times as fast
+    for (kernel, direction), x in d.groupby([depthwise_kernel(d), "direction"]):
         size = x.math.map(SIZE)
         inputs, outputs, weights = x.batch * x.cin * x.h * x.w, x.batch * x.cout * x.p * x.q, x.cin * x.r * x.s
         nbytes, flops = size * (inputs + outputs + weights), 2 * outputs * x.r * x.s
         if direction == "backward_data":  # every tap at every input, those that meet no output too
             flops = flops * x.stride**2
-        f = lambda v: models.depthwise(v, g, nbytes.values, flops.values)
-        v = solve(lambda v: np.log(f(v) / x.t.values), dict(launch_floor=5e-6, efficiency=.4, vector_efficiency=.05),
-                  dict(launch_floor=(5e-6, .5), efficiency=(.5, .5), vector_efficiency=(.05, 2)))
-        out.setdefault("channels_last" if last else "channels_first", {})[direction] = v, record(f"depthwise {direction} {'nhwc' if last else 'nchw'}", g.name, "all", f(v), x.t)
+        f = lambda v: models.depthwise(v, g, nbytes.values, flops.values, (x.r * x.s).values)
+        v = solve(lambda v: np.log(f(v) / x.t.values), dict(launch_floor=5e-6, efficiency=.8, flops_per_clock=12.0, tap_overhead=3.0),
+                  dict(launch_floor=(5e-6, .5), efficiency=(models.STREAM, .05), flops_per_clock=(12, 2), tap_overhead=(3, 2)))
+        out.setdefault(kernel, {})[direction] = v, record(f"depthwise {direction}", g.name, kernel.replace("cudnn_", ""), f(v), x.t)
     return out

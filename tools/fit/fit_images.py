@@ -6,7 +6,7 @@ import models
 import specs
 from fitting import H200, campaign, record, solve
 
-PRIOR = dict(launch_floor=(5e-6, .7), efficiency=(.8, .3), accesses_per_clock=(4, 1), block_overhead=(.5e-6, 1), block_accesses_per_clock=(2, 1),
+PRIOR = dict(launch_floor=(5e-6, .7), efficiency=(models.STREAM, .05), accesses_per_clock=(4, 1), bytes_per_clock=(40, 1), block_overhead=(.5e-6, 1), block_accesses_per_clock=(2, 1),
              resident_gain=(1.3, .5))
 
 
@@ -36,10 +36,10 @@ def fit_batch_norm():
     """{(native, backward, channels_last): (coefficients, note)}"""
     g, out = specs.load("h200-sxm"), {}
     for (native, backward, last), x in rows().groupby(["native", "backward", "last"]):
-        names = ["launch_floor", "efficiency", "accesses_per_clock"] + ([] if last else ["block_overhead", "block_accesses_per_clock", "resident_gain"])
+        names = ["launch_floor", "efficiency", "accesses_per_clock"] + (["bytes_per_clock"] if last else ["block_overhead", "block_accesses_per_clock", "resident_gain"])
         error, best = lambda v: np.log(time(v, g, x, backward, last) / x.t.values), None
         for rate in (1.5, 4.0, 10.0):
-            for e in (.5, .85):
+            for e in (.7, models.STREAM):
                 start = dict({n: PRIOR[n][0] for n in names}, efficiency=e, accesses_per_clock=rate)
                 v = solve(error, start, PRIOR)
                 badness = np.mean(abs(error(v)))

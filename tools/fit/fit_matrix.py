@@ -4,7 +4,7 @@ import pandas as pd
 
 import models
 import specs
-from fitting import DATA, FILE, H200, parse, record, solve
+from fitting import DATA, FILE, H200, PRECISION, campaign, parse, record, solve
 
 ARCH = {"ampere": ["a100-sxm-80gb"], "ada": ["l40s"], "hopper": ["h100-sxm", "h200-sxm"], "blackwell": ["b200-sxm", "gb200"]}
 
@@ -38,8 +38,8 @@ def gemm_rows(gpu, dtype, count=1500, seed=0):
     return pd.concat([big.sample(count // 2, random_state=seed), d.sample(count // 2, random_state=seed)]), d, big
 
 
-SIZE = {"bf16": 2, "fp16": 2, "fp8": 1, "nvfp4": .5625, "fp32": 4, "tf32": 4}
-QUANTISE = {"fp8", "nvfp4"}  # those timings include quantising the activations: a launch and passes over m*k
+SIZE = {"bf16": 2, "fp16": 2, "fp8": 1, "fp8-block": 1, "nvfp4": .5625, "fp32": 4, "tf32": 4}
+QUANTISE = {"fp8", "fp8-block", "nvfp4"}  # those timings include quantising the activations: a launch and passes over m*k
 
 
 def predict_rows(c, gpu, math, s, warm=True):
@@ -70,8 +70,48 @@ def evaluate_gemm(c, gpu, math, dtype, label):
 def fit_low_precision(c, gpus, math, dtype):
     parts = [(specs.load(g), gemm_rows(g, dtype)[0]) for g in gpus]
     start = {"efficiency/" + math: .7, "quantise_floor": 3e-6, "quantise_bytes": 5.0, "k_latency_clocks/" + math: c["k_latency_clocks"]["bf16"]}
+    prior = None
+    if math == "fp8-block":
+        # Those calls have a floor of 55 to 350 us by machine: the host's, not the kernel's. Only what is well above it tells of the product.
+        everything = {g.name: gemm_rows(g.name, dtype)[1] for g, _ in parts}
+        parts = [(g, s[s.t > 4 * s.t.min()]) for g, s in ((g, everything[g.name]) for g, _ in parts)]
+        parts = [(g, s.sample(min(1500, len(s)), random_state=1)) for g, s in parts]
+        prior = {"efficiency": (.7, .3), "quantise_floor": (6e-6, .05), "quantise_bytes": (8, .5), "k_latency_clocks": (2, .5)}
+        start["quantise_floor"] = 6e-6
     res = lambda v: np.concatenate([np.log(predict_rows(spread(v, math, c), g, math, s) / s.t.values) for g, s in parts])
-    return solve(res, start)
+    v = solve(res, start, prior)
+    if math == "fp8-block":
+        full = spread(v, math, c)
+        return v, "; ".join(f"{g.name}: " + record("gemm, floors left out", g.name, math, predict_rows(full, g, math, s), s.t) for g, s in parts)
+    return v
+
+
+def fit_scaled(c):
+    """fp8 and fp8-block on Hopper from torch._scaled_mm itself: scales per tensor and per row, with fast accumulation and without; per block
+    of 128, twice as many products with square blocks on the weight's side (output and input gradient) as without (weight gradient)."""
+    d, g, notes = campaign("scaled_mm", PRECISION), specs.load("h200-sxm"), {}
+    for math, ops in (("fp8", ["tensor", "tensor fast", "row", "row fast"]), ("fp8-block", ["block 1x128 128x128"] * 2 + ["block 1x128 1x128"])):
+        x = pd.concat([d[d.op == op] for op in ops])
+        nbytes = x.m * x.k + x.n * x.k + 2 * x.m * x.n
+        time = lambda v: models.gemm(spread(v, math, c), g, math, 1, x.m, x.n, x.k, 1, nbytes, warm=True)
+        v = solve(lambda v: np.log(time(v) / x.t.values), {"efficiency/" + math: .75, "k_latency_clocks/" + math: 2.0},
+                  {"efficiency": (.75, .5), "k_latency_clocks": (2, .5)})
+        c, notes[math] = spread(v, math, c), record("torch._scaled_mm", g.name, math, time(v), x.t)
+    return c, notes
+
+
+def fit_ragged():
+    """What is left of the speed where rows are no multiple of 16 bytes, and of 4 (an odd number of 16-bit elements)."""
+    d = campaign("ragged", PRECISION)
+    d = d.assign(rate=d.flops / d.t, size=d.dtype.map(SIZE))
+    d = d[(d.m > 3000) & ((d.off == 0) | ~((d.axis == "m") & (d.op != "tn")) & ~((d.axis == "k") & (d.op == "tn")))]  # axes that end a row
+    aligned = d[d.off == 0].set_index(["op", "dtype"]).rate
+    d = d[d.off > 0]
+    left, bytes_off = d.rate / aligned.reindex(pd.MultiIndex.from_frame(d[["op", "dtype"]])).values, d.off * d["size"]
+    pick = lambda math, rows: float(np.exp(np.log(left[(d.dtype == math) & rows]).mean()))
+    misaligned = {m: min(1.0, pick(m, (bytes_off % 16 != 0) & (bytes_off % 4 == 0))) for m in ("fp16", "bf16", "tf32", "fp32")}
+    odd = {m: pick(m, bytes_off % 4 != 0) for m in ("fp16", "bf16")}
+    return misaligned, odd
 
 
 def own_gemm(c, math, rows, tn=1.0, misaligned=1.0):

@@ -22,6 +22,7 @@ OUT = pathlib.Path(__file__).resolve().parents[2] / "data" / "profiles" / "datas
 AICONF = "NVIDIA aiconfigurator timings (Apache-2.0)"
 OWN = "own timings of PyTorch 2.11 operators on an H200 (tools/fit/h200_operators.csv)"
 BOTH = "own timings of PyTorch 2.11 operators on an H200 (tools/fit/h200_operators.csv; data/measured/2026-11-15-h200)"
+SCALED = "own timings of PyTorch 2.11 operators on an H200 (data/measured/2026-11-15-h200-precision)"
 sources = {}
 
 
@@ -87,6 +88,10 @@ def main():
             full = fit_matrix.spread(v, math, c)
             said = "; ".join(f"{g}: " + fit_matrix.evaluate_gemm(full, g, math, dtype, "gemm") for g in gpus)
             maths[arch][math] = note(f"gemm_{arch}_{math}", f"fitted: {math} GEMM, {AICONF}, the quantising of activations that those timings include fitted beside it and left out here; {said}")
+        if arch != "ampere":
+            v, said = fit_matrix.fit_low_precision(c, gpus, "fp8-block", "fp8_block")
+            c = fit_matrix.spread({n: w for n, w in v.items() if "/" in n}, "fp8-block", c)
+            maths[arch]["fp8-block"] = note(f"gemm_{arch}_fp8_block", f"fitted: block-scaled fp8 GEMM, {AICONF}, those well above the host's floor of 55 to 350 us, quantising fitted beside it and left out: {said}")
         gemms[arch] = c
 
     # Hopper's other arithmetics, layouts, misalignment
@@ -94,8 +99,14 @@ def main():
     gemms["hopper"] = hopper
     for math in ("fp16", "tf32", "fp32"):
         maths["hopper"][math] = note(f"gemm_hopper_{math}", f"fitted: {OWN}: {notes[math]}")
-    factors = {"transposed_a_factor": tn, "misaligned_factor": misaligned}
-    factor_source = note("gemm_factors", f"fitted: {OWN}; layouts nt, nn, tn and row lengths that are no multiple of 16 bytes")
+    hopper, notes = fit_matrix.fit_scaled(hopper)
+    gemms["hopper"] = hopper
+    for math, said in notes.items():
+        maths["hopper"][math] = note(f"gemm_hopper_{math}", f"fitted: {SCALED}: torch._scaled_mm, {said}")
+    misaligned, odd = fit_matrix.fit_ragged()
+    print("misaligned", misaligned, "odd", odd)
+    factors = {"transposed_a_factor": tn, "misaligned_factor": misaligned, "odd_factor": odd}
+    factor_source = note("gemm_factors", f"fitted: layouts nt, nn, tn: {OWN}; row lengths that are no multiple of 16 or of 4 bytes: {SCALED}")
 
     # Blackwell's tf32 from the openxla table; CDNA from the same table's MI350, an architecture further on
     b200 = specs.load("b200-sxm")
@@ -120,12 +131,16 @@ def main():
             maths[arch][math] = note(f"gemm_{arch}", f"fitted: DeepBench GEMM on {gpu} (fp16 and fp32 where it has both), 2016-2018 libraries: {math} {said}")
         convs[arch], notes = fit_conv.fit(c, specs.load(name), fit_conv.deepbench_rows(gpu), "DeepBench", convs["hopper"])
         note(f"conv_{arch}", f"fitted: DeepBench convolutions on {gpu}: " + "; ".join(f"{m} {d} {s}" for (m, d), s in notes.items()))
+    grouped, notes = fit_conv.fit_grouped(hopper, convs["hopper"])
+    grouped_source = note("conv_grouped", f"fitted: {SCALED}: " + "; ".join(f"{k} {d} {s}" for (k, d), s in notes.items()))
     depthwise = fit_conv.fit_depthwise()
     memory = fit_rest.fit_memory()
     batch_norm = fit_images.fit_batch_norm()
-    layout = dict(launch_floor=convs["hopper"]["layout_floor"], efficiency=convs["hopper"]["layout_efficiency"], accesses_per_clock=10.0)
+    layout = dict(launch_floor=convs["hopper"]["layout_floor"], efficiency=fit_conv.models.STREAM,
+                  accesses_per_clock=convs["hopper"]["layout_accesses"], bytes_per_clock=convs["hopper"]["layout_bytes"])
     for conv in convs.values():  # kernels of their own in the profile, below
-        conv.pop("layout_floor", None), conv.pop("layout_efficiency", None)
+        for name in ("layout_floor", "layout_accesses", "layout_bytes"):
+            conv.pop(name, None)
     travel = fit_rest.check_memory_elsewhere(memory)
     attention = fit_rest.fit_attention(memory)
     collectives = fit_rest.fit_collectives()
@@ -150,7 +165,7 @@ def main():
         c = copy.deepcopy(gemms[arch])
         own16 = c["efficiency"].get("bf16") or c["efficiency"].get("fp16") or c["efficiency"]["fp32"]
         ratio = hopper["efficiency"]["fp16"] / hopper["efficiency"]["bf16"]
-        for math in ("fp16", "bf16", "tf32", "fp32", "fp8", "nvfp4"):
+        for math in ("fp16", "bf16", "tf32", "fp32", "fp8", "fp8-block", "mxfp8", "nvfp4"):
             if math in maths[arch]:
                 continue
             source = estimate(donor or "hopper")
@@ -168,7 +183,10 @@ def main():
                 like = "volta" if arch == "ampere" else donor
                 value, latency = gemms[like]["efficiency"]["fp32"], gemms[like]["k_latency_clocks"]["fp32"]
                 source = estimate(like, ", which has as many fp32 lanes per SM" if arch == "ampere" else "")
-            elif math in ("tf32", "fp8", "nvfp4"):
+            elif math == "mxfp8" and "fp8" in c["efficiency"]:
+                value, latency = c["efficiency"]["fp8"], c["k_latency_clocks"]["fp8"]
+                source = note("estimate_mxfp8", "estimate: as this architecture's fp8: its tensor cores apply block scales themselves (Blackwell); unmeasured")
+            elif math in ("tf32", "fp8", "fp8-block", "mxfp8", "nvfp4"):
                 source = note("estimate_own16", "estimate: as this architecture's 16-bit efficiency; latency from hopper's")
             c["efficiency"][math], c["k_latency_clocks"][math] = value, latency
             maths[arch][math] = source
@@ -177,7 +195,7 @@ def main():
         entry = {"gemm": gemm_group(c, main_source, maths[arch])}
         for name, values in factors.items():
             here = factor_source if arch == "hopper" else estimate("hopper")
-            entry["gemm"][name] = {m: leaf(1.0 if name == "transposed_a_factor" and arch != "hopper" else values[m], here) for m in ("fp16", "bf16", "tf32", "fp32")}
+            entry["gemm"][name] = {m: leaf(1.0 if name == "transposed_a_factor" and arch != "hopper" else values[m], here) for m in ("fp16", "bf16", "tf32", "fp32") if m in values}
         if arch != "hopper":
             key = note("estimate_any_layout", "estimate: its matrix instructions read either layout, so no loss")
             entry["gemm"]["transposed_a_factor"] = retag(entry["gemm"]["transposed_a_factor"], key)
@@ -192,16 +210,19 @@ def main():
         conv = convs.get(arch) or convs.get(donor) or convs["hopper"]
         source = f"conv_{arch}" if arch in convs else estimate(donor if donor in convs else "hopper")
         entry["convolution"] = {n: group(v, source) if isinstance(v, dict) else leaf(v, source, "us" if n in SECONDS else None) for n, v in conv.items()}
+        for direction, values in grouped.items():
+            entry["convolution"][direction].update(group(values, grouped_source if arch == "hopper" else estimate("hopper")))
         chosen = note("estimate_winograd_choice", "estimate: where cuDNN 9 was seen to change algorithm on H200, read off the timings by eye; it has exceptions")
         for name in ("winograd_work", "winograd_gradient_size"):
             if arch == "hopper":
                 entry["convolution"][name]["source"] = chosen
-        source = note("depthwise_hopper", f"fitted: {BOTH}") if arch == "hopper" else estimate("hopper")
-        entry["depthwise"] = {layout: {d: group(v, source) for d, (v, _) in by.items()} for layout, by in depthwise.items()}
+        said = lambda kernel, by: note(f"depthwise_{kernel}", f"fitted: {BOTH}: " + "; ".join(f"{d} {s}" for d, (_, s) in by.items()))
+        entry["depthwise"] = {kernel: {d: group(v, said(kernel, by) if arch == "hopper" else estimate("hopper")) for d, (v, _) in by.items()}
+                              for kernel, by in depthwise.items()}
 
         entry["memory"] = {}
         for family, (v, said) in memory.items():
-            key = note(f"memory_{family}", f"fitted: {BOTH if family == 'pointwise_mixed' else OWN}: {said}") if arch == "hopper" else estimate("hopper")
+            key = note(f"memory_{family}", f"fitted: {BOTH if family in ('pointwise_mixed', 'permute', 'norm_backward', 'norm_parameters') else OWN}: {said}") if arch == "hopper" else estimate("hopper")
             if arch == "ampere" and ("a100-sxm-80gb", family) in travel:
                 key = note(f"memory_{family}_ampere", "estimate: taken from hopper; on A100 (estimate-train-time, fp16) that has " + travel["a100-sxm-80gb", family])
             entry["memory"][family] = group(v, key)

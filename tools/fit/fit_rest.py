@@ -6,7 +6,7 @@ import pandas as pd
 
 import models
 import specs
-from fitting import DATA, FILE, H200, campaign, kernel_gap, parse, record, solve
+from fitting import DATA, FILE, H200, PRECISION, campaign, kernel_gap, parse, record, solve
 
 # Operators of h200_operators.csv by the family whose coefficients they set. A cast to a wider type is its own family:
 # PyTorch does not vectorise it. Zeroing the table is a fill of its own in embedding_backward.
@@ -18,7 +18,8 @@ FAMILY = {"add": "pointwise", "add_": "pointwise", "relu": "pointwise", "thresho
           "embedding": "embedding", "embedding_dense_backward": "embedding_backward", "max_pool2d": "pooling_forward",
           "max_pool2d_backward": "pooling_backward", "zero_foreach": "fill"}
 ACCESSES = {"adamw_foreach": 20 / 7, "sgd_foreach": 8 / 5}  # reads and writes of its kernels, over those of one fused pass
-MEMORY_PRIOR = dict(launch_floor=(2e-6, 1.0), efficiency=(.8, .5), accesses_per_clock=(10, 1.5))
+# DRAM itself gives every stream about as much; what a kernel lacks is its SMs' doing, and travels with their number and clock.
+MEMORY_PRIOR = dict(launch_floor=(2e-6, 1.0), efficiency=(models.STREAM, .03), accesses_per_clock=(15, 1.5), bytes_per_clock=(60, 1))
 
 
 def memory_rows():
@@ -42,7 +43,15 @@ def memory_rows():
     mixed = campaign("elementwise")
     mixed = mixed[(mixed.op == "add mixed") & ((mixed.bytes < 2e6) | (mixed.bytes > 8e7))]
     mixed = pd.DataFrame(dict(fam="pointwise_mixed", op=mixed.op, bytes=mixed.bytes, accesses=3.0 * mixed.n, launches=1.0, t=mixed.t))
-    return pd.concat([m, mixed], ignore_index=True)
+    # Heads to the front and back: the innermost axis stays.
+    heads = campaign("rows")
+    heads = heads[(heads.op == "head transpose copy") & (heads.bytes > 40e3)]
+    heads = pd.DataFrame(dict(fam="permute", op=heads.op, bytes=heads.bytes, accesses=heads.bytes / np.where(heads.dtype == "fp32", 4, 2), launches=1.0, t=heads.t))
+    moved = campaign("permute", PRECISION)
+    moved = moved[(moved.bytes < 2e6) | (moved.bytes > 8e7)]
+    moved = pd.DataFrame(dict(fam=np.where(moved.op.str.startswith("heads"), "permute", "transpose"), op=moved.op, bytes=moved.bytes,
+                              accesses=moved.bytes / np.where(moved.dtype == "fp32", 4, 2), launches=1.0, t=moved.t))
+    return pd.concat([m, mixed, heads, moved], ignore_index=True)
 
 
 def memory_time(v, g, x):
@@ -52,23 +61,48 @@ def memory_time(v, g, x):
 
 def fit_memory():
     g, out, rows = specs.load("h200-sxm"), {}, memory_rows()
-    for family in ["bias_gradient"] + sorted(set(rows.fam) - {"bias_gradient"}):
-        x, best, beside = rows[rows.fam == family], None, 0.0
-        if family == "norm_backward":  # the gradients of weight and bias are a reduction over both inputs, launched beside it
-            beside = models.memory_bound(out["bias_gradient"][0], g, x.bytes.values * 2 / 3, x.accesses.values * 2 / 3)
-        time = lambda v: memory_time(v, g, x) + beside
+    for family in sorted(set(rows.fam) - {"norm_backward"}):
+        x, best = rows[rows.fam == family], None
+        time = lambda v: memory_time(v, g, x)
         error = lambda v: np.log(time(v) / x.t.values)
-        for rate in (1.2, 4.0, 12.0):  # where the other bound holds everywhere the slope in this one is zero: several starts
-            for e in (.5, .85):
+        for rate in (1.5, 5.0, 20.0):  # where the other bound holds everywhere the slope in this one is zero: several starts
+            for width in (15.0, 60.0):
                 firm = dict(MEMORY_PRIOR, launch_floor=(2e-6, .01)) if len(x) < 7 else MEMORY_PRIOR  # one size cannot tell a floor
-                v = solve(error, dict(launch_floor=2e-6, efficiency=e, accesses_per_clock=rate), firm)
-                badness = np.median(abs(error(v))) + .3 * np.quantile(abs(error(v)), .9)
+                v = solve(error, dict(launch_floor=2e-6, efficiency=models.STREAM, accesses_per_clock=rate, bytes_per_clock=width), firm)
+                badness = np.median(abs(error(v))) + .3 * np.quantile(abs(error(v)), .9) + .2 * abs(np.log(v["efficiency"] / models.STREAM))
                 if best is None or badness < best[0]:
                     best = (badness, v)
         v = best[1]
         v["efficiency"] = min(v["efficiency"], .95)
         out[family] = v, record("memory " + family, "h200-sxm", "all", time(v), x.t)
+    out.update(fit_norm_backward(g))
     return out
+
+
+def norm_lanes(g, rows, columns):
+    """SMs that a layer norm's parameter gradients keep busy: a block per 32 columns, unless rows are split too."""
+    blocks = np.ceil(columns / 32)
+    return np.where((rows > 65536) & (blocks < g.sms / 2), g.sms, np.minimum(g.sms, blocks))
+
+
+def fit_norm_backward(g):
+    """The gradient of the input and, launched beside it, those of weight and bias: two kernels fitted to the time of both."""
+    a = parse(H200[H200.op == "layer_norm_backward"])
+    b = campaign("rows")
+    b = b[b.op == "layer_norm backward"]
+    x = pd.concat([pd.DataFrame(dict(dtype=a.dtype, rows=a.rows, columns=a["cols"], t=a.us * 1e-6)),
+                   pd.DataFrame(dict(dtype=b.dtype, rows=b.rows, columns=b["columns"], t=b.t - kernel_gap()))], ignore_index=True)
+    rows, columns = x.rows.values.astype(float), x["columns"].values.astype(float)
+    n, size = rows * columns, np.where(x.dtype == "fp32", 4, 2)
+    one = lambda v, kernel: {name.partition("/")[0]: w for name, w in v.items() if name.endswith(kernel)}
+
+    def time(v):
+        return models.memory_bound(one(v, "/input"), g, 3 * n * size, 3 * n) + \
+            models.memory_bound(one(v, "/parameters"), g, 2 * n * size, 2 * n, norm_lanes(g, rows, columns))
+    prior = dict(launch_floor=(2.5e-6, .5), efficiency=(models.STREAM, .03), accesses_per_clock=(8, 1), bytes_per_clock=(40, 1))
+    v = solve(lambda v: np.log(time(v) / x.t.values), {f"{n}/{kernel}": p[0] for kernel in ("input", "parameters") for n, p in prior.items()}, prior)
+    said = record("memory norm_backward", g.name, "all", time(v), x.t)
+    return {"norm_backward": (one(v, "/input"), said), "norm_parameters": (one(v, "/parameters"), said)}
 
 
 def transformer_ops():
@@ -91,7 +125,7 @@ def check_memory_elsewhere(memory):
                 if per:
                     p = models.memory_bound(memory[family][0], g, n * per, n * per / 2)
                     if family == "norm_backward":
-                        p += models.memory_bound(memory["bias_gradient"][0], g, n * 4, n * 2)
+                        p += models.memory_bound(memory["norm_parameters"][0], g, n * 4, n * 2, norm_lanes(g, x.b * x.l, x["dim"]))
                     notes[gpu, family] = record(f"transfer {op} {column[0]} as {family}", gpu, "fp16", p, x[column] * 1e-6)
     return notes
 

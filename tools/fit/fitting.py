@@ -54,9 +54,12 @@ def kernel_gap():
     return float(np.median([r["start_to_start_us"] - r["kernel_us"] for r in floors])) * 1e-6
 
 
-def campaign(family):
-    """The operators of one family that the campaign timed, `t` in seconds with the gap before one kernel taken off."""
-    with gzip.open(CAMPAIGN / "operators.jsonl.gz", "rt") as file:
+PRECISION = CAMPAIGN.with_name("2026-11-15-h200-precision") / "precision_operators.jsonl.gz"
+
+
+def campaign(family, path=CAMPAIGN / "operators.jsonl.gz"):
+    """The operators of one family that a campaign timed, `t` in seconds with the gap before one kernel taken off."""
+    with gzip.open(path, "rt") as file:
         rows = [json.loads(line) for line in file]
     d = pd.DataFrame([r for r in rows if r.get("family") == family and "s" in r])
     return d.assign(t=d.s - kernel_gap())

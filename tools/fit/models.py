@@ -37,11 +37,14 @@ def gemm(c, gpu, math, batch, m, n, k, size, nbytes, factor=1.0, warm=False):
     return t.min(1)
 
 
+STREAM = .88  # share of the memory bandwidth that plain streams reach
+
+
 def memory_bound(c, gpu, nbytes, accesses, lanes=np.inf):
-    """A kernel that streams: bound by DRAM, or by how many elements an SM reads and writes per clock.
+    """A kernel that streams: bound by DRAM, or by its SMs, which pay per element read or written and per byte.
     lanes: how many SMs have work at all, where that is fewer (one block per channel)."""
-    return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]),
-                                          accesses / (np.minimum(gpu.sms, lanes) * gpu.clock * c["accesses_per_clock"]))
+    clocks = accesses / c["accesses_per_clock"] + nbytes / c["bytes_per_clock"]
+    return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]), clocks / (np.minimum(gpu.sms, lanes) * gpu.clock))
 
 
 RESIDENT = 128 * 1024  # bytes of one channel that a block keeps on the chip between its passes
@@ -119,10 +122,12 @@ def convolution(c, conv, gpu, math, direction, batch, cin, h, w, cout, r, s, str
         factor = np.where(cin <= 4, few, factor)
     t = gemm(c, gpu, math, 1, m, n, np.maximum(k, 1), size, size * (x + y + weight), factor=factor)
     t = t + np.where(product, 0, conv["indexing_overhead"])
-    change = 2 * conv["layout_floor"] + 2 * size * (x + y) / (gpu.bandwidth * conv["layout_efficiency"])
+    if conv.get("no_layout"):
+        return t
+    change = 2 * conv["layout_floor"] + np.maximum(2 * size * (x + y) / (gpu.bandwidth * STREAM), 2 * (x + y) * (1 / conv["layout_accesses"] + size / conv["layout_bytes"]) / (gpu.sms * gpu.clock))
     return t + np.where(layout_changes(conv, math, direction, batch, cin, cout, h, w, r, s, stride, p, q, channels_last), change, 0)
 
 
-def depthwise(c, gpu, nbytes, flops):
-    """One filter per channel: too little work per byte for any tensor core; bound by memory or by the vector units."""
-    return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]), flops / (gpu.vector["fp32"] * c["vector_efficiency"]))
+def depthwise(c, gpu, nbytes, flops, taps):
+    """One filter per channel: too little work per byte for any tensor core; bound by memory or by the loads of its SMs."""
+    return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]), flops * (taps + c["tap_overhead"]) / taps / (gpu.sms * gpu.clock * c["flops_per_clock"]))

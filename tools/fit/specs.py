@@ -16,6 +16,9 @@ def number(text):
     return float(value) * PREFIX[prefix]
 
 
+ON_UNITS_OF = {"fp8-block": "fp8", "mxfp8": "fp8"}  # scales by block, the same multipliers
+
+
 @dataclass
 class Gpu:
     name: str
@@ -29,7 +32,7 @@ class Gpu:
 
     def peak(self, math):
         """FLOP/s of a GEMM in this arithmetic: tensor cores where the chip has them, else its ordinary units."""
-        return self.matrix.get(math) or self.vector.get(math) or self.vector["fp32"]
+        return self.matrix.get(math) or self.matrix.get(ON_UNITS_OF.get(math)) or self.vector.get(math) or self.vector["fp32"]
 
 
 def load(name):
