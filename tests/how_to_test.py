@@ -211,7 +211,7 @@ class Pages(unittest.TestCase):
         for page in [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))]:
             prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
             for name in re.findall(r"`((?:src|tests|tools|data|apps|docs|bench)/[\w./-]+)`", prose):
-                if name not in ("data/gpus/a40.json", "data/precisions/amp-bf16-tf32.json"):  # the pages' own examples
+                if name not in ("data/gpus/rtx-a4000.json", "data/precisions/amp-bf16-tf32.json"):  # the pages' own examples
                     self.assertTrue((ROOT / name).exists(), f"{page.name} names {name}, which is not there")
 
 

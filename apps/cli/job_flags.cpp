@@ -24,7 +24,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--global-batch", "/global_batch", ValueKind::whole, "N", kModel, "samples per step, all GPUs", ""},
     {"--precision", "/precision", ValueKind::text, "NAME", kModel, "a precision, A+PART, or FILE.json", "precisions"},
     {"--override", "/overrides", ValueKind::list, "PATTERN=TYPE", kModel, "lm_head=fp32, op:softmax=bf16 (repeat)", ""},
-    {"--mode", "/mode", ValueKind::text, "eager|compile", kModel, "how the framework runs it", "eager|compile"},
+    {"--mode", "/mode", ValueKind::text, "eager|compile", kModel, "how the framework runs it", "eager|compile|compile-cudagraphs"},
     {"--optimizer", "/optimizer", ValueKind::text, "NAME", kModel, "adamw, adam, sgd, sgd-momentum", "adamw|adam|sgd|sgd-momentum"},
     {"--optimizer-impl", "/optimizer_impl", ValueKind::text, "NAME", kModel, "foreach, fused, for-loop", "foreach|fused|for-loop"},
     {"--clip-grad-norm", "/clip_grad_norm", ValueKind::number, "NORM", kModel, "clip the gradients' norm", ""},

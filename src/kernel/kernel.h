@@ -1,5 +1,6 @@
 // GPU kernels as the framework launches them: the unit that is costed.
-// The kernel stage turns each operator of the step into the library calls eager PyTorch makes for it;
+// The kernel stage turns each operator of the step into the library calls eager PyTorch makes for it, or groups of them into
+// the kernels that a compiler writes;
 // what a kernel is described by here is all that a cost model may look at.
 #pragma once
 
@@ -81,6 +82,7 @@ struct Kernel {
   std::int32_t launches = 1;    // identical kernels this stands for, the totals above shared between them
   std::string_view name;        // e.g. "addmm", "layer_norm_backward"; lives as long as the program
   bool estimated = false;       // costed by a pattern that was fitted to other kernels than its own
+  bool fused = false;           // written by a compiler from several operators
   bool unknown = false;         // nobody knows the operator: costed by the bytes it moves
 };
 
@@ -93,15 +95,22 @@ struct Call {
   bool collective = false;     // its kernels go to the communication stream: a collective, or a copy that belongs to one
   bool waits_for_gpu = false;  // the host reads a value back
   Bytes workspace;             // taken while it runs: layout copies, library scratch
+  bool compiled = false;       // issued by a compiled graph's program, not by the framework's dispatcher
 };
 
 struct KernelProgram {
   std::vector<Kernel> kernels;
-  std::vector<Call> calls;
+  std::vector<Call> calls;  // one per operator; what runs inside another's kernel has none of its own
+  // Where compiled: of each tensor that owns memory the last call to touch it, -1 where it never reaches memory.
+  std::vector<std::int32_t> last_use;
+  bool cuda_graphs = false;  // compiled calls are recorded once and replayed, a graph at a time
 };
 
-// What eager PyTorch launches for a step, operator by operator. `memory_format` is how images are laid out.
-KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format);
+struct FusionPlan;
+
+// What PyTorch launches for a step, operator by operator: eagerly, or with the fused kernels of a plan where there is one.
+// `memory_format` is how images are laid out.
+KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format, const FusionPlan* fusion = nullptr);
 
 std::string_view to_text(MemoryPattern pattern);
 std::string_view to_text(ConvDirection direction);

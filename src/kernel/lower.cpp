@@ -1,9 +1,10 @@
-// Operators to kernels: what eager PyTorch launches for each.
+// Operators to kernels: what eager PyTorch launches for each; compiled, the library calls among them.
 #include <algorithm>
 
 #include "base/ensure.h"
 #include "graph/framework_names.h"
 #include "kernel/kernel.h"
+#include "kernel/lower_fused.h"
 
 namespace precog {
 namespace {
@@ -26,7 +27,8 @@ bool has_no_pattern_of_its_own(OpKind kind) {
 
 class Lowering {
  public:
-  Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format) : graph_(graph), gpu_(gpu), format_(format) {}
+  Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format, const FusionPlan* fusion)
+      : graph_(graph), gpu_(gpu), format_(format), fusion_(fusion) {}
 
   KernelProgram run() {
     program_.calls.reserve(graph_.ops.size());
@@ -41,16 +43,37 @@ class Lowering {
       call_.family = definition(op.kind).family;
       call_.collective = op.on_communication_stream;
       call_.first_kernel = static_cast<std::uint32_t>(program_.kernels.size());
-      lower(op);
+      call_.compiled = fusion_ && fusion_->ops[i].compiled;
+      if (!fusion_ || !fusion_->ops[i].compiled || !fusion_->ops[i].absorbed) lower(op);
+      if (fusion_) put_fused(fusion_->ops[i]);
       call_.kernel_count = static_cast<std::uint32_t>(program_.kernels.size()) - call_.first_kernel;
       if (has_no_pattern_of_its_own(op.kind))
         for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k) program_.kernels[k].estimated = true;
       program_.calls.push_back(call_);
     }
+    if (fusion_) program_.last_use = fusion_->last_use;
     return std::move(program_);
   }
 
  private:
+  void put_fused(const FusionPlan::PerOp& planned) {
+    for (std::int32_t index : planned.kernels) {
+      const FusedKernel& fused = fusion_->kernels[static_cast<std::size_t>(index)];
+      for (const Kernel& kernel : lower_fused(fused, graph_)) program_.kernels.push_back(kernel);
+      call_.family = family_of(fused, graph_);
+    }
+    if (!planned.padded) return;
+    for (TensorId operand : planned.copied) {
+      program_.kernels.push_back(padding_copy(operand, graph_));
+      call_.workspace += graph_.bytes(operand);
+    }
+    for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k)
+      if (auto* product = std::get_if<GemmShape>(&program_.kernels[k].shape)) {
+        const std::int64_t unit = is_16bit(program_.kernels[k].input) ? 8 : 4;
+        for (std::int64_t* extent : {&product->m, &product->n, &product->k}) *extent = *extent == 1 ? 1 : (*extent + unit - 1) / unit * unit;
+      }
+  }
+
   const Tensor& in(const Op& op, std::size_t i) const { return graph_.tensors[graph_.input(op, i)]; }
   const Tensor& out(const Op& op, std::size_t i = 0) const { return graph_.tensors[graph_.output(op, i)]; }
   Bytes in_bytes(const Op& op, std::size_t i) const { return graph_.bytes(graph_.input(op, i)); }
@@ -229,6 +252,8 @@ class Lowering {
       const std::size_t source = known_->clones_first ? op.input_count - 1u : 0;
       const Bytes moved = op.output_count > 0 ? std::min(in_bytes(op, source), out_bytes(op)) : in_bytes(op, source);
       memory(name_of(op), op, pattern, moved, moved);
+    } else if (op.input_count == 2 && name_of(op) == "copy") {
+      memory(name_of(op), op, pattern, in_bytes(op, 1), out_bytes(op));  // copy_(target, source): the target is only written
     } else {
       memory(name_of(op), op, pattern);
     }
@@ -402,7 +427,8 @@ class Lowering {
     put("conv2d", op, conv_shape(op, ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
         {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)});
     if (layout) transpose_of(op, "nhwc_to_nchw", out_bytes(op));
-    if (op.input_count > 2) memory("conv_bias", op, MemoryPattern::broadcast, out_bytes(op), out_bytes(op));
+    // Compiled, the bias is added by whoever reads the result.
+    if (op.input_count > 2 && !call_.compiled) memory("conv_bias", op, MemoryPattern::broadcast, out_bytes(op), out_bytes(op));
   }
 
   // inputs: gradient, x, weight; outputs: those of {x, weight, bias} that need one.
@@ -426,8 +452,12 @@ class Lowering {
             {work.flops, in_bytes(op, 0) + in_bytes(op, 2), work.written});
         if (layout) transpose_of(op, "nhwc_to_nchw", out_bytes(op, i));
       } else {
-        memory("conv_bias_gradient", op, MemoryPattern::bias_gradient, in_bytes(op, 0), out_bytes(op, i), result.elements(),
-               y.elements() / std::max<std::int64_t>(1, result.elements()));
+        const std::int64_t length = y.elements() / std::max<std::int64_t>(1, result.elements());
+        Kernel& sum = memory("conv_bias_gradient", op, call_.compiled ? MemoryPattern::pointwise : MemoryPattern::bias_gradient, in_bytes(op, 0),
+                             out_bytes(op, i), result.elements(), length);
+        if (!call_.compiled) continue;
+        sum.launches = column_stages(result.elements(), length, gpu_.sms);
+        sum.fused = sum.estimated = true;
       }
     }
   }
@@ -558,6 +588,7 @@ class Lowering {
   const Graph& graph_;
   const GpuSpec& gpu_;
   MemoryFormat format_;
+  const FusionPlan* fusion_;  // of a compiled step
   std::vector<Order> order_ = std::vector<Order>(graph_.tensors.size(), Order::plain);
   KernelProgram program_;
   Call call_;
@@ -566,8 +597,8 @@ class Lowering {
 
 }  // namespace
 
-KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format) {
-  return Lowering(graph, gpu, memory_format).run();
+KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format, const FusionPlan* fusion) {
+  return Lowering(graph, gpu, memory_format, fusion).run();
 }
 
 }  // namespace precog

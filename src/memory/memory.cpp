@@ -52,6 +52,9 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
     for (TensorId id : graph.outputs(op)) last_use[graph.tensors[id].storage.index()] = static_cast<std::int32_t>(i);
   }
 
+  if (!program.last_use.empty()) last_use = program.last_use;  // compiled: some tensors never reach memory
+  const bool compiled = !program.last_use.empty();
+
   MemoryUse use;
   Bytes held_parameters, held_inputs, held_gradients = step.main_gradients, held_states{step.master_weights.value / step.shards.optimizer};
   for (const ParameterGradient& g : step.gradients) {
@@ -95,7 +98,7 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
     for (TensorId id : graph.outputs(op)) {
       const Tensor& tensor = graph.tensors[id];
       const bool allocated = tensor.storage == id && (tensor.role == Role::activation || tensor.role == Role::gradient);
-      if (!allocated) continue;
+      if (!allocated || (compiled && last_use[id.index()] < 0)) continue;
       pool(id, op.phase) += rounded(graph.bytes(id));
       const std::int32_t last = last_use[id.index()];
       if (last != kForever) dies[static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i)))].push_back(id.value);

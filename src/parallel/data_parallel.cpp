@@ -28,17 +28,23 @@ void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
   }
   Rewrite out(step);
   Graph& graph = step.graph;
-  auto type_of = [&](std::size_t gradient) { return graph.tensors[step.gradients[gradient].gradient].dtype; };
+  auto type_of = [&](std::size_t gradient) { return kept_type(recipe, graph.tensors[step.gradients[gradient].gradient].dtype); };
   auto copy = [&](std::size_t gradient) {
     out.put({OpKind::bucket_copy, Phase::gradient_sync, type_of(gradient)}, {step.gradients[gradient].gradient}, {});
   };
   auto send = [&](const Bucket& bucket) {
     const DType own = type_of(bucket.gradients.front()), sent = recipe.reduced_gradients.value_or(own);
+    const CollectiveAttributes message{bytes_of(bucket.elements, sent), ranks};
+    if (!copied && sent == own) {  // the training pass's own buffers
+      std::vector<TensorId> gradients;
+      for (std::size_t i : bucket.gradients) gradients.push_back(step.gradients[i].gradient);
+      out.put({OpKind::all_reduce, Phase::gradient_sync, own, message}, gradients, {});
+      return;
+    }
     // Buckets live as long as the model (gradient_as_bucket_view is off by default).
     const TensorId memory = graph.add_tensor({.shape = {bucket.elements}, .dtype = own, .role = Role::gradient_bucket, .name = graph.intern("ddp_bucket")});
     if (copied)  // each gradient is divided by the number of ranks on its way in, unless a hook does it
       for (std::size_t i : bucket.gradients) copy(i);
-    const CollectiveAttributes message{bytes_of(bucket.elements, sent), ranks};
     if (sent == own) {
       out.put({OpKind::all_reduce, Phase::gradient_sync, own, message}, {memory}, {});
       return;

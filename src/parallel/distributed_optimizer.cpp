@@ -25,7 +25,7 @@ void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& 
   for (std::size_t i = 0; i < out.size(); ++i) accumulates = accumulates || out.old(i).phase == Phase::accumulate;
 
   auto send = [&](const Bucket& bucket) {
-    const DType own = graph.tensors[step.gradients[bucket.gradients.front()].gradient].dtype, sent = recipe.reduced_gradients.value_or(own);
+    const DType own = kept_type(recipe, graph.tensors[step.gradients[bucket.gradients.front()].gradient].dtype), sent = recipe.reduced_gradients.value_or(own);
     Tensor buffer{.shape = {bucket.elements}, .dtype = sent};
     if (!shards_kept) buffer.role = Role::gradient_bucket, buffer.name = graph.intern("gradient_buffer");
     const bool in_place = !copied && sent == own;  // the training pass's own buffers

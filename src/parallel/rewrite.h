@@ -88,7 +88,12 @@ inline std::int64_t share_of(std::int64_t elements, int ranks) { return (element
 
 // Gradients that backward adds to buffers of the framework's own (Megatron) need no copy to be sent.
 inline bool gradients_in_buffers(const PrecisionRecipe& recipe) {
-  return recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::in_backward;
+  using Made = MainGradients::Made;
+  return recipe.main_gradients && (recipe.main_gradients->made == Made::in_backward || recipe.main_gradients->made == Made::in_product);
+}
+// The type that a gradient is kept in until it is sent.
+inline DType kept_type(const PrecisionRecipe& recipe, DType gradient) {
+  return gradients_in_buffers(recipe) ? recipe.main_gradients->dtype : gradient;
 }
 
 void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step);                            // DistributedDataParallel

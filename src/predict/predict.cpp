@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/ensure.h"
+#include "kernel/fuse.h"
 #include "parallel/parallel.h"
 #include "precision/precision.h"
 #include "predict/summarise.h"
@@ -105,8 +106,16 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                               [](const StepGraph& s) { return graph_text(s.graph); });
   step = stages.run("parallel", [&] { return apply_plan(request.plan, *request.precision, std::move(step)); },
                     [](const StepGraph& s) { return graph_text(s.graph); });
-  out.program = stages.run("kernel", [&] { return make_kernels(step.graph, *request.gpu, request.memory_format); },
-                           [&](const KernelProgram& program) { return to_text(program, step.graph); });
+  FusionPlan fusion;
+  out.program = stages.run("kernel", [&] {
+    if (request.mode == Mode::eager) return make_kernels(step.graph, *request.gpu, request.memory_format);
+    compact_indices(step.graph);
+    fusion = plan_fusion(step.graph, request.gpu->sms);
+    KernelProgram compiled = make_kernels(step.graph, *request.gpu, compiled_memory_format(step.graph, request.memory_format), &fusion);
+    compiled.cuda_graphs = request.mode == Mode::compile_cudagraphs;
+    return compiled;
+  },
+                           [&](const KernelProgram& program) { return to_text(program, step.graph) + to_text(fusion, step.graph); });
   out.costs = stages.run("cost", [&] {
     std::vector<KernelCost> costs;
     costs.reserve(out.program.kernels.size());

@@ -378,9 +378,8 @@ class RequestReader {
   }
 
   void read_training() {
-    const std::string mode = root_.text("mode").value_or("eager");
-    if (mode == "compile") root_.problem("mode", "'compile' is not modelled by this version; use eager");
-    else if (mode != "eager") root_.problem("mode", fmt::format("is '{}'; known: eager, compile", mode.substr(0, 80)));
+    request_.mode = choice<Mode>(root_, "mode",
+        {{"eager", Mode::eager}, {"compile", Mode::compile}, {"compile-cudagraphs", Mode::compile_cudagraphs}}, Mode::eager);
     request_.training.optimizer = choice<OptimizerKind>(root_, "optimizer",
         {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
          {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
@@ -437,7 +436,7 @@ class RequestReader {
     out["global_batch"] = r.global_batch;
     if (r.own_precision) out["precision"] = r.inline_precision;
     else out["precision"] = r.precision->name;
-    out["mode"] = "eager";
+    out["mode"] = to_text(r.mode);
     out["optimizer"] = to_text(r.training.optimizer);
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];

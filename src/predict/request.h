@@ -35,6 +35,7 @@ struct Request {
   TrainingOptions training;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
+  Mode mode = Mode::eager;
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;

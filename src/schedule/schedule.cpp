@@ -56,6 +56,7 @@ HostTimes::HostTimes(const HostSpec& host) : host_(host) {
 Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
   const auto kind = static_cast<std::size_t>(op.kind);
+  if (call.compiled && !call.collective) return compiled(call, program);
   switch (call.phase) {
     case Phase::forward:
     case Phase::recompute: {
@@ -77,6 +78,19 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
   return {};
 }
 
+// The program that a compiler writes calls kernels and libraries directly: no dispatcher, no autograd, no Python objects.
+Seconds HostTimes::compiled(const Call& call, const KernelProgram& program) const {
+  if (program.cuda_graphs || call.kernel_count == 0) return {};
+  std::int64_t generated = 0;
+  bool library = false;
+  for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
+    const Kernel& kernel = program.kernels[call.first_kernel + i];
+    if (kernel.fused) generated += kernel.launches;
+    else library = true;
+  }
+  return host_.compiled.kernel * static_cast<double>(generated) + (library ? host_.compiled.library_call : Seconds{});
+}
+
 // A grouped product without a kernel of its own issues one product per group, from inside the framework.
 Seconds HostTimes::loop_of_products(const Call& call, const KernelProgram& program) const {
   if (call.family != Family::gemm || call.kernel_count == 0) return {};
@@ -91,6 +105,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   std::vector<std::int32_t> launches(calls);
   std::size_t last_collective = calls, first_optimizer = calls, last_backward = calls;
   std::int64_t tensors = 0;
+  std::array<bool, 2> entered{};
   const HostTimes host_time(host);
   for (std::size_t i = 0; i < calls; ++i) {
     const Call& call = program.calls[i];
@@ -103,6 +118,12 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
     gpu_ps[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
     // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
     if (call.collective && call.phase <= Phase::gradient_sync) last_collective = i;
+    // Each of the two compiled graphs is entered once.
+    const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
+    if (call.compiled && call.kernel_count > 0 && !entered[graph_of]) {
+      entered[graph_of] = true;
+      host_ps[i] += picoseconds(program.cuda_graphs ? host.compiled.replay : host.compiled.graph);
+    }
     if (call.phase == Phase::backward) last_backward = i;
     const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes);
     if (many) tensors = many->tensors;

@@ -41,6 +41,7 @@ class HostTimes {
   Seconds operator()(const Call& call, const KernelProgram& program, const Graph& graph) const;
 
  private:
+  Seconds compiled(const Call& call, const KernelProgram& program) const;
   Seconds loop_of_products(const Call& call, const KernelProgram& program) const;
 
   static constexpr std::size_t kKinds = static_cast<std::size_t>(OpKind::kCount);

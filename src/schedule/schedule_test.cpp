@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "kernel/fuse.h"
 #include "parallel/parallel.h"
 #include "precision/precision.h"
 #include "schedule/schedule.h"
@@ -138,4 +139,34 @@ TEST_CASE("NoBlockComputesBeforeItsParametersAreThere") {
     ++waited;
   }
   CHECK(waited == 1 + 2 * 4);
+}
+
+TEST_CASE("ACompiledGraphPaysForLaunchesAndLibraryCallsAndOnceForItself") {
+  const StepGraph step = make_step(apply_precision(uniform(DType::fp32), gpu(), two_layers()), uniform(DType::fp32), {});
+  const FusionPlan plan = plan_fusion(step.graph, gpu().sms);
+  KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous, &plan);
+  HostSpec spec = host(1000);  // what eager calls cost must not matter but for the optimizer
+  spec.compiled = {.kernel = microseconds(1), .library_call = microseconds(10), .graph = microseconds(100), .replay = microseconds(7)};
+  auto host_us = [&] {
+    const std::vector<KernelCost> costs(program.kernels.size());
+    const Schedule schedule = make_schedule(program, costs, {}, step.graph, spec, 1);
+    double total = 0;
+    for (std::size_t i = 0; i < schedule.labels.size(); ++i) {
+      const TaskLabel& label = schedule.labels[i];
+      if (label.step != 0 || label.call < 0 || schedule.graph.tasks()[i].resource != kHost) continue;
+      if (program.calls[static_cast<std::size_t>(label.call)].compiled) total += static_cast<double>(schedule.graph.tasks()[i].duration) * 1e-6;
+    }
+    return total;
+  };
+  int library = 0, generated = 0;
+  for (const Call& call : program.calls)
+    for (std::uint32_t k = 0; call.compiled && k < call.kernel_count; ++k) {
+      const Kernel& kernel = program.kernels[call.first_kernel + k];
+      if (kernel.fused) generated += kernel.launches;
+      else ++library;
+    }
+  CHECK(library == 5);  // two products forward, three backward
+  CHECK(host_us() == doctest::Approx(2 * 100 + library * 10 + generated));
+  program.cuda_graphs = true;
+  CHECK(host_us() == doctest::Approx(2 * 7));
 }

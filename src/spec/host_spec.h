@@ -25,6 +25,12 @@ struct HostSpec {
   Seconds kernel_launch;                    // each launch after the first within one multi-tensor call
   Seconds synchronise;                      // a read-back after the GPU has finished
   Seconds step;                             // per step: the user's loop, zero_grad
+  struct Compiled {                         // of a compiled graph's program
+    Seconds kernel;                         // launching one generated kernel
+    Seconds library_call;                   // one call that stays with a library
+    Seconds graph;                          // per run of a graph: guards, arguments, saved tensors
+    Seconds replay;                         // per run of a graph that is replayed as one CUDA graph, instead of all of these
+  } compiled;
   std::vector<std::string> sources;
   bool estimated = false;                   // the sources say that the figures are estimates
 };

@@ -22,4 +22,13 @@ std::string_view to_text(Sharding sharding) {
   return "";
 }
 
+std::string_view to_text(Mode mode) {
+  switch (mode) {
+    case Mode::eager: return "eager";
+    case Mode::compile: return "compile";
+    case Mode::compile_cudagraphs: return "compile-cudagraphs";
+  }
+  return "";
+}
+
 }  // namespace precog

@@ -11,6 +11,8 @@ namespace precog {
 
 enum class Recompute { none, full };
 enum class MemoryFormat { contiguous, channels_last };
+// Operator by operator, or the model through torch.compile; the last replays each compiled graph as one CUDA graph.
+enum class Mode { eager, compile, compile_cudagraphs };
 
 // What data-parallel ranks share out instead of each keeping all of it. Each includes those before it.
 enum class Sharding {
@@ -38,5 +40,6 @@ struct TrainingOptions {
 
 std::string_view to_text(OptimizerKind kind);
 std::string_view to_text(Sharding sharding);
+std::string_view to_text(Mode mode);
 
 }  // namespace precog

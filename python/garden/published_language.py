@@ -1,0 +1,257 @@
+"""Own code: Transformer-XL after Dai et al. 2019 (arXiv:1901.02860), in the sizes of NVIDIA's WikiText-103 benchmark.
+
+The memory of the previous segment is an input here, as long as the segment itself. The adaptive softmax (Grave et al. 2017)
+computes each tail for the tokens that fall into it, a number that depends on the text; here each sequence has a fixed share of
+them: an estimate from the word counts of WikiText-103 (about 3% of the tokens beyond rank 20,000 and below 40,000, as many
+beyond that, half a per cent beyond 200,000). With `narrower` each rarer cluster has embeddings that many times narrower, and a
+projection.
+
+`plain=True` writes the same model as a TensorFlow graph without XLA runs it: layer norm, GELU and dropout are chains of single
+operators, a bias is added by a kernel of its own, and slices and transposes are copies.
+"""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CUTS = (0, 19_997, 39_997, 199_997, 267_735)  # the head with its three clusters has 20,000 columns
+TAILS = (32, 32, 192)  # one token in so many belongs to the tail
+
+
+class PlainNorm(nn.LayerNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(dim=-1, keepdim=True)
+        factor = torch.rsqrt((x - mean).square().mean(dim=-1, keepdim=True) + 1e-12) * self.weight
+        return x * factor + (self.bias - mean * factor)
+
+
+class PlainDropout(nn.Dropout):
+    def forward(self, x: Tensor) -> Tensor:
+        if self.p == 0:
+            return x
+        kept = torch.rand(x.shape, device=x.device) >= self.p
+        return x * (1 / (1 - self.p)) * kept.to(x.dtype)
+
+
+class PlainLinear(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.linear(x, self.weight)
+        return out if self.bias is None else out + self.bias
+
+
+def parts(plain: bool) -> tuple[type[nn.Linear], type[nn.LayerNorm], type[nn.Dropout]]:
+    return (PlainLinear, PlainNorm, PlainDropout) if plain else (nn.Linear, nn.LayerNorm, nn.Dropout)
+
+
+def copied(x: Tensor, plain: bool) -> Tensor:
+    return x.clone(memory_format=torch.contiguous_format) if plain else x
+
+
+class RelativeAttention(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float, dropatt: float, plain: bool = False) -> None:
+        super().__init__()
+        linear, norm, drop = parts(plain)
+        self.plain = plain
+        self.heads, self.size = heads, 64
+        inner = heads * self.size
+        self.qkv = linear(width, 3 * inner, bias=False)
+        self.places = linear(width, inner, bias=False)
+        self.out = linear(inner, width, bias=False)
+        self.dropout, self.dropatt = drop(dropout), drop(dropatt)
+        self.norm = norm(width)
+
+    @staticmethod
+    def shift(x: Tensor) -> Tensor:
+        """Row i moves i places to the left: distances become positions."""
+        batch, heads, rows, columns = x.shape
+        gap = torch.zeros(batch, heads, rows, 1, device=x.device, dtype=x.dtype)
+        return torch.cat([gap, x], dim=3).view(batch, heads, columns + 1, rows)[:, :, 1:].view_as(x)
+
+    def forward(self, x: Tensor, memory: Tensor, places: Tensor, by_content: Tensor, by_place: Tensor, later: Tensor) -> Tensor:
+        rows, batch = x.shape[0], x.shape[1]
+        q, k, v = (copied(t, self.plain) for t in torch.chunk(self.qkv(torch.cat([memory, x], dim=0)), 3, dim=-1))
+        columns = k.shape[0]
+        q = copied(q[-rows:], self.plain).view(rows, batch, self.heads, self.size)
+        k, v = (t.view(columns, batch, self.heads, self.size) for t in (k, v))
+        r = self.places(places).view(columns, self.heads, self.size)
+        q = q * self.size ** -0.5  # the benchmark scales the sum of both products, in one fused kernel with the addition
+        content = torch.einsum("ibnd,jbnd->bnij", q + by_content, k)
+        position = copied(self.shift(torch.einsum("ibnd,jnd->bnij", q + by_place, r)), self.plain)
+        if self.plain:  # its einsums lay their operands out anew; the mask is arithmetic: scores * (1 - later) - 1e30 * later
+            q, k, v = (copied(t.permute(1, 2, 0, 3), True).permute(2, 0, 1, 3) for t in (q, k, v))
+            scores = (content + position) * (1 - later.to(content.dtype)) - later.to(content.dtype) * 3e4
+            mixed = torch.einsum("bnij,jbnd->ibnd", self.dropatt(F.softmax(scores, dim=3)), v)
+            return self.norm(x + self.dropout(self.out(copied(mixed, True).view(rows, batch, -1))))
+        shares = self.dropatt(F.softmax((content + position).masked_fill_(later, float("-inf")), dim=3))
+        mixed = torch.einsum("bnij,jbnd->ibnd", shares, v).contiguous().view(rows, batch, -1)
+        return self.norm(x + self.dropout(self.out(mixed)))
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, heads: int, inner: int, dropout: float, dropatt: float, plain: bool = False) -> None:
+        super().__init__()
+        linear, norm, drop = parts(plain)
+        self.attention = RelativeAttention(width, heads, dropout, dropatt, plain)
+        self.mlp = nn.Sequential(linear(width, inner), nn.ReLU(inplace=True), drop(dropout), linear(inner, width), drop(dropout))
+        self.norm = norm(width)
+
+    def forward(self, x: Tensor, *rest: Tensor) -> Tensor:
+        x = self.attention(x, *rest)
+        return self.norm(x + self.mlp(x))
+
+
+class AdaptiveWords(nn.Module):
+    """Embeddings by frequency, tied to the output: the head scores the frequent words and the tails, each tail its own words."""
+
+    def __init__(self, width: int, narrower: int) -> None:
+        super().__init__()
+        sizes = [width // narrower ** index for index in range(len(CUTS) - 1)]
+        rows = [high - low for low, high in zip(CUTS, CUTS[1:])]
+        self.tables = nn.ModuleList([nn.Embedding(CUTS[-1], width)] if narrower == 1 else [nn.Embedding(*pair) for pair in zip(rows, sizes)])
+        self.projections = nn.ModuleList([] if narrower == 1 else [nn.Linear(size, width, bias=False) for size in sizes])
+        self.clusters = nn.Linear(width, len(TAILS))
+        self.bias = nn.Parameter(torch.zeros(CUTS[-1]))
+
+    def share(self, length: int, index: int) -> int:
+        return length // TAILS[index - 1] if index else length
+
+    def embed(self, ids: Tensor) -> Tensor:
+        if len(self.tables) == 1:
+            return self.tables[0](ids)
+        parts = [project(table(ids[:self.share(len(ids), index)] % table.num_embeddings))
+                 for index, (table, project) in enumerate(zip(self.tables, self.projections))]
+        whole = torch.zeros_like(parts[0])
+        for part in parts:
+            whole[:len(part)] = part
+        return whole
+
+    def loss(self, hidden: Tensor, target: Tensor) -> Tensor:
+        """Each cluster picks its rows of the head's scores, as the benchmark does: copies that cost as much as the softmax."""
+        length, batch = target.shape
+        hidden, target = hidden.flatten(0, 1), target.flatten()
+        places = torch.arange(length * batch, device=target.device)
+        weight, bias = (self.tables[0].weight[:CUTS[1]] if len(self.tables) == 1 else self.tables[0].weight), self.bias[:CUTS[1]]
+        head = F.log_softmax(self.scores(hidden, 0, torch.cat([weight, self.clusters.weight]), torch.cat([bias, self.clusters.bias])), dim=1)
+        counts = [self.share(length, index) * batch for index in range(len(CUTS) - 1)]
+        counts[0] -= sum(counts[1:])
+        losses, start = [], 0
+        for index, (low, high) in enumerate(zip(CUTS, CUTS[1:])):
+            mine = places[start:start + counts[index]]
+            right = target.index_select(0, mine)[:, None] % (high - low)
+            of_head = head.index_select(0, mine)
+            if index == 0:
+                likely = of_head.gather(1, right).squeeze(1)
+            else:
+                weight = self.tables[0].weight[low:high] if len(self.tables) == 1 else self.tables[index].weight
+                tail = F.log_softmax(self.scores(hidden.index_select(0, mine), index, weight, self.bias[low:high]), dim=1)
+                likely = of_head[:, -index] + tail.gather(1, right).squeeze(1)
+            losses.append(-likely)
+            start += counts[index]
+        return torch.cat(losses).float().mean()
+
+    def scores(self, x: Tensor, index: int, weight: Tensor, bias: Tensor) -> Tensor:
+        return F.linear(F.linear(x, self.projections[index].weight.t()) if self.projections else x, weight, bias)
+
+
+class TransformerXL(nn.Module):
+    def __init__(self, depth: int, width: int, heads: int, inner: int, dropout: float, dropatt: float, narrower: int = 1,
+                 plain: bool = False) -> None:
+        super().__init__()
+        self.depth, self.width = depth, width
+        self.words = AdaptiveWords(width, narrower)
+        self.layers = nn.ModuleList(Layer(width, heads, inner, dropout, dropatt, plain) for _ in range(depth))
+        self.by_content, self.by_place = nn.Parameter(torch.zeros(heads, 64)), nn.Parameter(torch.zeros(heads, 64))
+        self.dropout = parts(plain)[2](dropout)
+        self.register_buffer("frequencies", 1 / 10000 ** (torch.arange(0.0, width, 2.0) / width))
+
+    def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
+        rows, columns = ids.shape[0], ids.shape[0] + memory.shape[1]
+        x = self.dropout(self.words.embed(ids) * self.width ** 0.5)
+        angles = torch.outer(torch.arange(columns - 1, -1, -1, device=ids.device, dtype=self.frequencies.dtype), self.frequencies)
+        places = self.dropout(torch.cat([angles.sin(), angles.cos()], dim=-1))
+        later = torch.ones(rows, columns, device=ids.device, dtype=torch.bool).triu(1 + columns - rows)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, memory[index], places, self.by_content, self.by_place, later)
+        return self.dropout(x)
+
+
+def segments(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    length = seq or 192
+    return {"ids": torch.randint(0, CUTS[-1], (length, batch), device=device),
+            "target": torch.randint(0, CUTS[-1], (length, batch), device=device),
+            "memory": torch.randn(model.depth, length, batch, model.width, device=device, dtype=dtype)}
+
+
+def next_word(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    return model.words.loss(model(data["ids"], data["memory"]), data["target"])
+
+
+def transformer_xl_base() -> nn.Module:
+    return TransformerXL(16, 512, 8, 2048, 0.1, 0.0).train()
+
+
+def transformer_xl_large(narrower: int = 4) -> nn.Module:
+    return TransformerXL(18, 1024, 16, 4096, 0.2, 0.2, narrower).train()
+
+
+def transformer_xl_large_wide() -> nn.Module:
+    """As lambdal ran it: all words as wide as the model."""
+    return transformer_xl_large(1)
+
+
+def transformer_xl_base_plain() -> nn.Module:
+    return TransformerXL(16, 512, 8, 2048, 0.1, 0.0, plain=True).train()
+
+
+class PlainBert(nn.Module):
+    """BERT (Devlin et al. 2018) in pre-training, as a TensorFlow graph without XLA computes it; 20 masked words in 128."""
+
+    def __init__(self, width: int = 768, depth: int = 12, heads: int = 12, words: int = 30522, longest: int = 512) -> None:
+        super().__init__()
+        self.width, self.heads, self.words = width, heads, words
+        self.token, self.position, self.segment = nn.Embedding(words, width), nn.Embedding(longest, width), nn.Embedding(2, width)
+        self.norm, self.dropout = PlainNorm(width), PlainDropout(0.1)
+        self.blocks = nn.ModuleList(nn.ModuleDict({
+            "q": PlainLinear(width, width), "k": PlainLinear(width, width), "v": PlainLinear(width, width), "o": PlainLinear(width, width),
+            "up": PlainLinear(width, 4 * width), "down": PlainLinear(4 * width, width), "norm1": PlainNorm(width), "norm2": PlainNorm(width)})
+            for _ in range(depth))
+        self.transform, self.head_norm, self.bias = PlainLinear(width, width), PlainNorm(width), nn.Parameter(torch.zeros(words))
+        self.pool, self.next = PlainLinear(width, width), PlainLinear(width, 2)
+
+    @staticmethod
+    def gelu(x: Tensor) -> Tensor:
+        return x * (0.5 * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3)))))
+
+    def forward(self, ids: Tensor, segments: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        batch, length = ids.shape
+        x = self.token(ids) + self.position(torch.arange(length, device=ids.device)) + self.segment(segments)
+        x = self.dropout(self.norm(x))
+        hidden = torch.zeros(batch, 1, length, length, device=ids.device, dtype=x.dtype)
+        for block in self.blocks:
+            q, k, v = (copied(block[name](x).view(batch, length, self.heads, -1).transpose(1, 2), True) for name in ("q", "k", "v"))
+            shares = self.dropout(F.softmax(torch.matmul(q, k.transpose(2, 3)) * 0.125 + hidden, dim=-1))
+            mixed = copied(torch.matmul(shares, v).transpose(1, 2), True).view(batch, length, -1)
+            x = block["norm1"](x + self.dropout(block["o"](mixed)))
+            x = block["norm2"](x + self.dropout(block["down"](self.gelu(block["up"](x)))))
+        masked = x.flatten(0, 1).index_select(0, places.flatten())
+        masked = self.head_norm(self.gelu(self.transform(masked)))
+        return F.linear(masked, self.token.weight) + self.bias, self.next(torch.tanh(self.pool(copied(x[:, 0], True))))
+
+
+def masked_text(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    length = seq or 128
+    return {"ids": torch.randint(0, model.words, (batch, length), device=device), "segments": torch.randint(0, 2, (batch, length), device=device),
+            "places": torch.randint(0, length, (batch, 20), device=device), "words": torch.randint(0, model.words, (batch, 20), device=device),
+            "follows": torch.randint(0, 2, (batch,), device=device)}
+
+
+def pre_training(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    scores, follows = model(data["ids"], data["segments"], data["places"])
+    return F.cross_entropy(scores, data["words"].flatten()) + F.cross_entropy(follows, data["follows"])
+
+
+def plain_bert_base() -> nn.Module:
+    return PlainBert().train()

@@ -1,0 +1,793 @@
+#include "kernel/fuse.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "base/ensure.h"
+#include "graph/framework_names.h"
+#include "graph/operator.h"
+#include "kernel/fuse_flow.h"
+
+namespace precog {
+namespace {
+
+// torch/_inductor/config.py: a value that several read is computed again by each of them while it takes at most this many
+// reads to do so; a kernel holds at most so many computed values.
+constexpr std::size_t kCheapReads = 4;
+constexpr int kMostFused = 64;
+constexpr std::int64_t kSharedBytes = 10;  // score_fusion_memory_threshold: less in common is no reason to share a kernel
+// MixOrderReduction in torch/_inductor/scheduler.py: sums over columns join the kernel that reduces the same rows.
+constexpr std::int64_t kMixedElements = 5 << 20, kMixedRows = 4096, kMixedLength = 16384;
+// Half of what the fastest unit computes per byte of bandwidth on current GPUs (is_mm_compute_bound); large products lie far above.
+constexpr double kPaddedIntensity = 100;
+constexpr std::int64_t kMixedBlock = 64;  // rows summed by one block: an estimate; the partial sums are small either way
+
+// A computed value that reaches a buffer: the unit of fusion.
+struct Node {
+  std::int32_t op = -1;
+  FusedKind kind = FusedKind::pointwise;
+  Flow::Where where = Flow::forward;
+  int level = 0;
+  std::int64_t elements = 1, row_length = 0, results = 0;  // row_length 0: reduces no rows; results: of a column reduction
+  std::int32_t group = -1;
+  bool transposes = false;
+  int stages = 1;
+  std::vector<FusedRead> sources;
+  std::vector<TensorId> outputs;
+  Bytes scratch_read, scratch_written, partial_sums;
+  FusedTraits traits;
+  bool mixed = false;
+};
+
+struct Group {
+  int level = 0, size = 0;
+  std::int64_t elements = 1, row_length = 0, results = 0;
+  bool columns = false;
+  std::int32_t merged_into = -1;
+};
+
+class Fuser {
+ public:
+  Fuser(const Graph& graph, int sms)
+      : graph_(graph), sms_(sms), flow_(follow_values(graph)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
+
+  FusionPlan run() {
+    plan_.ops.resize(graph_.ops.size());
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i)
+      if (flow_.where[i] == Flow::forward) last_forward_ = static_cast<std::int32_t>(i);
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i) visit(i);
+    mix_orders();
+    make_kernels();
+    find_last_uses();
+    return std::move(plan_);
+  }
+
+ private:
+  using Sources = std::vector<FusedRead>;
+  struct Value {
+    Sources sources;         // where computing it reads from; itself when it is in memory
+    bool known = false;
+    std::int32_t node = -1;  // that computes it, when it reaches a buffer
+    int level = 0;           // of the library call or node that makes it
+    FusedTraits traits;      // of what is computed inside its readers
+    Sources in_backward;     // as sources, for a forward value that backward computes again
+    bool again = false;
+  };
+
+  const Op& op_at(std::size_t i) const { return graph_.ops[graph_.ops.id_at(i)]; }
+  Value& value_of(TensorId id) { return values_[flow_.value[id.index()].index()]; }
+  std::int64_t elements(TensorId id) const { return std::max<std::int64_t>(1, graph_.tensors[id].shape.elements()); }
+
+  // --- where a value's numbers come from
+
+  void add(Sources& to, const Sources& more, double share = 1) const {
+    for (const FusedRead& read : more) {
+      const Bytes bytes = read.bytes * share, whole = graph_.bytes(read.tensor);
+      auto known = std::find_if(to.begin(), to.end(), [&](const FusedRead& r) { return r.tensor == read.tensor; });
+      if (known == to.end()) to.push_back({read.tensor, bytes, read.remade});
+      else if (bytes < whole && known->bytes < whole) known->bytes = std::min(whole, known->bytes + bytes);  // another slice
+      else known->bytes = std::max(known->bytes, bytes);
+    }
+  }
+  Sources itself(TensorId value) const { return {{value, graph_.bytes(value)}}; }
+
+  // A tensor as an operand of an operator in the given graph.
+  Sources sources_of(TensorId id, Flow::Where where) {
+    const TensorId value = flow_.value[id.index()];
+    const double share = std::min(1.0, static_cast<double>(elements(id)) / static_cast<double>(elements(value)));
+    Sources out;
+    const std::int32_t maker = flow_.maker[value.index()];
+    if (maker < 0) add(out, itself(value), share);
+    else if (where == Flow::backward && flow_.where[static_cast<std::size_t>(maker)] == Flow::forward) add(out, again(value), share);
+    else add(out, values_[value.index()].known ? values_[value.index()].sources : itself(value), share);
+    return out;
+  }
+  // A forward value as backward gets it: from memory, or computed from what is.
+  Sources again(TensorId value) {
+    if (saved_[value.index()]) return itself(value);
+    Value& v = values_[value.index()];
+    if (!v.again) {
+      v.again = true;
+      const auto maker = static_cast<std::size_t>(flow_.maker[value.index()]);
+      Sources made;
+      for (TensorId input : graph_.inputs(op_at(maker))) add(made, sources_of(input, Flow::backward));
+      // Several readers of what takes many reads: made again once, in a kernel of its own.
+      int readers = 0;
+      for (std::int32_t reader : flow_.readers[value.index()])
+        if (flow_.where[static_cast<std::size_t>(reader)] == Flow::backward)
+          readers += flow_.part[static_cast<std::size_t>(reader)] == Part::batch_norm_backward ? 2 : 1;
+      if (readers > 0 && feeds_batch_norm(value)) ++readers;
+      if (readers > 1 && made.size() > kCheapReads) {
+        Node node = new_node(maker, FusedKind::pointwise);
+        node.where = Flow::backward;
+        node.elements = elements(value);
+        node.sources = std::move(made);
+        node.scratch_written = graph_.bytes(value);
+        place(std::move(node));
+        made = {{value, graph_.bytes(value), true}};
+      }
+      values_[value.index()].in_backward = std::move(made);
+    }
+    return values_[value.index()].in_backward;
+  }
+  // Read by a pointwise operator whose result goes into batch norm's sums and again into its last kernel.
+  bool feeds_batch_norm(TensorId value) const {
+    for (std::int32_t reader : flow_.readers[value.index()]) {
+      const auto r = static_cast<std::size_t>(reader);
+      if (flow_.where[r] != Flow::backward || flow_.part[r] != Part::pointwise) continue;
+      for (TensorId output : graph_.outputs(op_at(r)))
+        for (std::int32_t next : flow_.readers[flow_.value[output.index()].index()])
+          if (flow_.part[static_cast<std::size_t>(next)] == Part::batch_norm_backward) return true;
+    }
+    return false;
+  }
+  Sources operands(const Op& op, Flow::Where where) {
+    Sources out;
+    for (TensorId input : graph_.inputs(op)) add(out, sources_of(input, where));
+    // A gather reads the rows it is asked for, not the table.
+    if ((op.kind == OpKind::embedding || op.kind == OpKind::index_select || op.kind == OpKind::gather) && !out.empty() && op.input_count > 0) {
+      const TensorId table = flow_.value[graph_.input(op, 0).index()];
+      for (FusedRead& read : out)
+        if (read.tensor == table) read.bytes = std::min(read.bytes, graph_.bytes(graph_.output(op)));
+    }
+    return out;
+  }
+
+  // --- each operator in turn
+
+  void visit(std::size_t i) {
+    const Op& op = op_at(i);
+    FusionPlan::PerOp& made = plan_.ops[i];
+    made.compiled = flow_.where[i] != Flow::outside;
+    made.absorbed = flow_.part[i] != Part::library;
+    switch (flow_.part[i]) {
+      case Part::view: return;
+      case Part::library: return library_call(i);
+      case Part::pointwise:
+      case Part::window: return pointwise(i, operands(op, flow_.where[i]));
+      case Part::rows: return rows(i);
+      case Part::columns: return columns(i);
+      case Part::batch_norm: {
+        std::vector<TensorId> statistics(graph_.outputs(op).begin() + 1, graph_.outputs(op).end());
+        return batch_norm(i, 0, sources_of(graph_.input(op, 0), flow_.where[i]), std::move(statistics), 1);
+      }
+      case Part::batch_norm_backward: {
+        Sources both = sources_of(graph_.input(op, 0), flow_.where[i]);
+        add(both, sources_of(graph_.input(op, 1), flow_.where[i]));
+        std::vector<TensorId> parameters;
+        for (TensorId id : graph_.outputs(op))
+          if (!is_image_gradient(op, id)) parameters.push_back(id);
+        return batch_norm(i, 1, std::move(both), std::move(parameters), 0);
+      }
+      case Part::norm_backward: return norm_backward(i);
+      case Part::scatter: return scatter(i);
+    }
+  }
+  bool is_image_gradient(const Op& op, TensorId id) const {
+    return graph_.tensors[id].shape == graph_.tensors[graph_.input(op, 0)].shape && (graph_.tensors[id].shape.rank() > 1 || id == graph_.output(op));
+  }
+
+  void library_call(std::size_t i) {
+    const Op& op = op_at(i);
+    int level = 0;
+    for (TensorId input : graph_.inputs(op)) level = std::max(level, after(flow_.value[input.index()], flow_.where[i]));
+    for (TensorId output : graph_.outputs(op)) {
+      Value& value = value_of(output);
+      value.known = true;
+      value.sources = itself(flow_.value[output.index()]);
+      value.level = level;
+    }
+    if (flow_.where[i] != Flow::outside && std::holds_alternative<GemmAttributes>(op.attributes)) pad(i);
+  }
+
+  // torch/_inductor/fx_passes/pad_mm.py: extents of a large product that no wide load can read are rounded up. An operand that a
+  // pointwise kernel writes is written so at once, another is copied, once for all products that read it.
+  void pad(std::size_t i) {
+    const Op& op = op_at(i);
+    const auto& a = std::get<GemmAttributes>(op.attributes);
+    const std::int64_t unit = is_16bit(graph_.tensors[graph_.input(op, 0)].dtype) ? 8 : 4;
+    auto off = [&](std::int64_t extent) { return extent > 1 && extent % unit != 0; };
+    if (!off(a.m) && !off(a.n) && !off(a.k)) return;
+    const double m = static_cast<double>(a.m), n = static_cast<double>(a.n), k = static_cast<double>(a.k);
+    if (m * n * k / (m * k + n * k + m * n) < kPaddedIntensity) return;
+    plan_.ops[i].padded = true;
+    const bool operand_off[] = {off(a.m) || off(a.k), off(a.k) || off(a.n)};
+    for (std::size_t operand = 0; operand < 2 && operand < op.input_count; ++operand) {
+      const TensorId value = flow_.value[graph_.input(op, operand).index()];
+      const std::int32_t node = values_[value.index()].node;
+      if (!operand_off[operand] || (node >= 0 && nodes_[static_cast<std::size_t>(node)].kind == FusedKind::pointwise)) continue;
+      if (copied_.try_emplace({value, flow_.where[i]}, true).second) plan_.ops[i].copied.push_back(value);
+    }
+  }
+  // The first level at which a value may be read by another kernel than its own.
+  int after(TensorId value, Flow::Where where) const {
+    const std::int32_t maker = flow_.maker[value.index()];
+    if (maker < 0 || flow_.where[static_cast<std::size_t>(maker)] != where) return 0;
+    return values_[value.index()].level + 1;
+  }
+
+  void pointwise(std::size_t i, Sources sources) {
+    const Op& op = op_at(i);
+    if (!realised(i, sources.size())) {
+      for (TensorId output : graph_.outputs(op)) {
+        Value& value = value_of(output);
+        value.known = true;
+        value.sources = sources;
+        value.traits = traits_of(i);
+      }
+      return;
+    }
+    Node node = new_node(i, FusedKind::pointwise);
+    if (op.output_count == 0) node.elements = elements(graph_.input(op, 0));
+    for (TensorId output : graph_.outputs(op)) {
+      node.elements = std::max(node.elements, elements(output));
+      node.outputs.push_back(output);
+    }
+    node.transposes = op.kind == OpKind::contiguous;
+    node.sources = std::move(sources);
+    place(std::move(node));
+  }
+
+  // Whether Inductor gives the value a buffer: somebody must find it in memory, or computing it again would read too much.
+  bool realised(std::size_t i, std::size_t reads) const {
+    const Op& op = op_at(i);
+    bool read = false;
+    for (TensorId output : graph_.outputs(op)) {
+      const TensorId value = flow_.value[output.index()];
+      const Tensor& memory = graph_.tensors[graph_.tensors[output].storage];  // a counter, updated where it stands
+      if (graph_.tensors[output].role != Role::activation || memory.role == Role::buffer || memory.role == Role::parameter) return true;
+      if (flow_.where[i] == Flow::forward && saved_[value.index()]) return true;
+      int users = 0;
+      for (std::int32_t reader : flow_.readers[value.index()]) {
+        const auto r = static_cast<std::size_t>(reader);
+        if (flow_.where[r] == Flow::outside) return true;
+        if (flow_.where[r] != flow_.where[i]) continue;
+        read = true;
+        ++users;
+        if (flow_.part[r] == Part::library || flow_.part[r] == Part::window) return true;
+      }
+      if (users > 1 && reads > kCheapReads) return true;
+    }
+    // What nobody reads is not computed, but for the loss.
+    return !read && flow_.where[i] == Flow::forward && is_last_forward(i);
+  }
+  bool is_last_forward(std::size_t i) const { return static_cast<std::int32_t>(i) == last_forward_; }
+
+  void rows(std::size_t i) {
+    const Op& op = op_at(i);
+    Node node = new_node(i, FusedKind::rows);
+    node.row_length = row_length(graph_, op);
+    node.elements = elements(graph_.input(op, 0));
+    node.sources = operands(op, flow_.where[i]);
+    node.outputs.assign(graph_.outputs(op).begin(), graph_.outputs(op).end());
+    if (node.elements / node.row_length < 2 * sms_ && node.row_length > 8192) node.stages = 2;  // too few rows to fill the GPU
+    place(std::move(node));
+  }
+
+  void columns(std::size_t i) {
+    const Op& op = op_at(i);
+    Node node = new_node(i, FusedKind::columns);
+    node.sources = operands(op, flow_.where[i]);
+    node.results = elements(graph_.output(op));
+    node.elements = node.results;
+    for (TensorId input : graph_.inputs(op)) node.elements = std::max(node.elements, elements(input));
+    if (op.kind == OpKind::nll_loss) {  // one value of each row
+      const Work work = work_of(graph_, op);
+      node.results = 1;
+      node.elements = std::max<std::int64_t>(1, static_cast<std::int64_t>(work.flops.value));
+      for (FusedRead& read : node.sources) read.bytes = std::min(read.bytes, work.read);
+    }
+    node.stages = column_stages(node.results, node.elements / node.results, sms_);
+    node.outputs.assign(graph_.outputs(op).begin(), graph_.outputs(op).end());
+    place(std::move(node));
+  }
+
+  // Sums per channel in kernels of their own; then each element, which joins what follows. Variances are gathered in one
+  // more stage than sums (WelfordReduction splits its second stage again).
+  void batch_norm(std::size_t i, std::size_t image, Sources sources, std::vector<TensorId> small, int more_stages) {
+    const Op& op = op_at(i);
+    const Tensor& x = graph_.tensors[graph_.input(op, image)];
+    Node sums = new_node(i, FusedKind::columns);
+    sums.results = std::max<std::int64_t>(1, x.shape.rank() > 1 ? x.shape[1] : 1);
+    sums.elements = std::max(sums.results, x.shape.elements());
+    sums.stages = column_stages(sums.results, sums.elements / sums.results, sms_);
+    if (sums.stages > 1) sums.stages += more_stages;
+    sums.sources = sources;
+    sums.outputs = small;
+    place(std::move(sums));
+    add(sources, operands(op, flow_.where[i]));
+    for (TensorId id : small) add(sources, itself(id));
+    std::vector<TensorId> full;
+    for (TensorId id : graph_.outputs(op))
+      if (std::find(small.begin(), small.end(), id) == small.end()) full.push_back(id);
+    if (full.empty()) return;
+    if (!realised(i, sources.size())) {
+      for (TensorId id : full) {
+        values_[id.index()].known = true;
+        values_[id.index()].sources = sources;
+      }
+      return;
+    }
+    Node each = new_node(i, FusedKind::pointwise);
+    each.elements = elements(full[0]);
+    each.outputs = full;
+    each.sources = std::move(sources);
+    place(std::move(each));
+  }
+
+  void norm_backward(std::size_t i) {
+    const Op& op = op_at(i);
+    Sources both = operands(op, flow_.where[i]);
+    std::vector<TensorId> full, parameters;
+    for (TensorId id : graph_.outputs(op)) (is_image_gradient(op, id) ? full : parameters).push_back(id);
+    const std::int64_t all = elements(graph_.input(op, 0)), length = row_length(graph_, op);
+    if (!full.empty()) {
+      Node node = new_node(i, FusedKind::rows);
+      node.elements = all;
+      node.row_length = length;
+      node.sources = both;
+      node.outputs = full;
+      place(std::move(node));
+    }
+    if (parameters.empty()) return;
+    Node sums = new_node(i, FusedKind::columns);
+    sums.results = elements(parameters[0]);
+    sums.elements = std::max(sums.results, all);
+    sums.stages = column_stages(sums.results, sums.elements / sums.results, sms_);
+    if (sums.stages > 1) sums.stages += static_cast<int>(parameters.size()) - 1;  // the second stages share nothing
+    sums.sources = both;
+    sums.outputs = parameters;
+    place(std::move(sums));
+  }
+
+  // A table of zeros in fp32, rows added to it one by one, then the table in the type wanted.
+  void scatter(std::size_t i) {
+    const Op& op = op_at(i);
+    const TensorId table = graph_.output(op);
+    const Bytes wide{elements(table) * 4};
+    Node node = new_node(i, FusedKind::scatter);
+    node.elements = elements(graph_.input(op, 0));
+    node.sources = operands(op, flow_.where[i]);
+    node.outputs = {table};
+    const Bytes added{node.elements * 4};
+    node.scratch_read = added;
+    node.scratch_written = added;
+    place(std::move(node));
+    tables_.push_back({static_cast<std::int32_t>(i), table, wide});
+  }
+
+  Node new_node(std::size_t i, FusedKind kind) {
+    Node node;
+    node.op = static_cast<std::int32_t>(i);
+    node.kind = kind;
+    node.where = flow_.where[i];
+    node.traits = traits_of(i);
+    return node;
+  }
+
+  // Its own, and those of what is computed inside it.
+  FusedTraits traits_of(std::size_t i) {
+    const Op& op = op_at(i);
+    FusedTraits out;
+    const FrameworkName* known = is_generic(op.kind) ? framework_name(graph_.name(op.label)) : nullptr;
+    out.transcendental = definition(arithmetic_of(graph_, op)).transcendental || (known && known->transcendental);
+    out.random = (op.kind == OpKind::dropout || op.kind == OpKind::random) && op.phase != Phase::backward;
+    if (flow_.part[i] == Part::window) {  // windows that do not overlap are read like anything else
+      const auto* pool = std::get_if<PoolAttributes>(&op.attributes);
+      out.window = !pool || pool->kernel > pool->stride;
+    }
+    for (TensorId input : graph_.inputs(op)) join(out, value_of(input).traits);
+    return out;
+  }
+  static void join(FusedTraits& to, const FusedTraits& more) {
+    to.transcendental = to.transcendental || more.transcendental;
+    to.random = to.random || more.random;
+    to.window = to.window || more.window;
+  }
+
+  // --- which node goes into which kernel
+  //
+  // A level counts the kernels that must have run before. Nodes of one level that read from each other are in one group, so
+  // no path leads from one group to another of the same level, and any two of them may be merged.
+
+  std::int32_t root(std::int32_t group) const {
+    while (groups_[static_cast<std::size_t>(group)].merged_into >= 0) group = groups_[static_cast<std::size_t>(group)].merged_into;
+    return group;
+  }
+  Group& group_at(std::int32_t id) { return groups_[static_cast<std::size_t>(id)]; }
+
+  static bool compatible(const Node& node, const Group& group) {
+    if (group.size >= kMostFused) return false;
+    if (node.kind == FusedKind::columns || group.columns) {
+      if (node.kind == FusedKind::columns && group.columns) return node.results == group.results && node.elements == group.elements;
+      return group.columns && node.kind == FusedKind::pointwise && node.elements == group.results;  // after the sum
+    }
+    if (node.row_length > 0 && group.row_length > 0) return node.row_length == group.row_length && node.elements == group.elements;
+    const std::int64_t length = std::max(node.row_length, group.row_length);
+    if (node.elements == group.elements) return true;
+    if (length == 0) return false;
+    return node.row_length > 0 ? group.elements == node.elements / length : node.elements == group.elements / length;
+  }
+
+  void place(Node node) {
+    int level = 0;
+    for (const FusedRead& read : node.sources) {
+      const std::int32_t maker = flow_.maker[read.tensor.index()];
+      if (maker < 0 || flow_.where[static_cast<std::size_t>(maker)] != node.where) continue;
+      const Value& value = values_[read.tensor.index()];
+      level = std::max(level, value.node >= 0 ? value.level : value.level + 1);
+    }
+    std::vector<std::int32_t> joined;
+    auto join_group = [&](std::int32_t group) {
+      group = root(group);
+      if (std::find(joined.begin(), joined.end(), group) == joined.end()) joined.push_back(group);
+    };
+    bool fits = true;
+    for (const FusedRead& read : node.sources) {
+      const Value& value = values_[read.tensor.index()];
+      if (value.node < 0 || value.level != level || nodes_[static_cast<std::size_t>(value.node)].where != node.where) continue;
+      join_group(nodes_[static_cast<std::size_t>(value.node)].group);
+      fits = fits && !node.transposes && node.kind != FusedKind::columns;
+    }
+    for (std::int32_t group : joined) fits = fits && compatible(node, group_at(group));
+    for (std::int32_t group : joined) fits = fits && group_at(group).size + group_at(joined[0]).size < kMostFused && together(group_at(group), group_at(joined[0]));
+    if (!fits) {
+      ++level;
+      joined.clear();
+    }
+    // Another kernel of this level that reads some of the same.
+    for (const FusedRead& read : node.sources) {
+      const auto known = by_source_.find({read.tensor, {level, node.where}});
+      if (known == by_source_.end()) continue;
+      const std::int32_t other = root(known->second);
+      if (group_at(other).elements != node.elements || !compatible(node, group_at(other))) continue;
+      if (!joined.empty() && !together(group_at(other), group_at(joined[0]))) continue;
+      join_group(other);
+    }
+    node.level = level;
+    if (joined.empty()) {
+      joined.push_back(static_cast<std::int32_t>(groups_.size()));
+      groups_.push_back({level, 0, node.elements, 0, 0, node.kind == FusedKind::columns, -1});
+    }
+    const std::int32_t into = joined[0];
+    for (std::size_t k = 1; k < joined.size(); ++k) {
+      Group &to = group_at(into), &from = group_at(joined[k]);
+      to.size += from.size;
+      to.elements = std::max(to.elements, from.elements);
+      to.row_length = std::max(to.row_length, from.row_length);
+      from.merged_into = into;
+    }
+    Group& group = group_at(into);
+    ++group.size;
+    group.elements = std::max(group.elements, node.elements);
+    group.row_length = std::max(group.row_length, node.row_length);
+    group.results = std::max(group.results, node.results);
+    node.group = into;
+    const auto id = static_cast<std::int32_t>(nodes_.size());
+    for (TensorId output : node.outputs) {
+      Value& value = values_[output.index()];
+      value.known = true;
+      value.sources = itself(output);
+      value.node = node.kind == FusedKind::scatter ? -1 : id;
+      value.level = level;
+    }
+    for (const FusedRead& read : node.sources)
+      if (read.bytes.value >= kSharedBytes) by_source_.try_emplace({read.tensor, {level, node.where}}, into);
+    nodes_.push_back(std::move(node));
+  }
+  static bool together(const Group& a, const Group& b) {
+    if (&a == &b) return true;
+    if (a.columns != b.columns) return false;
+    if (a.row_length > 0 && b.row_length > 0) return a.row_length == b.row_length && a.elements == b.elements;
+    const std::int64_t length = std::max(a.row_length, b.row_length);
+    return a.elements == b.elements || (length > 0 && std::max(a.elements, b.elements) / length == std::min(a.elements, b.elements));
+  }
+
+  // Sums over columns join the kernel of the same level that reduces the same rows: partial sums of a block of rows each, then
+  // one small kernel for all of them.
+  void mix_orders() {
+    std::map<std::pair<TensorId, std::pair<int, Flow::Where>>, std::int32_t> by_row_source;
+    auto full = [&](const Node& node, const FusedRead& read) { return elements(read.tensor) == node.elements; };
+    for (const Node& node : nodes_)
+      if (node.row_length > 0)
+        for (const FusedRead& read : node.sources)
+          if (full(node, read)) by_row_source.try_emplace({read.tensor, {node.level, node.where}}, node.group);
+    for (Node& node : nodes_) {
+      if (node.kind != FusedKind::columns || node.elements < kMixedElements || node.results > kMixedLength) continue;
+      const std::int64_t count = node.elements / node.results;
+      if (count < kMixedRows || count < 2 * node.results) continue;
+      for (const FusedRead& read : node.sources) {
+        const auto known = by_row_source.find({read.tensor, {node.level, node.where}});
+        if (!full(node, read) || known == by_row_source.end()) continue;
+        const std::int32_t rows = root(known->second), own = root(node.group);
+        if (rows == own || group_at(rows).row_length != node.results || group_at(rows).elements != node.elements) continue;
+        node.partial_sums = {node.results * 4 * (count / kMixedBlock)};
+        node.scratch_written = node.partial_sums * static_cast<double>(node.outputs.size());
+        node.mixed = true;
+        node.stages = 1;
+        group_at(own).merged_into = rows;
+        group_at(rows).size += group_at(own).size;
+        break;
+      }
+    }
+  }
+
+  // --- kernels
+
+  // A softmax or the like that another kernel reads is computed again there from its operand and its sums.
+  bool computed_again(std::int32_t node) const {
+    const Node& n = nodes_[static_cast<std::size_t>(node)];
+    const OpKind kind = op_at(static_cast<std::size_t>(n.op)).kind;
+    return (kind == OpKind::softmax || kind == OpKind::log_softmax || kind == OpKind::rms_norm) && n.sources.size() < kCheapReads;
+  }
+
+  void make_kernels() {
+    std::map<std::int32_t, std::size_t> index;  // group -> kernel
+    std::vector<std::vector<const Node*>> members;
+    for (const Node& node : nodes_) {
+      const auto [place, first] = index.try_emplace(root(node.group), members.size());
+      if (first) members.emplace_back();
+      members[place->second].push_back(&node);
+    }
+    std::vector<char> wanted(graph_.tensors.size(), 0);
+    for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
+      const TensorId id = graph_.tensors.id_at(t);
+      const std::int32_t maker = flow_.maker[t];
+      if (graph_.tensors[id].role != Role::activation || (maker >= 0 && is_loss(static_cast<std::size_t>(maker)))) wanted[t] = 1;
+      for (std::int32_t reader : flow_.readers[t])
+        if (flow_.part[static_cast<std::size_t>(reader)] == Part::library) wanted[t] = 1;
+    }
+    for (const auto& nodes : members) {
+      FusedKernel kernel;
+      const Group& group = groups_[static_cast<std::size_t>(root(nodes[0]->group))];
+      kernel.kind = group.columns ? FusedKind::columns : group.row_length > 0 ? FusedKind::rows : FusedKind::pointwise;
+      kernel.row_length = group.columns ? group.elements / std::max<std::int64_t>(1, group.results) : group.row_length > 0 ? group.row_length : group.elements;
+      kernel.rows = group.elements / kernel.row_length;
+      for (const Node* node : nodes) {
+        kernel.ops.push_back(graph_.ops.id_at(static_cast<std::size_t>(node->op)));
+        kernel.stages = std::max(kernel.stages, node->stages);
+        kernel.transposes = kernel.transposes || node->transposes;
+        kernel.scratch_read += node->scratch_read;
+        kernel.scratch_written += node->scratch_written;
+        join(kernel.traits, node->traits);
+        if (node->mixed) {
+          kernel.finished_sums += static_cast<int>(node->outputs.size());
+          kernel.partial_sums = node->partial_sums;
+        }
+        if (node->kind == FusedKind::scatter && kernel.kind == FusedKind::pointwise) kernel.kind = FusedKind::scatter;
+        read_into(kernel.reads, node->sources, root(node->group), node->where);
+      }
+      for (const FusedRead& read : kernel.reads)
+        if (!read.remade) wanted[read.tensor.index()] = 1;
+      plan_.kernels.push_back(std::move(kernel));
+    }
+    for (std::size_t k = 0; k < members.size(); ++k) {
+      FusedKernel& kernel = plan_.kernels[k];
+      for (const Node* node : members[k])
+        for (TensorId output : node->outputs)
+          if (wanted[output.index()] && node->kind != FusedKind::scatter) kernel.writes.push_back(output);
+      std::int32_t ready = -1, at = members[k].back()->op;
+      for (const FusedRead& read : kernel.reads) ready = std::max(ready, flow_.maker[read.tensor.index()]);
+      for (const Node* node : members[k])
+        if (node->op > ready) at = std::min(at, node->op);
+      plan_.ops[static_cast<std::size_t>(at)].kernels.push_back(static_cast<std::int32_t>(k));
+    }
+    for (const Table& table : tables_) {
+      FusedKernel zeros;
+      zeros.ops = {graph_.ops.id_at(static_cast<std::size_t>(table.op))};
+      zeros.row_length = elements(table.tensor);
+      zeros.scratch_written = table.wide;
+      add_kernel(table.op, zeros);
+      const Bytes wanted_bytes = graph_.bytes(table.tensor);
+      if (wanted_bytes == table.wide) continue;
+      FusedKernel narrow = zeros;
+      narrow.scratch_written = {};
+      narrow.scratch_read = table.wide;
+      narrow.writes = {table.tensor};
+      add_kernel(table.op, narrow);
+    }
+  }
+  void add_kernel(std::int32_t op, FusedKernel kernel) {
+    plan_.ops[static_cast<std::size_t>(op)].kernels.push_back(static_cast<std::int32_t>(plan_.kernels.size()));
+    plan_.kernels.push_back(std::move(kernel));
+  }
+  bool is_loss(std::size_t i) const { return flow_.where[i] == Flow::forward && is_last_forward(i); }
+
+  void read_into(Sources& reads, const Sources& sources, std::int32_t group, Flow::Where where) const {
+    for (const FusedRead& read : sources) {
+      const std::int32_t node = values_[read.tensor.index()].node;
+      const std::int32_t maker = flow_.maker[read.tensor.index()];
+      if (node >= 0 && nodes_[static_cast<std::size_t>(node)].where == where) {
+        if (root(nodes_[static_cast<std::size_t>(node)].group) == group) continue;  // stays in registers
+        if (computed_again(node) && maker >= 0 && read.tensor == graph_.output(op_at(static_cast<std::size_t>(maker)))) {
+          const double share = static_cast<double>(read.bytes.value) / std::max(1.0, static_cast<double>(graph_.bytes(read.tensor).value));
+          Sources scaled;
+          add(scaled, nodes_[static_cast<std::size_t>(node)].sources, std::min(1.0, share));
+          read_into(reads, scaled, group, where);
+          continue;
+        }
+      }
+      add(reads, {read});
+    }
+  }
+
+  void find_last_uses() {
+    plan_.last_use.assign(graph_.tensors.size(), -1);
+    auto touch = [&](TensorId value, std::size_t at) {
+      std::int32_t& last = plan_.last_use[graph_.tensors[value].storage.index()];
+      last = std::max(last, static_cast<std::int32_t>(at));
+    };
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
+      const Op& op = op_at(i);
+      if (flow_.part[i] == Part::library) {
+        for (TensorId id : graph_.inputs(op)) touch(flow_.value[id.index()], i);
+        for (TensorId id : graph_.outputs(op)) touch(id, i);
+      }
+      for (std::int32_t k : plan_.ops[i].kernels) {
+        for (const FusedRead& read : plan_.kernels[static_cast<std::size_t>(k)].reads)
+          if (!read.remade) touch(read.tensor, i);
+        for (TensorId id : plan_.kernels[static_cast<std::size_t>(k)].writes) touch(id, i);
+      }
+      if (flow_.part[i] == Part::scatter) touch(graph_.output(op), i);
+    }
+  }
+
+  struct Table {
+    std::int32_t op;
+    TensorId tensor;
+    Bytes wide;
+  };
+
+  const Graph& graph_;
+  int sms_;
+  Flow flow_;
+  std::vector<char> saved_;
+  std::vector<Value> values_;
+  std::vector<Node> nodes_;
+  std::vector<Group> groups_;
+  std::vector<Table> tables_;
+  std::map<std::pair<TensorId, Flow::Where>, bool> copied_;
+  std::map<std::pair<TensorId, std::pair<int, Flow::Where>>, std::int32_t> by_source_;
+  FusionPlan plan_;
+  std::int32_t last_forward_ = -1;  // the loss
+};
+
+}  // namespace
+
+FusionPlan plan_fusion(const Graph& step_graph, int sms) { return Fuser(step_graph, sms).run(); }
+
+std::string verify(const FusionPlan& plan, const Graph& graph) {
+  const Flow flow = follow_values(graph);
+  const std::size_t library = plan.kernels.size();  // steps: kernels, then library calls by operator
+  std::vector<std::int32_t> writer(graph.tensors.size(), -1);
+  std::vector<std::vector<TensorId>> reads(library + graph.ops.size());
+  auto write = [&](TensorId id, std::size_t step) {
+    if (writer[id.index()] >= 0) return false;
+    writer[id.index()] = static_cast<std::int32_t>(step);
+    return true;
+  };
+  for (std::size_t i = 0; i < graph.ops.size(); ++i) {
+    const Op& op = graph.ops[graph.ops.id_at(i)];
+    if (flow.part[i] == Part::scatter) write(graph.output(op), library + i);
+    if (flow.part[i] != Part::library) continue;
+    for (TensorId id : graph.outputs(op))
+      if (!write(id, library + i)) return fmt::format("{} is written twice", to_text(graph, id));
+    for (TensorId id : graph.inputs(op)) reads[library + i].push_back(flow.value[id.index()]);
+  }
+  for (std::size_t k = 0; k < library; ++k) {
+    for (TensorId id : plan.kernels[k].writes)
+      if (flow.part[static_cast<std::size_t>(flow.maker[id.index()])] != Part::scatter && !write(id, k))
+        return fmt::format("{} is written twice", to_text(graph, id));
+    for (const FusedRead& read : plan.kernels[k].reads)
+      if (!read.remade) reads[k].push_back(read.tensor);
+  }
+  // Depth first over who must run before whom: 1 is under way, 2 is done.
+  std::vector<char> state(reads.size(), 0);
+  std::vector<std::pair<std::size_t, std::size_t>> stack;
+  for (std::size_t first = 0; first < reads.size(); ++first) {
+    if (state[first] != 0) continue;
+    stack.push_back({first, 0});
+    state[first] = 1;
+    while (!stack.empty()) {
+      auto& [step, next] = stack.back();
+      if (next == reads[step].size()) {
+        state[step] = 2;
+        stack.pop_back();
+        continue;
+      }
+      const TensorId id = reads[step][next++];
+      if (flow.maker[id.index()] < 0) continue;
+      if (writer[id.index()] < 0) return fmt::format("{} is read and never written", to_text(graph, id));
+      const auto before = static_cast<std::size_t>(writer[id.index()]);
+      if (state[before] == 1) return fmt::format("{} is needed to make itself", to_text(graph, id));
+      if (state[before] == 0) {
+        state[before] = 1;
+        stack.push_back({before, 0});
+      }
+    }
+  }
+  return {};
+}
+
+// reduction_split_factor in torch/_inductor/choices.py, as far as one, two or more stages go.
+int column_stages(std::int64_t results, std::int64_t length, int sms) {
+  if (results == 1) return length > 8192 ? 2 : 1;
+  if (length <= 32 || results >= 64 * static_cast<std::int64_t>(sms)) return 1;
+  constexpr std::int64_t kLeastPerThread = 32, kThreadsPerSm = 2048, kReadsPerThread = 4, kThreads = 256, kColumns = 128;
+  std::int64_t split = kLeastPerThread;
+  if (length * results >= kLeastPerThread * sms * kThreadsPerSm) {
+    const std::int64_t column_blocks = (results + kColumns - 1) / kColumns;
+    const std::int64_t blocks = (sms * kThreadsPerSm / kThreads + column_blocks - 1) / column_blocks;
+    split = std::clamp<std::int64_t>((length + kReadsPerThread * blocks - 1) / (kReadsPerThread * blocks), kLeastPerThread, 512);
+  }
+  return (length + kReadsPerThread * split - 1) / (kReadsPerThread * split) > 1 ? 2 : 1;
+}
+
+void compact_indices(Graph& step_graph) {
+  for (const Op& op : step_graph.ops)
+    if (op.kind == OpKind::max_pool2d && op.output_count > 1) step_graph.tensors[step_graph.output(op, 1)].dtype = DType::int8;
+}
+
+// decide_layout_opt in torch/_inductor/graph.py.
+MemoryFormat compiled_memory_format(const Graph& step_graph, MemoryFormat asked) {
+  std::size_t convolutions = 0, forward = 0;
+  bool grouped = false, narrowing = false, all_small = true;
+  for (const Op& op : step_graph.ops) {
+    if (op.phase != Phase::forward) continue;
+    if (definition(op.kind).family != Family::view) ++forward;
+    if (op.kind != OpKind::conv2d) continue;
+    ++convolutions;
+    const Shape& weight = step_graph.tensors[step_graph.input(op, 1)].shape;
+    if (weight.rank() < 3) continue;
+    const auto& conv = std::get<ConvAttributes>(op.attributes);
+    grouped = grouped || (conv.groups > 1 && weight[1] > 1);
+    narrowing = narrowing || (weight[0] * 2 <= weight[1] && weight[2] > 1);
+    all_small = all_small && weight[0] <= 64 && weight[1] <= 64;
+  }
+  if (convolutions == 0 || grouped || narrowing || all_small || forward >= 300 * convolutions) return asked;
+  return MemoryFormat::channels_last;
+}
+
+std::string to_text(const FusionPlan& plan, const Graph& graph) {
+  static constexpr std::array<std::string_view, 4> kNames = {"pointwise", "rows", "columns", "scatter"};
+  std::string out;
+  for (const FusionPlan::PerOp& at : plan.ops)
+    for (std::int32_t index : at.kernels) {
+      const FusedKernel& kernel = plan.kernels[static_cast<std::size_t>(index)];
+      out += fmt::format("{} {}x{}", kNames[static_cast<std::size_t>(kernel.kind)], kernel.rows, kernel.row_length);
+      if (kernel.stages > 1) out += fmt::format(" in {} stages", kernel.stages);
+      out += ':';
+      for (OpId op : kernel.ops) out += fmt::format(" {}", name_of(graph, graph.ops[op]));
+      out += " <-";
+      for (const FusedRead& read : kernel.reads) out += ' ' + to_text(graph, read.tensor);
+      out += " ->";
+      for (TensorId id : kernel.writes) out += ' ' + to_text(graph, id);
+      out += '\n';
+    }
+  return out;
+}
+
+}  // namespace precog

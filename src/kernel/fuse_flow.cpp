@@ -1,0 +1,114 @@
+#include "kernel/fuse_flow.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "graph/framework_names.h"
+#include "graph/operator.h"
+
+namespace precog {
+namespace {
+
+Flow::Where where_of(Phase phase) {
+  if (phase == Phase::forward) return Flow::forward;
+  return phase == Phase::backward || phase == Phase::recompute ? Flow::backward : Flow::outside;
+}
+
+const Shape& shape_in(const Graph& graph, const Op& op) { return graph.tensors[graph.input(op, 0)].shape; }
+
+// Sums over leading axes leave the last one as it is; sums along a row do not.
+bool reduces_columns(const Graph& graph, const Op& op) {
+  if (op.input_count == 0 || op.output_count == 0) return false;
+  const Shape &in = shape_in(graph, op), &out = graph.tensors[graph.output(op)].shape;
+  if (out.elements() <= 1) return true;
+  return in.rank() > 0 && out.rank() > 0 && out[-1] == in[-1] && out[-1] > 1 && out.elements() < in.elements();
+}
+
+Part part_of(const Graph& graph, const Op& op) {
+  if (where_of(op.phase) == Flow::outside) return definition(op.kind).family == Family::view ? Part::view : Part::library;
+  switch (definition(op.kind).family) {
+    case Family::view: return op.input_count > 0 ? Part::view : Part::pointwise;  // memory nobody has written is a constant
+    case Family::pointwise: {
+      const FrameworkName* known = is_generic(op.kind) ? framework_name(graph.name(op.label)) : nullptr;
+      return known && known->reduces_after && reduces_columns(graph, op) ? Part::columns : Part::pointwise;
+    }
+    case Family::cast:
+    case Family::fill:
+    case Family::copy: return op.output_count > 0 ? Part::pointwise : Part::library;
+    case Family::softmax: return Part::rows;
+    case Family::loss: return op.kind == OpKind::nll_loss ? Part::columns : Part::pointwise;
+    case Family::normalization: {
+      const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+      const bool running = norm && !norm->training;
+      if (op.kind == OpKind::batch_norm) return running ? Part::pointwise : Part::batch_norm;
+      if (op.kind == OpKind::batch_norm_backward) return Part::batch_norm_backward;
+      return op.kind == OpKind::layer_norm || op.kind == OpKind::rms_norm || op.kind == OpKind::group_norm ? Part::rows : Part::norm_backward;
+    }
+    case Family::reduction:
+      if (op.kind == OpKind::scan) return Part::library;
+      return reduces_columns(graph, op) ? Part::columns : Part::rows;
+    case Family::pooling:
+      if (op.kind == OpKind::adaptive_avg_pool2d && graph.tensors[graph.output(op)].shape[-1] == 1) return Part::rows;
+      return op.kind == OpKind::adaptive_avg_pool2d_backward ? Part::pointwise : Part::window;
+    case Family::embedding: return op.kind == OpKind::embedding ? Part::pointwise : Part::scatter;
+    case Family::index: return op.kind == OpKind::index_select || op.kind == OpKind::gather ? Part::pointwise : Part::library;
+    default: return Part::library;
+  }
+}
+
+}  // namespace
+
+Flow follow_values(const Graph& graph) {
+  Flow flow;
+  const std::size_t ops = graph.ops.size(), tensors = graph.tensors.size();
+  flow.value.resize(tensors);
+  for (std::size_t i = 0; i < tensors; ++i) flow.value[i] = graph.tensors.id_at(i);
+  flow.maker.assign(tensors, -1);
+  flow.readers.resize(tensors);
+  std::map<std::pair<TensorId, std::pair<DType, Flow::Where>>, TensorId> casts;
+  for (std::size_t i = 0; i < ops; ++i) {
+    const Op& op = graph.ops[graph.ops.id_at(i)];
+    const auto inputs = graph.inputs(op), outputs = graph.outputs(op);
+    Part part = part_of(graph, op);
+    const Flow::Where where = where_of(op.phase);
+    const auto here = static_cast<std::int32_t>(i);
+    if (part == Part::view) {
+      for (TensorId output : outputs) flow.value[output.index()] = inputs.empty() ? output : flow.value[inputs[0].index()];
+    } else if (op.kind == OpKind::cast && where != Flow::outside && !outputs.empty()) {
+      const TensorId of = flow.value[inputs[0].index()];
+      const Tensor& to = graph.tensors[outputs[0]];
+      const bool whole = graph.tensors[of].shape == to.shape;
+      const auto [known, first] = casts.try_emplace({of, {to.dtype, where}}, outputs[0]);
+      if (!first && whole && graph.tensors[known->second].shape == to.shape && to.role == Role::activation) {
+        flow.value[outputs[0].index()] = known->second;
+        part = Part::view;
+      }
+    }
+    flow.part.push_back(part);
+    flow.where.push_back(where);
+    if (part == Part::view) continue;
+    for (TensorId output : outputs) flow.maker[output.index()] = here;
+    for (TensorId input : inputs) {
+      auto& readers = flow.readers[flow.value[input.index()].index()];
+      if (readers.empty() || readers.back() != here) readers.push_back(here);
+    }
+  }
+  return flow;
+}
+
+std::int64_t row_length(const Graph& graph, const Op& op) {
+  const Shape& shape = shape_in(graph, op);
+  const std::int64_t all = std::max<std::int64_t>(1, shape.elements());
+  if (op.kind == OpKind::group_norm || op.kind == OpKind::group_norm_backward) {
+    const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+    return std::max<std::int64_t>(1, all / std::max<std::int64_t>(1, (shape.rank() > 0 ? shape[0] : 1) * std::max<std::int64_t>(1, norm ? norm->groups : 1)));
+  }
+  if (definition(op.kind).family == Family::reduction || definition(op.kind).family == Family::pooling)
+    return std::max<std::int64_t>(1, all / std::max<std::int64_t>(1, graph.tensors[graph.output(op)].shape.elements()));
+  const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+  if (norm && norm->width > 0) return norm->width;
+  return shape.rank() > 0 ? std::max<std::int64_t>(1, shape[-1]) : 1;
+}
+
+}  // namespace precog

@@ -1,0 +1,187 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "frontend/zoo.h"
+#include "kernel/fuse.h"
+#include "kernel/kernel.h"
+#include "precision/precision.h"
+#include "support.h"
+#include "training/step_graph.h"
+
+using namespace precog;
+using namespace precog::testing;
+
+namespace {
+
+constexpr int kSms = 132;
+
+struct Compiled {
+  Graph graph;
+  FusionPlan plan;
+  std::string text() const { return to_text(plan, graph); }
+};
+
+Compiled compile(Graph forward, const PrecisionRecipe& recipe, GpuSpec on = gpu()) {
+  Compiled out;
+  out.graph = make_step(apply_precision(recipe, on, forward), recipe, {}).graph;
+  out.plan = plan_fusion(out.graph, kSms);
+  return out;
+}
+int count(const std::string& text, std::string_view part) {
+  int found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++found;
+  return found;
+}
+// A product, what follows it, another product: a transformer's feed-forward half.
+Graph feed_forward() {
+  GraphBuilder b;
+  TensorId x = b.linear_layer("up", b.input("x", {32, 64}), 256);
+  x = b.gelu(x);
+  x = b.linear_layer("down", x, 64);
+  b.cross_entropy(x, b.input("t", {32}, DType::int64));
+  return std::move(b).finish();
+}
+
+}  // namespace
+
+TEST_CASE("APointwiseChainBetweenProductsIsOneKernel") {
+  GraphBuilder b;
+  TensorId x = b.linear_layer("a", b.input("x", {32, 64}), 64);
+  x = b.relu(b.mul(b.silu(x), b.parameter("scale", {64})));
+  x = b.linear_layer("b", x, 64);
+  b.cross_entropy(x, b.input("t", {32}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::fp32));
+  // silu and mul have one reader each and live inside relu's kernel.
+  CHECK(count(c.text(), "pointwise 1x2048: relu <-") == 1);
+  CHECK(count(c.text(), ": silu") == 0);
+}
+
+TEST_CASE("ANormJoinsTheSumBeforeItAndTheCastAfterIt") {
+  GraphBuilder b;
+  TensorId x = b.input("x", {32, 64});
+  TensorId y = b.linear_layer("a", x, 64);
+  y = b.layer_norm_layer("norm", b.add(y, x));
+  y = b.linear_layer("b", y, 64);
+  b.cross_entropy(y, b.input("t", {32}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), amp(DType::bf16));
+  // One kernel: the sum inside it (backward adds again, from the product in bf16), the norm, and its result in bf16 only.
+  CAPTURE(c.text());
+  CHECK(count(c.text(), "rows 32x64: layer_norm cast <- ") == 1);
+}
+
+TEST_CASE("CastsOfWeightsStayKernelsOfTheirOwn") {
+  const Compiled c = compile(feed_forward(), amp(DType::bf16));
+  int casts = 0;
+  for (const FusedKernel& kernel : c.plan.kernels) {
+    if (kernel.ops.size() != 1 || c.graph.ops[kernel.ops[0]].kind != OpKind::cast || c.graph.ops[kernel.ops[0]].phase != Phase::forward) continue;
+    CHECK(kernel.reads.size() == 1);
+    ++casts;
+  }
+  CHECK(casts == 5);  // two weights, two biases, the input
+}
+
+TEST_CASE("RepeatedCastsOfOneTensorAreOne") {
+  GraphBuilder b;
+  TensorId x = b.layer_norm_layer("norm", b.input("x", {32, 64}));
+  TensorId y = b.add(b.linear_layer("q", x, 64, false), b.linear_layer("k", x, 64, false));
+  b.cross_entropy(y, b.input("t", {32}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), amp(DType::bf16));
+  CHECK(count(c.text(), "rows 32x64: layer_norm cast <-") == 1);
+}
+
+TEST_CASE("LogSoftmaxIsNeverWritten") {
+  GraphBuilder b;
+  TensorId x = b.linear_layer("head", b.input("x", {32, 64}), 50000);
+  b.cross_entropy(x, b.input("t", {32}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), amp(DType::bf16));
+  const std::int64_t full = 32 * 50000;
+  for (const FusedKernel& kernel : c.plan.kernels)
+    for (TensorId id : kernel.writes)
+      if (c.graph.tensors[id].shape.elements() == full) {
+        // Only the gradient of the logits: forward keeps the logits themselves, which a product wrote.
+        CHECK(definition(c.graph.ops[kernel.ops[0]].kind).family == Family::softmax);
+        CHECK(c.graph.ops[kernel.ops[0]].phase == Phase::backward);
+      }
+}
+
+TEST_CASE("WhatBackwardCanComputeAgainIsNotKept") {
+  GraphBuilder b;
+  TensorId x = b.input("x", {32, 64});
+  TensorId gate = b.linear_layer("gate", x, 256, false), up = b.linear_layer("up", x, 256, false);
+  x = b.linear_layer("down", b.mul(b.silu(gate), up), 64, false);
+  b.cross_entropy(x, b.input("t", {32}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::fp32));
+  for (std::size_t i = 0; i < c.graph.ops.size(); ++i) {
+    const Op& op = c.graph.ops[c.graph.ops.id_at(i)];
+    if (op.kind == OpKind::silu) CHECK(c.plan.last_use[c.graph.output(op).index()] == -1);           // from gate, which is kept
+    if (op.kind == OpKind::mul && op.phase == Phase::forward) CHECK(c.plan.last_use[c.graph.output(op).index()] > static_cast<std::int32_t>(i));
+  }
+  // Backward: both gradients of the product in one kernel, from the gradient, gate and up.
+  CAPTURE(c.text());
+  CHECK(count(c.text(), ": mul pointwise_backward <-") == 1);
+}
+
+TEST_CASE("EveryTensorThatALibraryReadsIsWrittenOnce") {
+  const Compiled c = compile(feed_forward(), amp(DType::bf16));
+  std::vector<int> written(c.graph.tensors.size(), 0);
+  for (const FusedKernel& kernel : c.plan.kernels)
+    for (TensorId id : kernel.writes) ++written[id.index()];
+  CHECK(*std::max_element(written.begin(), written.end()) == 1);
+}
+
+TEST_CASE("WhatIsReadWasWrittenInEveryModelOfTheZoo") {
+  for (const char* name : {"bert-base", "gpt2", "resnet18", "mobilenet_v2", "t5-base", "llama3-8b", "vit-b", "mixtral-8x7b", "deepseek-v3", "gpt-neox-20b"}) {
+    std::ifstream file(std::string(PRECOG_DATA_DIR) + "/models/" + name + ".json");
+    REQUIRE(file.good());
+    const ModelSpec spec = parse_model(Json::parse(file), name).value();
+    ModelInputs inputs{.batch = 2, .seq = spec.language ? 64 : 0};
+    if (spec.layers > 0) inputs.layers = 2;
+    const Graph forward = build_model(spec, inputs).value();
+    for (const PrecisionRecipe& recipe : {uniform(DType::fp32), uniform(DType::bf16), amp(DType::bf16), amp(DType::fp16)})
+      for (Recompute recompute : {Recompute::none, Recompute::full}) {
+        const Graph graph = make_step(apply_precision(recipe, gpu(), forward), recipe, {.recompute = recompute, .micro_batches = 2}).graph;
+        CAPTURE(name);
+        CHECK(verify(plan_fusion(graph, kSms), graph) == "");
+      }
+  }
+}
+
+TEST_CASE("ColumnSumsAreSplitWhereFewResultsLeaveTheGpuIdle") {
+  CHECK(column_stages(768, 8192, kSms) == 2);     // a bias's gradient over many tokens
+  CHECK(column_stages(768, 32, kSms) == 1);       // few rows
+  CHECK(column_stages(30522, 8192, kSms) == 1);   // enough columns to fill the GPU
+  CHECK(column_stages(1, 64, kSms) == 1);
+  CHECK(column_stages(1, 1 << 20, kSms) == 2);
+}
+
+TEST_CASE("OrdinaryConvolutionsBecomeChannelsLastWhenCompiled") {
+  auto network = [](std::int64_t groups) {
+    GraphBuilder b;
+    TensorId x = b.conv2d_layer("c1", b.input("x", {4, 16, 8, 8}), 128, 3, 1, 1);
+    x = b.relu(b.batch_norm_layer("bn", b.conv2d_layer("c2", x, 128, 3, 1, 1, groups)));
+    x = b.view(b.adaptive_avg_pool2d(x, 1), {4, 128});
+    b.cross_entropy(x, b.input("t", {4}, DType::int64));
+    return std::move(b).finish();
+  };
+  CHECK(compiled_memory_format(network(1), MemoryFormat::contiguous) == MemoryFormat::channels_last);
+  CHECK(compiled_memory_format(network(128), MemoryFormat::contiguous) == MemoryFormat::channels_last);  // depthwise
+  CHECK(compiled_memory_format(network(4), MemoryFormat::contiguous) == MemoryFormat::contiguous);
+  CHECK(compiled_memory_format(feed_forward(), MemoryFormat::contiguous) == MemoryFormat::contiguous);
+}
+
+TEST_CASE("CompiledStepsLaunchFewerKernelsAndMoveFewerBytes") {
+  const StepGraph step = make_step(apply_precision(amp(DType::bf16), gpu(), feed_forward()), amp(DType::bf16), {});
+  const FusionPlan plan = plan_fusion(step.graph, kSms);
+  const KernelProgram eager = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  const KernelProgram compiled = make_kernels(step.graph, gpu(), MemoryFormat::contiguous, &plan);
+  CHECK(eager.calls.size() == compiled.calls.size());
+  auto bytes = [](const KernelProgram& program) {
+    std::int64_t total = 0;
+    for (const Kernel& kernel : program.kernels) total += kernel.read.value + kernel.written.value;
+    return total;
+  };
+  CHECK(compiled.kernels.size() < eager.kernels.size());
+  CHECK(bytes(compiled) < bytes(eager));
+}

@@ -1,0 +1,96 @@
+#include "kernel/lower_fused.h"
+
+#include <algorithm>
+#include <array>
+
+namespace precog {
+namespace {
+
+// The type most bytes have: it decides how wide the kernel's loads are.
+DType main_type(const FusedKernel& fused, const Graph& graph) {
+  std::array<std::int64_t, kDTypeCount> bytes{};
+  for (const FusedRead& read : fused.reads) bytes[static_cast<std::size_t>(graph.tensors[read.tensor].dtype)] += read.bytes.value;
+  for (TensorId id : fused.writes) bytes[static_cast<std::size_t>(graph.tensors[id].dtype)] += graph.bytes(id).value;
+  bytes[static_cast<std::size_t>(DType::fp32)] += fused.scratch_read.value + fused.scratch_written.value;
+  std::size_t main = static_cast<std::size_t>(DType::fp32);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    if (bytes[i] > bytes[main] && is_floating(static_cast<DType>(i))) main = i;
+  return static_cast<DType>(main);
+}
+
+MemoryPattern pattern_of(const FusedKernel& fused, const Graph& graph) {
+  const bool backward = graph.ops[fused.ops.front()].phase == Phase::backward;
+  if (fused.kind == FusedKind::scatter) return MemoryPattern::broadcast;
+  if (fused.kind == FusedKind::rows) {
+    for (OpId op : fused.ops)
+      if (definition(graph.ops[op].kind).family == Family::softmax) return backward ? MemoryPattern::softmax_backward : MemoryPattern::softmax_forward;
+    return backward ? MemoryPattern::norm_backward : MemoryPattern::norm_forward;
+  }
+  if (fused.kind == FusedKind::columns && graph.ops[fused.ops.front()].kind == OpKind::batch_norm) return MemoryPattern::norm_forward;
+  if (fused.traits.window) return backward ? MemoryPattern::pooling_backward : MemoryPattern::pooling_forward;
+  if (fused.traits.random) return MemoryPattern::dropout;
+  if (fused.traits.transcendental) return MemoryPattern::activation;
+  return fused.transposes ? MemoryPattern::copy : MemoryPattern::pointwise;
+}
+
+std::string_view name_for(FusedKind kind, Family family) {
+  switch (kind) {
+    case FusedKind::rows: return family == Family::normalization ? "fused_normalization" : family == Family::softmax ? "fused_softmax" : "fused_rows";
+    case FusedKind::columns: return "fused_columns";
+    case FusedKind::scatter: return "fused_scatter";
+    case FusedKind::pointwise: break;
+  }
+  return family == Family::cast ? "cast" : "fused_pointwise";
+}
+
+}  // namespace
+
+Family family_of(const FusedKernel& fused, const Graph& graph) {
+  constexpr std::array kHeaviest = {Family::softmax, Family::normalization, Family::loss, Family::embedding, Family::reduction, Family::pooling,
+                                    Family::pointwise, Family::index, Family::copy, Family::cast};
+  std::size_t found = kHeaviest.size();
+  for (OpId op : fused.ops) {
+    const auto at = std::find(kHeaviest.begin(), kHeaviest.end(), definition(graph.ops[op].kind).family);
+    found = std::min(found, static_cast<std::size_t>(at - kHeaviest.begin()));
+  }
+  return found == kHeaviest.size() ? Family::pointwise : kHeaviest[found];
+}
+
+std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph) {
+  const Op& first = graph.ops[fused.ops.front()];
+  Kernel kernel;
+  kernel.name = name_for(fused.kind, family_of(fused, graph));
+  kernel.shape = MemoryShape{pattern_of(fused, graph), fused.rows, fused.row_length};
+  kernel.math = first.math;
+  kernel.input = kernel.output = main_type(fused, graph);
+  kernel.flops = {static_cast<double>(fused.rows * fused.row_length) * static_cast<double>(fused.ops.size())};
+  kernel.read = fused.scratch_read;
+  kernel.written = fused.scratch_written;
+  for (const FusedRead& read : fused.reads) kernel.read += read.bytes;
+  for (TensorId id : fused.writes) kernel.written += graph.bytes(id);
+  kernel.launches = fused.stages;
+  kernel.estimated = kernel.fused = true;
+  std::vector<Kernel> out{kernel};
+  for (int i = 0; i < fused.finished_sums; ++i) {
+    Kernel sum;
+    sum.name = "sum";
+    sum.shape = MemoryShape{MemoryPattern::bias_gradient, fused.row_length, std::max<std::int64_t>(1, fused.partial_sums.value / 4 / fused.row_length)};
+    sum.flops = {static_cast<double>(fused.partial_sums.value) / 4};
+    sum.read = fused.partial_sums;
+    sum.written = {fused.row_length * 4};
+    out.push_back(sum);
+  }
+  return out;
+}
+
+Kernel padding_copy(TensorId operand, const Graph& graph) {
+  Kernel kernel;
+  kernel.name = "fused_padding";
+  kernel.shape = MemoryShape{MemoryPattern::copy, 1, graph.tensors[operand].shape.elements()};
+  kernel.math = kernel.input = kernel.output = graph.tensors[operand].dtype;
+  kernel.read = kernel.written = graph.bytes(operand);
+  kernel.estimated = kernel.fused = true;
+  return kernel;
+}
+
+}  // namespace precog
