@@ -216,8 +216,9 @@ TEST_CASE("ZeroTwoOfFullyShardKeepsWhatItGathered") {
 TEST_CASE("AWorldOfOneCastsItsParametersAllTheSame") {
   const StepGraph step = sharded(fsdp(DType::bf16, DType::fp32), {.dp = 1});
   CHECK(count(step.graph, OpKind::cast) == 5 + 4);  // every parameter before forward, the blocks' again before backward
-  CHECK(copies(step, Phase::backward) == std::vector<std::string>{"copy_out", "chunk_cat", "copy_out", "chunk_cat", "copy_out", "chunk_cat",
-                                                                  "copy_out", "chunk_cat", "chunk_cat"});
+  CHECK(copies(step, Phase::backward) == std::vector<std::string>{"copy_out", "chunk_cat", "copy", "copy_out", "chunk_cat", "copy", "copy_out",
+                                                                  "chunk_cat", "copy", "copy_out", "chunk_cat", "copy", "chunk_cat", "copy"});
+  for (const Op& op : step.graph.ops) CHECK(!op.on_communication_stream);
 }
 
 TEST_CASE("TheOptimizerWorksOnItsShare") {

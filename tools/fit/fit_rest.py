@@ -224,7 +224,23 @@ def fit_collectives():
             e = 100 * (all_reduce(v, gpu, n, x.bytes.values)[k] / t[k] - 1)
             print("    %d GPUs, from 1e%d B: median %+.0f%%" % (n.max(), decade, np.median(e)))
     check_published(out)
+    check_halves(out)
     return out
+
+
+def check_halves(fits):
+    """all_gather and reduce_scatter in one node, by half of an all-reduce's ring; none fitted to."""
+    d = pd.read_csv(DATA / "measured_ops" / "nccl.csv.gz")
+    d = d[(d.dtype == "half") & d.collective.isin(("all_gather", "reduce_scatter")) & ((d.gpu != "l40s") | (d.num_gpus == 2))]
+    d = d.assign(bytes=2.0 * d.message_elements).groupby(["collective", "gpu", "num_gpus", "bytes"]).latency_ms.median().reset_index()
+    of = dict(a100_sxm="ampere", h100_sxm="hopper", h200_sxm="hopper", b200_sxm="blackwell", gb200="blackwell", l40s="pcie")
+    for (collective, gpu), x in d.groupby(["collective", "gpu"]):
+        v, (link, hop), n = fits[of[gpu]][0], LINK[gpu], x.num_gpus
+        contention = 0 if gpu == "l40s" else v["contention"]
+        wire = (n - 1) / n * x.bytes / (link * v["efficiency"]) * (n / 2) ** contention
+        p = v["launch_floor"] + hop * (n - 1) + wire + np.sqrt(wire * v["pipeline_fill"])
+        for name, k in (("below 1 MiB", x.bytes < 2**20), ("from 1 MiB", x.bytes >= 2**20)):
+            record(f"{collective} {name}", gpu, "", p[k].values, x.latency_ms[k].values * 1e-3)
 
 
 def check_published(fits):
