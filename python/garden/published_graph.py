@@ -28,14 +28,18 @@ class Radial(nn.Module):
 
 
 class Convolution(nn.Module):
-    def __init__(self, inputs: int, outputs: int, edge: int) -> None:
+    """From and to all degrees, or only from (first layer) or to (last) degree 0, where one frequency per pair remains."""
+
+    def __init__(self, inputs: int, outputs: int, edge: int, first: bool = False, last: bool = False) -> None:
         super().__init__()
-        self.inputs, self.outputs = inputs, outputs
-        self.radial = Radial(edge, outputs * inputs * FREQUENCIES)
+        self.inputs, self.outputs, self.to = inputs, outputs, 1 if last else SIZE
+        self.frequencies, self.start = (len(DEGREES) if first or last else FREQUENCIES), 1 if first else SIZE
+        self.radial = Radial(edge, outputs * inputs * self.frequencies)
 
     def forward(self, x: Tensor, source: Tensor, edge: Tensor, basis: Tensor) -> Tensor:
-        weights = self.radial(edge).view(-1, self.outputs, self.inputs * FREQUENCIES)
-        spread = torch.bmm(x.index_select(0, source), basis.flatten(2)).view(-1, self.inputs * FREQUENCIES, SIZE)
+        weights = self.radial(edge).view(-1, self.outputs, self.inputs * self.frequencies)
+        basis = basis[:, :self.start, :self.frequencies, :self.to].flatten(2)
+        spread = torch.bmm(x.index_select(0, source), basis).view(-1, self.inputs * self.frequencies, self.to)
         return torch.bmm(weights, spread)
 
 
@@ -51,15 +55,16 @@ class PerDegree(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, width: int = 32, heads: int = 8, edge: int = 6, inputs: int = 32) -> None:
+    def __init__(self, width: int = 32, heads: int = 8, edge: int = 6, first: bool = False) -> None:
         super().__init__()
-        self.heads = heads
-        self.key_value = Convolution(inputs, width, edge)
+        self.heads, inputs = heads, 6 if first else width
+        self.key_value = Convolution(inputs, width, edge, first=first)
         self.query, self.out = PerDegree(inputs, width // 2), PerDegree(width // 2 + inputs, width)
         self.norm = nn.GroupNorm(len(DEGREES), len(DEGREES) * width)
 
     def forward(self, x: Tensor, source: Tensor, target: Tensor, edge: Tensor, basis: Tensor) -> Tensor:
         key, value = self.key_value(x, source, edge, basis).chunk(2, dim=1)
+        x = F.pad(x, (0, SIZE - x.shape[-1]))  # the first layer's input has degree 0 only
         query = self.query(x)
         shares = (key.reshape(len(key), self.heads, -1) * query.reshape(len(x), self.heads, -1).index_select(0, target)).sum(-1)
         shares = torch.exp(shares / SIZE ** 0.5)
@@ -76,9 +81,8 @@ class Layer(nn.Module):
 class Se3Transformer(nn.Module):
     def __init__(self, depth: int = 7, width: int = 32) -> None:
         super().__init__()
-        self.enter = nn.Linear(6, width)
-        self.layers = nn.ModuleList(Layer(width) for _ in range(depth))
-        self.last = Convolution(width, 4 * width, 6)
+        self.layers = nn.ModuleList(Layer(width, first=index == 0) for index in range(depth))
+        self.last = Convolution(width, 4 * width, 6, last=True)
         self.head = nn.Sequential(nn.Linear(4 * width, 4 * width), nn.ReLU(), nn.Linear(4 * width, 1))
 
     def forward(self, atoms: Tensor, bonds: Tensor, ends: Tensor, basis: Tensor) -> Tensor:
@@ -87,7 +91,7 @@ class Se3Transformer(nn.Module):
         source, target = (ends[:, which] + offset for which in (0, 1))
         source, target, edge = source.flatten(), target.flatten(), bonds.flatten(0, 1)
         basis = basis.flatten(0, 1).clone()
-        x = F.pad(self.enter(atoms.flatten(0, 1))[..., None], (0, SIZE - 1))
+        x = atoms.flatten(0, 1)[..., None]
         for layer in self.layers:
             x = layer(x, source, target, edge, basis)
         messages = self.last(x, source, edge, basis)[..., 0]
