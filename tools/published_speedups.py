@@ -116,7 +116,7 @@ def requests_of(pair, mapping, recipes):
         request = {"schema": 1, "model": model, "batch": rule.get("batch", int(float(pair["batch"]))), "precision": recipe, "optimizer": rule["optimizer"]}
         cards = int(pair["gpus"])
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
-        for field in ("seq", "optimizer_impl", "memory_format", "attention"):
+        for field in ("seq", "optimizer_impl", "memory_format", "attention", "clip_grad_norm"):
             value = rule.get(field)
             value = value.get(precision) if isinstance(value, dict) else value
             if value is not None:
@@ -285,6 +285,8 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
+    if not pathlib.Path(PROGRAM).is_file():
+        sys.exit(f"{PROGRAM} is not there: build it, or let PRECOG name it")
     if published_file() is None:
         sys.exit("PRECOG_REFERENCE_DATA is not set, or holds no published/published_dl.csv.gz")
     pairs = evaluate()
