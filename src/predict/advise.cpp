@@ -125,9 +125,13 @@ class Advisor {
     if (parsed.training.optimizer_impl != OptimizerImpl::fused)
       attempt({"fused optimizer", "--optimizer-impl fused", "fused=True: one pass over memory, the same result",
                {{"optimizer_impl", "fused"}}, ""});
-    if (base_.request.value("mode", "eager") == "eager")
+    const std::string mode = base_.request.value("mode", "eager");
+    if (mode == "eager")
       attempt({"torch.compile", "--mode compile", "compile time before the first step; graph breaks in your own code are not modelled",
-               {{"mode", "compile"}}, ""});
+               {{"mode", "compile"}}, "mode"});
+    if (mode != "compile-cudagraphs" && share(base_.breakdown.host) > 0.05)
+      attempt({"torch.compile with CUDA graphs", "--mode compile-cudagraphs", "as compiling; every shape is recorded anew, inputs are copied in",
+               {{"mode", "compile-cudagraphs"}}, "mode"});
     if (parsed.training.recompute == Recompute::full)
       attempt({"no recomputation", "--recompute none", "keeps the activations instead", {{"recompute", "none"}}, "recompute"});
     else if (!base_.memory.fits)
