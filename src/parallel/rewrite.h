@@ -46,7 +46,11 @@ class Rewrite {
   std::size_t size() const { return before_.size(); }
   const Op& old(std::size_t i) const { return before_[before_.id_at(i)]; }
   // Operator i of the old list, now at the end of the new one; or left out of it.
-  void keep(std::size_t i) { moved_[i] = graph.ops.add(old(i)); }
+  void keep(std::size_t i) {
+    Op op = old(i);
+    if (op.origin.valid()) op.origin = moved_[op.origin.index()];  // an operator before this one
+    moved_[i] = graph.ops.add(op);
+  }
   void drop(std::size_t i) { moved_[i] = graph.ops.id_at(graph.ops.size() - 1); }
   void finish() {
     for (ParameterGradient& g : step.gradients) g.made_by = moved_[g.made_by.index()];
