@@ -27,6 +27,12 @@ class FullySharded {
       : ranks_(ranks), keep_gathered_(keep_gathered), recipe_(recipe), step_(step), groups_(ranks, recipe, step), out_(step), graph_(step.graph) {
     if (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather) stored_ = recipe.master_weights->dtype;
     for (std::size_t i = 0; i < out_.size(); ++i) accumulates_ = accumulates_ || out_.old(i).phase == Phase::accumulate;
+    if (!step.gradients_folded) return;
+    // No whole buffers of main gradients here: each group's reduction leaves a shard of them, and shards are summed.
+    accumulates_ = true;
+    step.gradients_folded = false;
+    step.main_gradients = {};
+    for (const ParameterGradient& g : step.gradients) graph_.tensors[g.gradient].role = Role::gradient;
   }
 
   void run() {
@@ -46,7 +52,7 @@ class FullySharded {
         prefetch(prefetched++);
       }
       if (ends_step(op.phase) && !root_done) finish_root(root_done);
-      if (op.phase == Phase::accumulate && op.kind == OpKind::accumulate_gradient) out_.drop(i);
+      if (op.kind == OpKind::accumulate_gradient) out_.drop(i);
       else out_.keep(i);
       if (group && group->last_forward == i && !keep_gathered_) release(*group, Phase::forward);
       for (; reduced < groups_.by_end_of_backward.size() && groups_.by_end_of_backward[reduced]->last_backward == i; ++reduced) {
@@ -154,7 +160,7 @@ class FullySharded {
   void reduce(ShardGroup& group) {
     if (group.gradients.empty()) return;
     const DType own = graph_.tensors[step_.gradients[group.gradients.front()].gradient].dtype;
-    const DType sent = recipe_.reduced_gradients.value_or(own), wanted = stored_.value_or(own);
+    const DType kept = kept_type(recipe_, own), sent = recipe_.reduced_gradients.value_or(kept), wanted = stored_.value_or(kept);
     std::vector<TensorId> inputs;
     std::int64_t elements = 0;
     for (std::size_t i : group.gradients) {
