@@ -117,6 +117,8 @@ JOBS = [
     (good(plan={"tp": -2}), "plan.tp"),
     (good(plan={"pp": 1e18}), "plan.pp"),
     (good(plan={"fsdp": "zero9"}), "zero3"),
+    (good(plan={"fsdp": "hybrid"}), "hybrid"),
+    (good(precision="fsdp-bf16", plan={"fsdp": "zero1"}, cluster={"gpu": "h100-sxm", "gpus": 8}), "plan.fsdp"),
     (good(plan={"fsdp": True}), "plan.fsdp"),
     (good(plan={"sp": "yes"}), "plan.sp"),
     (good(plan={"xp": 2}), "xp"),

@@ -11,9 +11,10 @@ os.environ["PRECOG"] = str(BINARY)
 sys.path.insert(0, str(ROOT / "tools"))
 import published_speedups  # noqa: E402
 
-# What the issue asks for, and where we stand where that is worse: a change that makes it worse still fails.
+# What we want, and where we stand. The order of the gains is reached; the two errors and the margin over a constant that was
+# fitted to these very pairs are not (docs/published_speedups.md says why). A change that makes any of them worse fails.
 ASKED = {"median": 10.0, "p90": 25.0, "spearman": 0.6, "of_constant": 2 / 3}
-RECORDED = {"median": 22.0, "p90": 59.0, "spearman": 0.70, "of_constant": 1.45}
+RECORDED = {"median": 22.0, "p90": 62.0, "spearman": 0.80, "of_constant": 1.25}
 
 
 @unittest.skipUnless(published_speedups.published_file(), "PRECOG_REFERENCE_DATA is not set, or holds no published/published_dl.csv.gz")
@@ -25,7 +26,7 @@ class PublishedSpeedups(unittest.TestCase):
         cls.figures = published_speedups.figures(cls.amp)
 
     def test_pairs_are_many_and_none_is_lost(self):
-        self.assertGreaterEqual(self.figures["pairs"], 250)
+        self.assertGreaterEqual(self.figures["pairs"], 350)
         for pair in self.pairs:
             self.assertTrue(("predicted" in pair) != ("reason" in pair), pair)
 
@@ -40,6 +41,9 @@ class PublishedSpeedups(unittest.TestCase):
 
     def test_against_the_best_constant(self):
         self.assertLessEqual(self.figures["median"] / self.figures["constant_median"], max(ASKED["of_constant"], RECORDED["of_constant"]))
+
+    def test_better_than_a_constant_that_has_not_seen_the_family(self):
+        self.assertLess(self.figures["median"], 0.8 * self.figures["blind_median"])
 
     def test_page_is_current(self):
         page = published_speedups.PAGE.read_text()

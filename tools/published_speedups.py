@@ -57,7 +57,9 @@ def read_pairs(path):
     configurations = collections.defaultdict(lambda: collections.defaultdict(list))
     with gzip.open(path, "rt", newline="") as file:
         for row in csv.DictReader(file):
-            if "SUSPECT" in row["notes"] or "CHECK" in row["notes"] or plain(row["num_nodes"]) not in ("", "1") or not row["throughput"]:
+            if "SUSPECT" in row["notes"] or "CHECK" in row["notes"] or not row["throughput"]:
+                continue
+            if plain(row["num_nodes"]) not in ("", "1"):
                 continue
             key = (*(plain(row[column]) for column in COLUMNS.values()), edition(row))
             configurations[key][row["precision"]].append(float(row["throughput"]))
@@ -73,7 +75,7 @@ def read_pairs(path):
 
 
 def without_repeats(pairs):
-    """One measurement stands in several editions of a README, at times with its GPU or software named anew: the last counts."""
+    """One measurement stands in several editions of a README, its GPU or software at times named anew: the last counts."""
     kept = {}
     for pair in sorted(pairs, key=lambda pair: (pair["edition"] == "README@HEAD", pair["version"], pair["mem"])):
         told_anew = ("edition", "version", "mem", "measured", "rates")
@@ -89,16 +91,15 @@ def known_names(kind):
     done = subprocess.run([PROGRAM, kind, "--json"], cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(done.stderr)
-    found = json.loads(done.stdout)
-    return {entry["name"] if isinstance(entry, dict) else entry for entry in (found if isinstance(found, list) else found[kind])}
+    return {entry["name"] for entry in json.loads(done.stdout)}
 
 
 def requests_of(pair, mapping, recipes):
     """The two requests of a pair, slow and fast, or the reason why there are none."""
     rule = next((rule for rule in mapping["rules"] if matches(rule["match"], pair)), None)
     pair["family"] = rule["family"] if rule else "other"
-    gpu = next((entry["name"] for entry in mapping["gpus"] if pair["gpu"] in ([entry["gpu"]] if isinstance(entry["gpu"], str) else entry["gpu"])
-                and entry.get("mem") in (None, pair["mem"])), None)
+    gpu = next((entry["name"] for entry in mapping["gpus"]
+                if matches({field: entry[field] for field in ("gpu", "mem") if field in entry}, pair)), None)
     pair["card"] = gpu or pair["gpu"]
     if rule is None:
         return f"no model: {pair['model']} {pair['variant']}".rstrip()
@@ -113,10 +114,11 @@ def requests_of(pair, mapping, recipes):
         model = rule.get("model_" + precision, rule["model"])
         if isinstance(model, dict):
             model = {"graph": str(ROOT / model["graph"])}
-        request = {"schema": 1, "model": model, "batch": rule.get("batch", int(float(pair["batch"]))), "precision": recipe, "optimizer": rule["optimizer"]}
+        request = {"schema": 1, "model": model, "batch": rule.get("batch", int(float(pair["batch"]))), "precision": recipe,
+                   "optimizer": rule["optimizer"]}
         cards = int(pair["gpus"])
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
-        for field in ("seq", "optimizer_impl", "memory_format", "attention"):
+        for field in ("seq", "optimizer_impl", "memory_format", "attention", "clip_grad_norm"):
             value = rule.get(field)
             value = value.get(precision) if isinstance(value, dict) else value
             if value is not None:
@@ -131,7 +133,8 @@ def predict(requests):
         path = pathlib.Path(folder) / "runs.jsonl"
         with open(path, "w") as file:
             for index, request in enumerate(requests):
-                file.write(json.dumps({"id": str(index), "source": "published", "request": request, "measured": {"step_s": 1.0}}) + "\n")
+                run = {"id": str(index), "source": "published", "request": request, "measured": {"step_s": 1.0}}
+                file.write(json.dumps(run) + "\n")
         done = subprocess.run([PROGRAM, "validate", str(path), "--json"], cwd=ROOT, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(done.stderr)
@@ -212,7 +215,8 @@ def evaluate():
     for name, members in groups.items():
         for family in {pair["family"] for pair in members}:
             alike = [pair for pair in members if pair["family"] != family]
-            alike = alike or [pair for key, others in groups.items() if key[1] == name[1] for pair in others if pair["family"] != family]
+            alike = alike or [pair for key, others in groups.items() if key[1] == name[1]
+                              for pair in others if pair["family"] != family]
             for pair in members:
                 if pair["family"] == family and alike:
                     pair["blind"] = statistics.median(other["measured"] for other in alike)
@@ -227,14 +231,16 @@ def figures(pairs):
     constant = [abs(pair["constant"] / pair["measured"] - 1) for pair in done]
     blind = [abs(pair["blind"] / pair["measured"] - 1) for pair in done if "blind" in pair]
     return {"pairs": len(done), "blind_median": 100 * statistics.median(blind) if blind else None,
-            "blind_p90": 100 * quantile(blind, 0.9) if blind else None, "median": 100 * statistics.median(errors), "p90": 100 * quantile(errors, 0.9),
+            "blind_p90": 100 * quantile(blind, 0.9) if blind else None,
+            "median": 100 * statistics.median(errors), "p90": 100 * quantile(errors, 0.9),
             "bias": 100 * statistics.median(pair["error"] for pair in done),
             "constant_median": 100 * statistics.median(constant), "constant_p90": 100 * quantile(constant, 0.9),
             "spearman": spearman([pair["predicted"] for pair in done], [pair["measured"] for pair in done])}
 
 
 BEGIN, END = "<!-- tables: tools/published_speedups.py --write -->", "<!-- end of tables -->"
-HEAD = ["| | pairs | median error | 90th percentile | bias | constant: median | 90th percentile | Spearman |", "|---|---|---|---|---|---|---|---|"]
+HEAD = ["| | pairs | median error | 90th percentile | bias | constant: median | 90th percentile | Spearman |",
+        "|---|---|---|---|---|---|---|---|"]
 
 
 def line(name, f):
@@ -249,6 +255,13 @@ def table(pairs, by):
         groups[by(pair)].append(pair)
     found = [(name, figures(members)) for name, members in groups.items()]
     return HEAD + [line(name, f) for name, f in sorted(found) if f]
+
+
+def described(p):
+    said = p.get("reason") or (f"{p['predicted']:.2f} ({100 * p['error']:+.0f}%) "
+                               f"{p['slow_s'] * 1e3:.1f} -> {p['fast_s'] * 1e3:.1f} ms")
+    return (f"{p['family']:18} {p['model'][:14]:14} {p['variant'][:8]:8} {p['framework'][:12]:12} {p['version'][-14:]:14} "
+            f"{p['card']:16} x{p['gpus']:2} b{p['batch']:6} {p['pair']:17} {p['measured']:.2f}  {said}")
 
 
 def is_amp(pair):
@@ -268,10 +281,12 @@ def tables(pairs):
             lines += [line("of these, PyTorch", own)]
         lines += [""]
         if total["blind_median"] is not None:
-            lines += ["The same rule of thumb for a family of models that it has not seen (the median speed-up of the other families on that GPU): "
+            lines += ["The same rule of thumb for a family of models that it has not seen (the median speed-up of the other families "
+                      "on that GPU): "
                       f"median {total['blind_median']:.1f}%, 90th percentile {total['blind_p90']:.1f}%.", ""]
-        for name, by in (("precision pair", lambda p: p["pair"]), ("GPU", lambda p: p["card"]), ("model family", lambda p: p["family"]),
-                         ("framework", lambda p: p["framework"]), ("number of GPUs", lambda p: f"{int(p['gpus']):2}"), ("source", lambda p: p["source"])):
+        for name, by in (("precision pair", lambda p: p["pair"]), ("GPU", lambda p: p["card"]),
+                         ("model family", lambda p: p["family"]), ("framework", lambda p: p["framework"]),
+                         ("number of GPUs", lambda p: f"{int(p['gpus']):2}"), ("source", lambda p: p["source"])):
             lines += [f"By {name}:", ""] + table(group, by) + [""]
     lines += ["## Not predicted", "", "| reason | pairs |", "|---|---|"]
     reasons = collections.Counter(("AMP: " if is_amp(p) else "pure: ") + p["reason"] for p in pairs if "reason" in p)
@@ -285,15 +300,16 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
+    if not pathlib.Path(PROGRAM).is_file():
+        sys.exit(f"{PROGRAM} is not there: build it, or let PRECOG name it")
     if published_file() is None:
         sys.exit("PRECOG_REFERENCE_DATA is not set, or holds no published/published_dl.csv.gz")
     pairs = evaluate()
     if arguments.json:
         arguments.json.write_text(json.dumps(pairs, indent=1))
     if arguments.list:
-        for p in sorted(pairs, key=lambda p: (p["family"], p["card"], p["framework"], p["version"], p["batch"], int(p["gpus"]))):
-            said = f"{p['predicted']:.2f} ({100 * p['error']:+.0f}%) {p['slow_s'] * 1e3:.1f} -> {p['fast_s'] * 1e3:.1f} ms" if "predicted" in p else p["reason"]
-            print(f"{p['family']:18} {p['model'][:14]:14} {p['variant'][:8]:8} {p['framework'][:12]:12} {p['version'][-14:]:14} {p['card']:16} x{p['gpus']:2} b{p['batch']:6} {p['pair']:17} {p['measured']:.2f}  {said}")
+        for pair in sorted(pairs, key=lambda p: [p[field] for field in ("family", "card", "framework", "version", "batch", "gpus")]):
+            print(described(pair))
     made = "\n".join(tables(pairs))
     if arguments.write:
         before, rest = PAGE.read_text().split(BEGIN)

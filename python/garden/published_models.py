@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .images import classify, images
 from . import published_detection as detection
+from . import published_graph as graph
 from . import published_language as language
 from . import published_medical as medical
 from . import published_recommendation as recommendation
@@ -58,6 +59,7 @@ MODELS = {
     "dlrm-criteo": Published(lambda: recommendation.Dlrm().train(), recommendation.clicks, recommendation.click_loss, 2048),
     "vae-cf": Published(lambda: recommendation.VaeCf().train(), recommendation.histories, recommendation.likelihood, 512),
     "ncf": Published(lambda: recommendation.Ncf().train(), recommendation.visits, recommendation.visit_loss, 4096),
+    "se3-transformer": Published(graph.se3_transformer, graph.molecules, graph.property_loss, 8),
     "tacotron2": Published(speech.tacotron2, speech.clips, speech.spectrum_loss, 8, 96),
     "fastspeech": Published(speech.fast_speech, speech.sentences, speech.frame_loss, 8),
     **{name: Published(_torchvision(name), images(224), classify, 12) for name in TORCHVISION},

@@ -245,6 +245,15 @@ TEST_CASE("NarrowTypesGainLittleWhereSmsPayPerElement") {
   CHECK(time(DType::bf16, 1) == doctest::Approx(400));
 }
 
+TEST_CASE("ShortRowsCostWhatTheirNumberSays") {
+  ArchitectureProfile profile = ideal();
+  profile.memory[static_cast<std::size_t>(MemoryPattern::reduction)].row_clocks = 50;
+  GpuSpec gpu = slow_gpu(4);
+  gpu.memory_bandwidth = {1e30};
+  const Kernel kernel = kernel_of(MemoryShape{MemoryPattern::reduction, 1000, 128}, DType::fp32, 1000 * 128 * 4, 4000);
+  CHECK(kernel_cost(kernel, gpu, profile).total.value == doctest::Approx(1000 * 50 / 4));
+}
+
 TEST_CASE("ParameterGradientsOfANarrowLayerNormLeaveSmsIdle") {
   ArchitectureProfile profile = ideal();
   profile.memory[static_cast<std::size_t>(MemoryPattern::norm_parameters)].accesses_per_clock = 1;

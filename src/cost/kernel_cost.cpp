@@ -175,7 +175,8 @@ struct Costing {
     const double accesses = static_cast<double>(kernel.read.value) / bytes_of(kernel.input) +
                             static_cast<double>(kernel.written.value) / bytes_of(kernel.output);
     if (!is_batch_norm(s.pattern) || s.channels_last)
-      return {(accesses / c.accesses_per_clock + moved(kernel) / c.bytes_per_clock) / (busy_sms(s) * gpu.boost_clock.value)};
+      return {(accesses / c.accesses_per_clock + moved(kernel) / c.bytes_per_clock + static_cast<double>(s.rows) * c.row_clocks) /
+              (busy_sms(s) * gpu.boost_clock.value)};
     // A block per channel: one block cannot use a whole SM, and with fewer channels than SMs the rest stand idle.
     const BatchNormCoefficients& norm = batch_norm(s);
     const double channels = static_cast<double>(std::max<std::int64_t>(1, s.rows)), busy = std::max(1.0, channels / gpu.sms);
@@ -188,7 +189,8 @@ struct Costing {
     const MemoryCoefficients& c = streaming(s);
     const Seconds compute = access(s, c);
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
-    const Seconds launch = c.launch_floor * launches();
+    const bool to_one = s.pattern == MemoryPattern::reduction && s.rows == 1;  // the blocks' sums are then summed by the last to finish
+    const Seconds launch = c.launch_floor * (launches() + (to_one ? 1 : 0));
     KernelCost cost = finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
     if (cost.bound == Bound::compute) cost.bound = Bound::memory;  // issuing loads and stores is not arithmetic
     return cost;

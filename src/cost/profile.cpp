@@ -129,6 +129,7 @@ void read_stream(Leaves& one, MemoryCoefficients& memory) {
 
 void read_memory(Leaves one, MemoryCoefficients& memory) {
   one.read("bytes_per_clock", memory.bytes_per_clock, 0.01, 10000);
+  if (one.reader().has("row_clocks")) one.read("row_clocks", memory.row_clocks, 0, 1e6);
   read_stream(one, memory);
   one.done();
 }

@@ -76,6 +76,7 @@ struct MemoryCoefficients {
   // What its SMs can do, whatever the memory: they pay per element read or written (addresses, instructions: much where
   // nothing is vectorised) and per byte. On GPUs with less bandwidth per SM than the fitted one memory is the bound again.
   double accesses_per_clock = 1, bytes_per_clock = 1e30;
+  double row_clocks = 0;  // ... and per row of a row-wise kernel: what short rows cost
   CostSource source = CostSource::estimate;
 };
 

@@ -180,7 +180,7 @@ class Fuser {
         std::vector<TensorId> parameters;
         for (TensorId id : graph_.outputs(op))
           if (!is_image_gradient(op, id)) parameters.push_back(id);
-        return batch_norm(i, 1, std::move(both), std::move(parameters), 0);
+        return batch_norm(i, 1, std::move(both), std::move(parameters), 1);
       }
       case Part::norm_backward: return norm_backward(i);
       case Part::scatter: return scatter(i);
@@ -218,7 +218,8 @@ class Fuser {
     for (std::size_t operand = 0; operand < 2 && operand < op.input_count; ++operand) {
       const TensorId value = flow_.value[graph_.input(op, operand).index()];
       const std::int32_t node = values_[value.index()].node;
-      if (!operand_off[operand] || (node >= 0 && nodes_[static_cast<std::size_t>(node)].kind == FusedKind::pointwise)) continue;
+      const Group* made_in = node < 0 ? nullptr : &group_at(root(nodes_[static_cast<std::size_t>(node)].group));
+      if (!operand_off[operand] || (made_in && made_in->row_length == 0 && !made_in->columns)) continue;
       if (copied_.try_emplace({value, flow_.where[i]}, true).second) plan_.ops[i].copied.push_back(value);
     }
   }
@@ -306,7 +307,7 @@ class Fuser {
   }
 
   // Sums per channel in kernels of their own; then each element, which joins what follows. Variances are gathered in one
-  // more stage than sums (WelfordReduction splits its second stage again).
+  // more stage than sums (WelfordReduction splits its second stage again); backward's two sums end in a small kernel each.
   void batch_norm(std::size_t i, std::size_t image, Sources sources, std::vector<TensorId> small, int more_stages) {
     const Op& op = op_at(i);
     const Tensor& x = graph_.tensors[graph_.input(op, image)];
@@ -575,6 +576,7 @@ class Fuser {
         join(kernel.traits, node->traits);
         if (node->mixed) {
           kernel.finished_sums += static_cast<int>(node->outputs.size());
+          kernel.narrowed_sums = is_16bit(graph_.tensors[node->outputs[0]].dtype);
           kernel.partial_sums = node->partial_sums;
         }
         if (node->kind == FusedKind::scatter && kernel.kind == FusedKind::pointwise) kernel.kind = FusedKind::scatter;

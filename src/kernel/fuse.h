@@ -43,6 +43,7 @@ struct FusedKernel {
   FusedTraits traits;
   // Sums over columns that ride along in a kernel over rows: each is finished by a reduction of the framework's own.
   int finished_sums = 0;
+  bool narrowed_sums = false;         // and then cast, in one more small kernel each
   Bytes partial_sums;                 // what each of those reads
 };
 

@@ -27,6 +27,8 @@ bool reduces_columns(const Graph& graph, const Op& op) {
 
 Part part_of(const Graph& graph, const Op& op) {
   if (where_of(op.phase) == Flow::outside) return definition(op.kind).family == Family::view ? Part::view : Part::library;
+  // Copies around collectives, and Transformer Engine's own conversion kernels, are calls that no compiler looks into.
+  if (op.kind == OpKind::shard_copy || op.kind == OpKind::bucket_copy || op.kind == OpKind::quantize) return Part::library;
   switch (definition(op.kind).family) {
     case Family::view: return op.input_count > 0 ? Part::view : Part::pointwise;  // memory nobody has written is a constant
     case Family::pointwise: {

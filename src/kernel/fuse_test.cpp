@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 
+#include "frontend/traced.h"
 #include "frontend/zoo.h"
 #include "kernel/fuse.h"
 #include "kernel/kernel.h"
@@ -184,4 +186,51 @@ TEST_CASE("CompiledStepsLaunchFewerKernelsAndMoveFewerBytes") {
   };
   CHECK(compiled.kernels.size() < eager.kernels.size());
   CHECK(bytes(compiled) < bytes(eager));
+}
+
+TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
+  GraphBuilder b;
+  TensorId x = b.linear_layer("body", b.input("x", {2048, 768}), 768, false);
+  b.cross_entropy(b.linear_layer("head", x, 50257, false), b.input("t", {2048}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
+  const KernelProgram program = make_kernels(c.graph, gpu(), MemoryFormat::contiguous, &c.plan);
+  int padded = 0, copies = 0;
+  for (const Kernel& kernel : program.kernels) {
+    if (const auto* product = std::get_if<GemmShape>(&kernel.shape))
+      padded += product->n == 50264 || product->k == 50264 || product->m == 50264 ? 1 : 0;
+    copies += kernel.name == "fused_padding" ? 1 : 0;
+  }
+  CHECK(padded == 3);  // the head, forward and both ways back
+  CHECK(copies == 3);  // the weight in each graph, the gradient of the logits once for both products
+}
+
+TEST_CASE("TracedTransformersBuildTheirMasks") {
+  GraphBuilder b;
+  TensorId q = b.input("q", {2, 8, 64, 32}), kv = b.input("kv", {2, 2, 64, 32});
+  TensorId x = b.attention(q, kv, kv, true);
+  x = b.attention(x, x, x, false);
+  b.cross_entropy(b.view(x, {1024, 32}), b.input("t", {1024}, DType::int64));
+  const Graph traced = with_traced_masks(std::move(b).finish(), false);
+  CHECK(verify(traced) == "");
+  std::vector<AttentionAttributes> found;
+  for (const Op& op : traced.ops)
+    if (const auto* a = std::get_if<AttentionAttributes>(&op.attributes)) found.push_back(*a);
+  REQUIRE(found.size() == 2);
+  CHECK((found[0].mask && !found[0].causal && found[0].kv_heads == 8));  // no kernel skips half, keys are repeated
+  CHECK(found[1].backend == AttentionBackend::math);                     // an encoder's mask is one no fused kernel reads
+}
+
+TEST_CASE("ScalingToEightBitsIsTwoKernelsPerOperandAndNotTwelve") {
+  // As torchao writes it: abs, largest element, the scale in fp64 and back, times scale, saturated, converted.
+  GraphBuilder b;
+  TensorId x = b.linear_layer("a", b.input("x", {4096, 1024}), 1024);
+  const TensorId largest = b.by_name("max", std::array{b.by_name("abs", std::array{x}, {4096, 1024})}, {});
+  const TensorId scale = b.mul(b.by_name("reciprocal", std::array{largest}, {}), b.parameter("limit", {}));
+  x = b.by_name("clamp", std::array{b.mul(x, scale)}, {4096, 1024});
+  b.cross_entropy(b.linear_layer("b", x, 64), b.input("t", {4096}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
+  CAPTURE(c.text());
+  CHECK(count(c.text(), "columns 1x4194304 in 2 stages: max") == 1);
+  CHECK(count(c.text(), "pointwise 1x4194304: clamp <-") == 1);
+  CHECK(count(c.text(), "abs") == 0);
 }

@@ -571,6 +571,7 @@ class Lowering {
     Kernel& kernel = memory(name_of(op), op, pattern, image[1], image.elements() / std::max<std::int64_t>(1, image[1]));
     std::get<MemoryShape>(kernel.shape).channels_last = format_ == MemoryFormat::channels_last;
     if (native && !backward) kernel.launches = 3;
+    else if (native && format_ == MemoryFormat::channels_last) kernel.launches = 2;
   }
 
   void lower_embedding(const Op& op) {

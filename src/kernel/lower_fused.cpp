@@ -79,6 +79,14 @@ std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph) {
     sum.read = fused.partial_sums;
     sum.written = {fused.row_length * 4};
     out.push_back(sum);
+    if (!fused.narrowed_sums) continue;
+    Kernel narrow = sum;
+    narrow.name = "cast";
+    narrow.shape = MemoryShape{MemoryPattern::pointwise, 1, fused.row_length};
+    narrow.read = sum.written;
+    narrow.written = {fused.row_length * 2};
+    narrow.estimated = narrow.fused = true;
+    out.push_back(narrow);
   }
   return out;
 }

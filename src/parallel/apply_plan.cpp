@@ -15,6 +15,9 @@ std::int64_t sharded_launches(const MultiTensorAttributes& call, const std::vect
   return call.launches;
 }
 
+// A buffer of whole gradients is cleared whole; scales of fp8 layers are every rank's.
+bool works_on_wholes(std::string_view label) { return label == "zero_" || label.starts_with("amax_and_scale_update"); }
+
 }  // namespace
 
 void shard_end_of_step(int ranks, StepGraph& step) {
@@ -29,7 +32,7 @@ void shard_end_of_step(int ranks, StepGraph& step) {
     out.keep(i);
     Op& op = graph.ops[graph.ops.id_at(graph.ops.size() - 1)];
     auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
-    if (!many || !ends_step(op.phase)) continue;
+    if (!many || !ends_step(op.phase) || works_on_wholes(graph.name(op.label))) continue;
     many->launches = many->one_by_one ? many->launches : sharded_launches(*many, sizes, shards);
     for (TensorId made : graph.outputs(op))  // what it makes on its way is as much smaller
       if (graph.tensors[made].role == Role::activation && graph.tensors[made].shape.elements() == many->elements)
@@ -37,11 +40,11 @@ void shard_end_of_step(int ranks, StepGraph& step) {
     many->elements = share_of(many->elements, ranks);
     // What was found in one share must be known to all: a flag, or a sum of squares.
     const Phase phase = op.phase;
-    const bool norm = graph.name(op.label).find("norm") != std::string_view::npos;
-    if (op.kind == OpKind::unscale_and_check || norm)
-      out.put({OpKind::all_reduce, phase, DType::fp32, CollectiveAttributes{{4}, ranks}}, {}, {});
+    const bool checks = op.kind == OpKind::unscale_and_check && (i + 1 == out.size() || out.old(i + 1).kind != OpKind::unscale_and_check);
+    if (checks || graph.name(op.label) == "norm") out.put({OpKind::all_reduce, phase, DType::fp32, CollectiveAttributes{{4}, ranks}}, {}, {});
   }
   out.finish();
+  if (!step.gradients_folded) step.main_gradients = {share_of(step.main_gradients.value, ranks)};  // made of the share alone
 }
 
 StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step) {

@@ -35,10 +35,9 @@ void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
   auto send = [&](const Bucket& bucket) {
     const DType own = type_of(bucket.gradients.front()), sent = recipe.reduced_gradients.value_or(own);
     const CollectiveAttributes message{bytes_of(bucket.elements, sent), ranks};
-    if (!copied && sent == own) {  // the training pass's own buffers
-      std::vector<TensorId> gradients;
-      for (std::size_t i : bucket.gradients) gradients.push_back(step.gradients[i].gradient);
-      out.put({OpKind::all_reduce, Phase::gradient_sync, own, message}, gradients, {});
+    if (!copied && sent == own) {  // the training pass's own buffers, divided where they are
+      out.put({OpKind::shard_copy, Phase::gradient_sync, own, ShardCopyAttributes{bucket.elements, 1, message.bytes, message.bytes}, "scale"}, {}, {});
+      out.put({OpKind::all_reduce, Phase::gradient_sync, own, message}, {}, {});
       return;
     }
     // Buckets live as long as the model (gradient_as_bucket_view is off by default).

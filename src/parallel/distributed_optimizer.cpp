@@ -34,7 +34,7 @@ void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& 
     for (std::size_t i : bucket.gradients) inputs.push_back(step.gradients[i].gradient);
     const Bytes read = bytes_of(bucket.elements, own), written = bytes_of(bucket.elements, sent);
     if (in_place) {
-      out.put({OpKind::shard_copy, phase, own, ShardCopyAttributes{bucket.elements, 1, read, written}, "scale"}, inputs, {});
+      out.put({OpKind::shard_copy, phase, own, ShardCopyAttributes{bucket.elements, 1, read, written}, "scale"}, {}, {});
     } else {  // divided by the number of ranks on the way
       memory = graph.add_tensor(buffer);
       const auto launches = copied ? static_cast<std::int64_t>(inputs.size()) : 1;

@@ -10,36 +10,29 @@
 // - after a group's backward the compute stream waits for the reduction before, copies the gradients into one message
 //   (chunk_cat, which also casts) and goes on; the reduction and the cast of the shard that it leaves run beside it.
 // A world of one gathers nothing, but casts and copies all the same.
-#include <algorithm>
 #include <map>
 
 #include "parallel/rewrite.h"
+#include "parallel/shard_groups.h"
 
 namespace precog {
 namespace {
 
-constexpr std::size_t kNever = static_cast<std::size_t>(-1);
 // torchao's conversion of a shard to fp8, operator by operator: scaled, clamped, converted.
 constexpr std::int64_t kQuantiseKernels = 3;
-
-struct Group {
-  int block = -1;  // -1: the root's, all that no block has
-  std::vector<TensorId> parameters;
-  std::vector<std::size_t> gradients;  // indices into StepGraph::gradients
-  std::size_t first_forward = kNever, last_forward = kNever, first_backward = kNever, last_backward = kNever;
-  std::int64_t elements = 0, quantised_elements = 0, quantised_tensors = 0;
-  Bytes gathered;                    // the whole message
-  TensorId arriving, arrived, whole;  // the message, its event, and the parameters copied out of it
-};
 
 class FullySharded {
  public:
   FullySharded(int ranks, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step)
-      : ranks_(ranks), keep_gathered_(keep_gathered), recipe_(recipe), step_(step), out_(step), graph_(step.graph) {
-    stored_ = recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather
-                  ? std::optional(recipe.master_weights->dtype)
-                  : std::nullopt;
-    find_groups();
+      : ranks_(ranks), keep_gathered_(keep_gathered), recipe_(recipe), step_(step), groups_(ranks, recipe, step), out_(step), graph_(step.graph) {
+    if (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather) stored_ = recipe.master_weights->dtype;
+    for (std::size_t i = 0; i < out_.size(); ++i) accumulates_ = accumulates_ || out_.old(i).phase == Phase::accumulate;
+    if (!step.gradients_folded) return;
+    // No whole buffers of main gradients here: each group's reduction leaves a shard of them, and shards are summed.
+    accumulates_ = true;
+    step.gradients_folded = false;
+    step.main_gradients = {};
+    for (const ParameterGradient& g : step.gradients) graph_.tensors[g.gradient].role = Role::gradient;
   }
 
   void run() {
@@ -47,8 +40,8 @@ class FullySharded {
     bool backward_began = false, root_done = false;
     for (std::size_t i = 0; i < out_.size(); ++i) {
       const Op& op = out_.old(i);
-      Group* group = op.block >= 0 ? by_block_[static_cast<std::size_t>(op.block)] : nullptr;
-      if (i == 0 && root_) gather_in_forward(*root_);
+      ShardGroup* group = groups_.of(op);
+      if (i == 0 && groups_.root) gather_in_forward(*groups_.root);
       if (group && group->first_forward == i) gather_in_forward(*group);
       if (!backward_began && (op.phase == Phase::backward || op.phase == Phase::recompute)) {
         backward_began = true;
@@ -59,12 +52,12 @@ class FullySharded {
         prefetch(prefetched++);
       }
       if (ends_step(op.phase) && !root_done) finish_root(root_done);
-      if (op.phase == Phase::accumulate && op.kind == OpKind::accumulate_gradient) out_.drop(i);
+      if (op.kind == OpKind::accumulate_gradient) out_.drop(i);
       else out_.keep(i);
       if (group && group->last_forward == i && !keep_gathered_) release(*group, Phase::forward);
-      for (; reduced < reductions_.size() && reductions_[reduced]->last_backward == i; ++reduced) {
-        release(*reductions_[reduced], Phase::backward);
-        reduce(*reductions_[reduced]);
+      for (; reduced < groups_.by_end_of_backward.size() && groups_.by_end_of_backward[reduced]->last_backward == i; ++reduced) {
+        release(*groups_.by_end_of_backward[reduced], Phase::backward);
+        reduce(*groups_.by_end_of_backward[reduced]);
       }
     }
     if (!root_done) finish_root(root_done);
@@ -76,88 +69,12 @@ class FullySharded {
   }
 
  private:
-  void find_groups() {
-    std::map<std::int32_t, int> owner;  // parameter -> its block; the root's where several use it
-    std::map<int, Group> by_block;
-    arrives_as_.assign(graph_.tensors.size(), DType::model);
-    for (std::size_t i = 0; i < out_.size(); ++i) {
-      const Op& op = out_.old(i);
-      accumulates_ = accumulates_ || op.phase == Phase::accumulate;
-      if (op.block >= 0 && op.phase <= Phase::backward) {
-        Group& group = by_block[op.block];
-        std::size_t& first = op.phase == Phase::forward ? group.first_forward : group.first_backward;
-        if (first == kNever) first = i;
-        (op.phase == Phase::forward ? group.last_forward : group.last_backward) = i;
-      }
-      if (op.phase != Phase::forward) continue;
-      for (TensorId id : graph_.inputs(op)) {
-        const TensorId base = graph_.tensors[id].storage;
-        if (graph_.tensors[base].role != Role::parameter) continue;
-        auto [known, first] = owner.emplace(base.value, op.block);
-        if (!first && known->second != op.block) known->second = -1;
-        if (auto narrow = quantised_copy(op, base)) arrives_as_[base.index()] = *narrow;
-      }
-    }
-    for (auto [parameter, block] : owner) {
-      Group& group = by_block[block];
-      const TensorId id{parameter};
-      const std::int64_t elements = padded(graph_.tensors[id].shape);
-      group.parameters.push_back(id);
-      group.elements += elements;
-      const bool quantised = arrives_quantised(id);
-      if (quantised) group.quantised_elements += elements, ++group.quantised_tensors;
-      group.gathered += quantised ? bytes_of(elements, arrives_as_[id.index()]) : bytes_of(elements, graph_.tensors[id].dtype);
-    }
-    for (std::size_t i = 0; i < step_.gradients.size(); ++i) {
-      const ParameterGradient& g = step_.gradients[i];
-      const auto known = owner.find(g.parameter.value);
-      Group& group = by_block[known == owner.end() ? -1 : known->second];
-      group.gradients.push_back(i);
-      if (group.last_backward != kNever) group.last_backward = std::max(group.last_backward, g.made_by.index());
-    }
-    groups_.reserve(by_block.size());
-    for (auto& [block, group] : by_block) {
-      group.block = block;
-      if (group.parameters.empty() && group.gradients.empty()) continue;
-      groups_.push_back(std::move(group));
-    }
-    by_block_.resize(by_block.empty() ? 0 : static_cast<std::size_t>(std::max(0, by_block.rbegin()->first + 1)));
-    for (Group& group : groups_) {
-      if (group.block < 0) root_ = &group;
-      else by_block_[static_cast<std::size_t>(group.block)] = &group;
-      if (group.block >= 0 && group.last_backward != kNever) backward_.push_back(&group);
-    }
-    reductions_ = backward_;
-    std::sort(backward_.begin(), backward_.end(), [](const Group* a, const Group* b) { return a->first_backward < b->first_backward; });
-    std::sort(reductions_.begin(), reductions_.end(), [](const Group* a, const Group* b) { return a->last_backward < b->last_backward; });
-  }
-
-  // A parameter is cut along its first axis, into equal parts: what is missing in the last ones is padding, and travels.
-  std::int64_t padded(const Shape& shape) const {
-    const std::int64_t rows = shape.rank() > 0 ? std::max<std::int64_t>(1, shape[0]) : 1;
-    return share_of(rows, ranks_) * ranks_ * (shape.elements() / rows);
-  }
-
-  // The precision pass says that a weight arrives in 8 bits by letting its reader read such a copy beside it.
-  std::optional<DType> quantised_copy(const Op& op, TensorId parameter) {
-    if (!recipe_.gathers_fp8) return std::nullopt;
-    for (TensorId id : graph_.inputs(op)) {
-      Tensor& tensor = graph_.tensors[id];
-      if ((tensor.role != Role::buffer && tensor.role != Role::gathered) || bits_of(tensor.dtype) > 8 || !is_floating(tensor.dtype)) continue;
-      if (tensor.shape.elements() != graph_.tensors[parameter].shape.elements()) continue;
-      tensor.role = Role::gathered;
-      return tensor.dtype;
-    }
-    return std::nullopt;
-  }
-  bool arrives_quantised(TensorId parameter) const { return arrives_as_[parameter.index()] != DType::model; }
-
-  DType gathered_type(const Group& group) const {
+  DType gathered_type(const ShardGroup& group) const {
     return group.parameters.empty() ? DType::fp32 : graph_.tensors[group.parameters.front()].dtype;
   }
 
   // The shards' copies into the message, and the message. `after`: what must be done first, besides all earlier messages.
-  void gather(Group& group, Phase phase, TensorId after) {
+  void gather(ShardGroup& group, Phase phase, TensorId after) {
     if (group.parameters.empty() || ranks_ == 1) return;
     const DType type = gathered_type(group), kept = stored_.value_or(type);
     const std::int64_t tensors = static_cast<std::int64_t>(group.parameters.size());
@@ -181,7 +98,7 @@ class FullySharded {
     out_.put({OpKind::all_gather, phase, type, CollectiveAttributes{group.gathered, ranks_}}, {group.arriving}, {group.arrived});
   }
 
-  ShardCopyAttributes quantisation(const Group& group, std::int64_t elements) const {
+  ShardCopyAttributes quantisation(const ShardGroup& group, std::int64_t elements) const {
     const Bytes wide = bytes_of(elements, stored_.value_or(DType::fp32));
     return {elements, kQuantiseKernels * group.quantised_tensors, wide * 3.0, wide * 2.0 + bytes_of(elements, DType::fp8)};
   }
@@ -189,14 +106,14 @@ class FullySharded {
   // torchao's precompute_float8_dynamic_scale_for_fsdp, once a step: the largest element of every shard, then of every weight.
   void agree_on_scales() {
     std::int64_t elements = 0, tensors = 0;
-    for (const Group& group : groups_) elements += group.quantised_elements, tensors += group.quantised_tensors;
+    for (const ShardGroup& group : groups_.all) elements += group.quantised_elements, tensors += group.quantised_tensors;
     if (tensors == 0) return;
     const std::int64_t part = share_of(elements, ranks_);
     out_.put({OpKind::shard_copy, Phase::optimizer, DType::fp32, ShardCopyAttributes{part, foreach_launches(tensors), bytes_of(part, stored_.value_or(DType::fp32)), bytes_of(tensors, DType::fp32)}, "amax"}, {}, {});
     if (ranks_ > 1) out_.put({OpKind::all_reduce, Phase::optimizer, DType::fp32, CollectiveAttributes{bytes_of(tensors, DType::fp32), ranks_}}, {}, {});
   }
 
-  void copy_out(Group& group, Phase phase) {
+  void copy_out(ShardGroup& group, Phase phase) {
     if (group.parameters.empty()) return;
     const DType type = gathered_type(group), kept = stored_.value_or(type);
     group.whole = out_.tensor(group.gathered.value, DType::uint8);
@@ -205,7 +122,7 @@ class FullySharded {
     if (ranks_ == 1) {  // parameter by parameter: cast where the types differ, then copied
       for (TensorId parameter : group.parameters) {
         const std::int64_t elements = graph_.tensors[parameter].shape.elements();
-        if (kept == type || arrives_quantised(parameter)) continue;
+        if (kept == type || groups_.arrives_quantised(parameter)) continue;
         out_.put({OpKind::cast, phase, type, CastAttributes{.to = type}}, {shard_of(parameter, kept)}, {out_.tensor(elements, type)});
       }
       if (group.quantised_elements > 0)
@@ -218,37 +135,37 @@ class FullySharded {
              {group.arriving, group.arrived}, {group.whole, copied_out_});
   }
 
-  void gather_in_forward(Group& group) {
+  void gather_in_forward(ShardGroup& group) {
     gather(group, Phase::forward, copied_out_before_.valid() ? copied_out_before_ : arrived_);
     copy_out(group, Phase::forward);
   }
 
   void prefetch(std::size_t place) {
-    if (!keep_gathered_ && place < backward_.size()) gather(*backward_[place], Phase::backward, copied_out_);
+    if (!keep_gathered_ && place < groups_.by_begin_of_backward.size()) gather(*groups_.by_begin_of_backward[place], Phase::backward, copied_out_);
   }
 
   // The gathered parameters are let go: no kernel, but what memory they took is free from here on.
-  void release(Group& group, Phase phase) {
+  void release(ShardGroup& group, Phase phase) {
     if (group.whole.valid()) out_.put({OpKind::allocate, phase, DType::fp32, {}, "reshard"}, {group.whole}, {});
     group.whole = {};
   }
 
   void finish_root(bool& done) {
     done = true;
-    if (!root_) return;
-    release(*root_, Phase::backward);
-    reduce(*root_);
+    if (!groups_.root) return;
+    release(*groups_.root, Phase::backward);
+    reduce(*groups_.root);
   }
 
-  void reduce(Group& group) {
+  void reduce(ShardGroup& group) {
     if (group.gradients.empty()) return;
     const DType own = graph_.tensors[step_.gradients[group.gradients.front()].gradient].dtype;
-    const DType sent = recipe_.reduced_gradients.value_or(own), wanted = stored_.value_or(own);
+    const DType kept = kept_type(recipe_, own), sent = recipe_.reduced_gradients.value_or(kept), wanted = stored_.value_or(kept);
     std::vector<TensorId> inputs;
     std::int64_t elements = 0;
     for (std::size_t i : group.gradients) {
       inputs.push_back(step_.gradients[i].gradient);
-      elements += padded(graph_.tensors[inputs.back()].shape);
+      elements += padded(graph_.tensors[inputs.back()].shape, ranks_);
     }
     if (reduced_.valid()) inputs.push_back(reduced_);      // one reduction at a time: the one before must be done ...
     if (message_.valid()) inputs.push_back(message_);      // ... and gives its message back only now
@@ -258,25 +175,27 @@ class FullySharded {
     const std::int64_t part = share_of(elements, ranks_);
     TensorId shard = out_.tensor(part, sent);
     reduced_ = {};
-    auto beside = [&](std::int64_t count, DType from, DType to, TensorId in, TensorId made) {
-      out_.put({OpKind::shard_copy, Phase::backward, to, ShardCopyAttributes{count, 1, bytes_of(count, from), bytes_of(count, to)}, "reduce_scatter", true},
-               std::vector{in}, std::vector<TensorId>(made.valid() ? 1u : 0u, made));
+    const bool travels = ranks_ > 1;
+    auto copy = [&](std::int64_t count, DType from, DType to, TensorId in, TensorId made) {
+      out_.put({OpKind::shard_copy, Phase::backward, to, ShardCopyAttributes{count, 1, bytes_of(count, from), bytes_of(count, to)},
+                travels ? "reduce_scatter" : "copy", travels}, std::vector{in}, std::vector<TensorId>(made.valid() ? 1u : 0u, made));
     };
-    if (ranks_ > 1) {
+    if (travels) {
       const bool divides = sent == DType::fp16;  // the range of fp16: divided by about the root of the ranks before and after
-      if (divides) beside(elements, sent, sent, message_, {});
+      if (divides) copy(elements, sent, sent, message_, {});
       reduced_ = out_.event();
       out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, ranks_}}, {message_}, {shard, reduced_});
-      if (divides) beside(part, sent, sent, shard, {});
+      if (divides) copy(part, sent, sent, shard, {});
     } else {
-      beside(part, sent, sent, message_, shard);
+      copy(part, sent, sent, message_, shard);
     }
     if (sent != wanted) {
       const TensorId converted = out_.tensor(part, wanted);
-      beside(part, sent, wanted, shard, converted);
+      if (travels) copy(part, sent, wanted, shard, converted);
+      else out_.put({OpKind::cast, Phase::backward, wanted, CastAttributes{.to = wanted}}, {shard}, {converted});
       shard = converted;
     }
-    if (accumulates_) out_.put({OpKind::accumulate_gradient, Phase::accumulate, wanted, {}, "reduce_scatter", true}, {shard}, {});
+    if (accumulates_) out_.put({OpKind::accumulate_gradient, Phase::accumulate, wanted, {}, "reduce_scatter", travels}, {shard}, {});
     step_.shards.kept_gradients.push_back(shard);
   }
 
@@ -294,13 +213,10 @@ class FullySharded {
   bool keep_gathered_, accumulates_ = false;
   const PrecisionRecipe& recipe_;
   StepGraph& step_;
+  ShardGroups groups_;
   Rewrite out_;
   Graph& graph_;
   std::optional<DType> stored_;
-  std::vector<Group> groups_;
-  Group* root_ = nullptr;
-  std::vector<Group*> by_block_, backward_, reductions_;  // the latter two in the order of their backward's begin and end
-  std::vector<DType> arrives_as_;            // per tensor; model: in its own type
   TensorId arrived_;                         // event of the last gather
   TensorId copied_out_, copied_out_before_;  // events: the last group's parameters are out of their message; the one's before
   TensorId reduced_, message_;               // of the last reduction

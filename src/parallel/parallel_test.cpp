@@ -216,8 +216,9 @@ TEST_CASE("ZeroTwoOfFullyShardKeepsWhatItGathered") {
 TEST_CASE("AWorldOfOneCastsItsParametersAllTheSame") {
   const StepGraph step = sharded(fsdp(DType::bf16, DType::fp32), {.dp = 1});
   CHECK(count(step.graph, OpKind::cast) == 5 + 4);  // every parameter before forward, the blocks' again before backward
-  CHECK(copies(step, Phase::backward) == std::vector<std::string>{"copy_out", "chunk_cat", "copy_out", "chunk_cat", "copy_out", "chunk_cat",
-                                                                  "copy_out", "chunk_cat", "chunk_cat"});
+  CHECK(copies(step, Phase::backward) == std::vector<std::string>{"copy_out", "chunk_cat", "copy", "copy_out", "chunk_cat", "copy", "copy_out",
+                                                                  "chunk_cat", "copy", "copy_out", "chunk_cat", "copy", "chunk_cat", "copy"});
+  for (const Op& op : step.graph.ops) CHECK(!op.on_communication_stream);
 }
 
 TEST_CASE("TheOptimizerWorksOnItsShare") {
@@ -275,4 +276,33 @@ TEST_CASE("WeightsThatArriveInEightBitsTravelSo") {
   const StepGraph step = apply_plan({.dp = 8, .fsdp = Sharding::full}, recipe, make_step(std::move(quantised), recipe, {}));
   CHECK(verify(step.graph) == "");
   CHECK(sent(step, OpKind::all_gather) == 2 * 2 * 256 * 256 + 2 * 256 * 16);  // fp8 weights twice, the head's bf16 once
+}
+
+TEST_CASE("WholeGradientBuffersAreClearedWholeAndSentInTheirType") {
+  PrecisionRecipe recipe = uniform(DType::bf16);  // Megatron's
+  recipe.master_weights = MasterWeights{};
+  recipe.main_gradients = MainGradients{DType::fp32, MainGradients::Made::in_backward};
+  recipe.optimizer_state = DType::fp32;
+  for (Sharding sharding : {Sharding::none, Sharding::zero1}) {
+    const StepGraph step = sharded(recipe, {.dp = 8, .fsdp = sharding});
+    CHECK(sent(step, sharding == Sharding::none ? OpKind::all_reduce : OpKind::reduce_scatter) == 4 * kTower);
+    CHECK(sent(step, OpKind::all_gather) == (sharding == Sharding::none ? 0 : 2 * kTower));  // parameters in their own type
+    for (const Op& op : step.graph.ops)
+      if (step.graph.name(op.label) == "zero_") CHECK(std::get<MultiTensorAttributes>(op.attributes).elements == kTower);
+  }
+  const StepGraph full = sharded(recipe, {.dp = 8, .fsdp = Sharding::full});
+  CHECK(full.main_gradients.value == 0);  // only shards of them
+  CHECK(sent(full, OpKind::reduce_scatter) == 4 * kPadded);
+}
+
+TEST_CASE("BackwardStillKnowsWhatItRunsFor") {
+  const StepGraph step = sharded(uniform(DType::bf16), {.dp = 8, .fsdp = Sharding::full});
+  int products = 0;
+  for (const Op& op : step.graph.ops) {
+    if (op.kind != OpKind::mm) continue;
+    REQUIRE(op.origin.valid());
+    CHECK(step.graph.ops[op.origin].kind == OpKind::linear);
+    ++products;
+  }
+  CHECK(products == 9);
 }

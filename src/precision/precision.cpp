@@ -243,7 +243,7 @@ class PrecisionPass {
         inputs_[3] = plain(OpKind::masked_fill, op, {zero, inputs_[3], infinite}, out_.tensors[inputs_[3]].shape, compute);
       }
       const bool learned_mask = inputs_.size() > 3 && out_.tensors[inputs_[3]].requires_grad;
-      attention.backend = attention_backend(attention, compute, gpu_, learned_mask);
+      if (attention.backend == AttentionBackend::undecided) attention.backend = attention_backend(attention, compute, gpu_, learned_mask);
       if (attention.backend == AttentionBackend::math) return expand_math_attention(op, attention, compute);
     }
     if (op.kind == OpKind::rms_norm && inputs_.size() > 1 && dtype(inputs_[1]) != dtype(inputs_[0])) return expand_rms_norm(op, compute);

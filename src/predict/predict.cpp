@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/ensure.h"
+#include "frontend/traced.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
 #include "precision/precision.h"
@@ -100,6 +101,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   auto built = stages.run("frontend", [&] { return build_forward(request); },
                           [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
   if (!built) return tl::unexpected(located(built.error(), request.where));
+  if (request.mode != Mode::eager && builds_masks_when_traced(*request.model)) *built = with_traced_masks(*built, request.model->encoder_decoder);
 
   const Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, *built); }, graph_text);
   StepGraph step = stages.run("training", [&] { return make_step(decided, *request.precision, request.training); },

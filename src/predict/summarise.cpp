@@ -211,7 +211,8 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   const double network_share = exposed_collectives / report.step;
   const double gpu_share = std::max(0.0, 1 - host_share - network_share);
   const double carried = report.gpu_busy.value > 0 ? estimated / report.gpu_busy : 0;
-  const Spread& host_spread = request.host->estimated ? kGuessedHostSpread : kMeasuredHostSpread;
+  const bool host_estimated = request.mode == Mode::eager ? request.host->estimated : request.host->compiled_estimated;
+  const Spread& host_spread = host_estimated ? kGuessedHostSpread : kMeasuredHostSpread;
   const Spread& network_spread = request.cluster.nodes() > 1 ? kNetworkSpread : kNodeLinkSpread;
   auto mixed = [&](double Spread::* side) {
     return gpu_share * ((1 - carried) * kFittedSpread.*side + carried * kCarriedSpread.*side) + host_share * host_spread.*side +
@@ -248,7 +249,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
                                    collective ? network_share : report.gpu_busy.value > 0 ? spent / report.gpu_busy : 0});
     }
   report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), "", 0});
-  report.provenance.push_back({"host", request.host->estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name),
+  report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name),
                                "", host_share});
   report.provenance.push_back({"memory", "estimate", "tensor lifetimes; fragmentation, CUDA context and NCCL buffers are estimates", "", 0});
 
@@ -265,7 +266,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
       report.warnings.push_back(fmt::format("{} has no {} arithmetic: predicted as emulated through fp32", request.gpu->name, to_text(dtype)));
   if (request.precision->parameters == DType::fp16 && !request.precision->loss_scaling)
     report.warnings.push_back("pure fp16 without loss scaling: fast, but training often diverges");
-  if (report.bound == "host" && request.host->estimated)
+  if (report.bound == "host" && host_estimated)
     report.warnings.push_back("bound by the host, whose speed is a guess: describe it with --host");
   return report;
 }

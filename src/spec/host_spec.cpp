@@ -30,7 +30,9 @@ Result<HostSpec> parse_host(const Json& json, const std::string& where) {
     for (const auto& [key, source] : sources->items())
       if (source.is_string()) {
         host.sources.push_back(source.get<std::string>());
-        host.estimated = host.estimated || (key != "compiled" && host.sources.back().starts_with("estimate"));  // that is another mode's
+        const bool estimate = host.sources.back().starts_with("estimate");
+        if (key == "compiled") host.compiled_estimated = estimate;
+        else host.estimated = host.estimated || estimate;
       }
     file.set_sources(sources);
   } else {

@@ -33,6 +33,7 @@ struct HostSpec {
   } compiled;
   std::vector<std::string> sources;
   bool estimated = false;                   // the sources say that the figures are estimates
+  bool compiled_estimated = true;           // those of compiled graphs
 };
 
 Result<HostSpec> parse_host(const Json& json, const std::string& where);

@@ -34,7 +34,7 @@ TEST_CASE("NullTakesAKeyAway") {
 }
 
 TEST_CASE("WhatExtendsNothingKnownOrItselfIsRefused") {
-  CHECK(made(R"({"extends": "bose"})").error().text().find("nearest: base") != std::string::npos);
+  CHECK(made(R"({"extends": "bose"})").error().text().find("nearest known: base") != std::string::npos);
   CHECK(made(R"({"extends": "circle"})").error().text().find("leads back to itself") != std::string::npos);
   CHECK(made(R"({"extends": 3})").error().text().find("a recipe's name or a list") != std::string::npos);
 }

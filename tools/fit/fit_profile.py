@@ -222,7 +222,7 @@ def main():
 
         entry["memory"] = {}
         for family, (v, said) in memory.items():
-            key = note(f"memory_{family}", f"fitted: {BOTH if family in ('pointwise_mixed', 'permute', 'norm_backward', 'norm_parameters') else OWN}: {said}") if arch == "hopper" else estimate("hopper")
+            key = note(f"memory_{family}", f"fitted: {BOTH if family in ('pointwise_mixed', 'permute', 'norm_forward', 'norm_backward', 'norm_parameters', 'reduction') else OWN}: {said}") if arch == "hopper" else estimate("hopper")
             if arch == "ampere" and ("a100-sxm-80gb", family) in travel:
                 key = note(f"memory_{family}_ampere", "estimate: taken from hopper; on A100 (estimate-train-time, fp16) that has " + travel["a100-sxm-80gb", family])
             entry["memory"][family] = group(v, key)

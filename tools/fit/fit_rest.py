@@ -19,7 +19,8 @@ FAMILY = {"add": "pointwise", "add_": "pointwise", "relu": "pointwise", "thresho
           "max_pool2d_backward": "pooling_backward", "zero_foreach": "fill"}
 ACCESSES = {"adamw_foreach": 20 / 7, "sgd_foreach": 8 / 5}  # reads and writes of its kernels, over those of one fused pass
 # DRAM itself gives every stream about as much; what a kernel lacks is its SMs' doing, and travels with their number and clock.
-MEMORY_PRIOR = dict(launch_floor=(2e-6, 1.0), efficiency=(models.STREAM, .03), accesses_per_clock=(15, 1.5), bytes_per_clock=(60, 1))
+MEMORY_PRIOR = dict(launch_floor=(2e-6, 1.0), efficiency=(models.STREAM, .03), accesses_per_clock=(15, 1.5), bytes_per_clock=(60, 1), row_clocks=(60, 1))
+BY_ROW = ("reduction", "norm_forward")
 
 
 def memory_rows():
@@ -30,6 +31,7 @@ def memory_rows():
     m.loc[m.family.eq("optimizer") & ~m.op.eq("zero_foreach"), "fam"] = "multi_tensor"
     m["bytes"] = m.bytes * m.op.map(ACCESSES).fillna(1)
     m["launches"] = m["shape"].str.extract(r"kernels=(\d+)")[0].astype(float).fillna(1)
+    m.loc[m.op == "sum_all", "launches"] = 2.0  # into one value: the last block sums those of all
     size = np.where(m.dtype == "fp32", 4, 2)
     for (_, row), es in zip(m.iterrows(), size):
         k = {a: float(b) for a, b in re.findall(r"([a-z]+)=([0-9]+)", row["shape"])}
@@ -51,11 +53,27 @@ def memory_rows():
     moved = moved[(moved.bytes < 2e6) | (moved.bytes > 8e7)]
     moved = pd.DataFrame(dict(fam=np.where(moved.op.str.startswith("heads"), "permute", "transpose"), op=moved.op, bytes=moved.bytes,
                               accesses=moved.bytes / np.where(moved.dtype == "fp32", 4, 2), launches=1.0, t=moved.t))
-    return pd.concat([m, mixed, heads, moved], ignore_index=True)
+    m["rows"] = [1.0 if op == "sum_all" else float(r[0]) if (r := re.findall(r"rows=([0-9]+)", text)) else 1.0 for op, text in zip(m.op, m["shape"])]
+    return pd.concat([m, mixed, heads, moved, *short_rows()], ignore_index=True).fillna({"rows": 1})
+
+
+def short_rows():
+    """Rows of 128 and 768 elements, for the families in BY_ROW: what a row costs does not show on long ones."""
+    size = lambda d: np.where(d.dtype == "fp32", 4, 2)
+    cold = lambda d: d[(d.bytes < 2e6) | (d.bytes > 8e7)]
+    for op, family in (("sum over columns", "reduction"), ("mean over columns", "reduction"), ("layer_norm", "norm_forward")):
+        d = campaign("rows")
+        d = cold(d[d.op == op])
+        yield pd.DataFrame(dict(fam=family, op=d.op, bytes=d.bytes, accesses=d.bytes / size(d), launches=1.0, rows=d.rows.astype(float), t=d.t))
+    d = campaign("quantise", PRECISION)
+    for op, length in (("amax rows", None), ("amax blocks", 128)):
+        x = cold(d[d.op == op])
+        rows = x.rows * x["columns"] / length if length else x.rows
+        yield pd.DataFrame(dict(fam="reduction", op=x.op, bytes=x.bytes, accesses=x.bytes / size(x), launches=1.0, rows=rows.astype(float), t=x.t))
 
 
 def memory_time(v, g, x):
-    t = models.memory_bound(v, g, x.bytes.values, x.accesses.values)
+    t = models.memory_bound(v, g, x.bytes.values, x.accesses.values, rows=x.rows.values)
     return t + (x.launches.values - 1) * v["launch_floor"]
 
 
@@ -68,7 +86,8 @@ def fit_memory():
         for rate in (1.5, 5.0, 20.0):  # where the other bound holds everywhere the slope in this one is zero: several starts
             for width in (15.0, 60.0):
                 firm = dict(MEMORY_PRIOR, launch_floor=(2e-6, .01)) if len(x) < 7 else MEMORY_PRIOR  # one size cannot tell a floor
-                v = solve(error, dict(launch_floor=2e-6, efficiency=models.STREAM, accesses_per_clock=rate, bytes_per_clock=width), firm)
+                start = dict(launch_floor=2e-6, efficiency=models.STREAM, accesses_per_clock=rate, bytes_per_clock=width)
+                v = solve(error, dict(start, row_clocks=60.0) if family in BY_ROW else start, firm)
                 badness = np.median(abs(error(v))) + .3 * np.quantile(abs(error(v)), .9) + .2 * abs(np.log(v["efficiency"] / models.STREAM))
                 if best is None or badness < best[0]:
                     best = (badness, v)
@@ -123,7 +142,7 @@ def check_memory_elsewhere(memory):
             n = x.b * x.l * x["dim"] / x.mp
             for per, column in ((forward, "F_dur(us)"), (backward, "B_dur(us)")):
                 if per:
-                    p = models.memory_bound(memory[family][0], g, n * per, n * per / 2)
+                    p = models.memory_bound(memory[family][0], g, n * per, n * per / 2, rows=x.b * x.l)
                     if family == "norm_backward":
                         p += models.memory_bound(memory["norm_parameters"][0], g, n * 4, n * 2, norm_lanes(g, x.b * x.l, x["dim"]))
                     notes[gpu, family] = record(f"transfer {op} {column[0]} as {family}", gpu, "fp16", p, x[column] * 1e-6)
@@ -139,7 +158,7 @@ def fit_attention_rows(g, x, math, backward, label, memory=None, converts=True):
     start, beside = {n: v[0] for n, v in ATTENTION_PRIOR.items()}, 0.0
     if backward:
         n, size = (x.b * x.h * x.s * x.d).values, 4 if math == "fp32" else 2
-        beside = models.memory_bound(memory["reduction"][0], g, 2 * n * size, 2 * n)
+        beside = models.memory_bound(memory["reduction"][0], g, 2 * n * size, 2 * n, rows=(x.b * x.h * x.s).values)
         if converts:
             beside = beside + models.memory_bound(memory["cast"][0], g, 6 * n, 2 * n)
     f = lambda v: beside + models.attention(dict(v, bandwidth_efficiency=.85), g, math, x.b.values, x.h.values, x.s.values, x.s.values, x.d.values,
@@ -224,7 +243,23 @@ def fit_collectives():
             e = 100 * (all_reduce(v, gpu, n, x.bytes.values)[k] / t[k] - 1)
             print("    %d GPUs, from 1e%d B: median %+.0f%%" % (n.max(), decade, np.median(e)))
     check_published(out)
+    check_halves(out)
     return out
+
+
+def check_halves(fits):
+    """all_gather and reduce_scatter in one node, by half of an all-reduce's ring; none fitted to."""
+    d = pd.read_csv(DATA / "measured_ops" / "nccl.csv.gz")
+    d = d[(d.dtype == "half") & d.collective.isin(("all_gather", "reduce_scatter")) & ((d.gpu != "l40s") | (d.num_gpus == 2))]
+    d = d.assign(bytes=2.0 * d.message_elements).groupby(["collective", "gpu", "num_gpus", "bytes"]).latency_ms.median().reset_index()
+    of = dict(a100_sxm="ampere", h100_sxm="hopper", h200_sxm="hopper", b200_sxm="blackwell", gb200="blackwell", l40s="pcie")
+    for (collective, gpu), x in d.groupby(["collective", "gpu"]):
+        v, (link, hop), n = fits[of[gpu]][0], LINK[gpu], x.num_gpus
+        contention = 0 if gpu == "l40s" else v["contention"]
+        wire = (n - 1) / n * x.bytes / (link * v["efficiency"]) * (n / 2) ** contention
+        p = v["launch_floor"] + hop * (n - 1) + wire + np.sqrt(wire * v["pipeline_fill"])
+        for name, k in (("below 1 MiB", x.bytes < 2**20), ("from 1 MiB", x.bytes >= 2**20)):
+            record(f"{collective} {name}", gpu, "", p[k].values, x.latency_ms[k].values * 1e-3)
 
 
 def check_published(fits):

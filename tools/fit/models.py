@@ -40,10 +40,10 @@ def gemm(c, gpu, math, batch, m, n, k, size, nbytes, factor=1.0, warm=False):
 STREAM = .88  # share of the memory bandwidth that plain streams reach
 
 
-def memory_bound(c, gpu, nbytes, accesses, lanes=np.inf):
-    """A kernel that streams: bound by DRAM, or by its SMs, which pay per element read or written and per byte.
+def memory_bound(c, gpu, nbytes, accesses, lanes=np.inf, rows=0):
+    """A kernel that streams: bound by DRAM, or by its SMs, which pay per element read or written, per byte, and some per row.
     lanes: how many SMs have work at all, where that is fewer (one block per channel)."""
-    clocks = accesses / c["accesses_per_clock"] + nbytes / c["bytes_per_clock"]
+    clocks = accesses / c["accesses_per_clock"] + nbytes / c["bytes_per_clock"] + rows * c.get("row_clocks", 0)
     return c["launch_floor"] + np.maximum(nbytes / (gpu.bandwidth * c["efficiency"]), clocks / (np.minimum(gpu.sms, lanes) * gpu.clock))
 
 

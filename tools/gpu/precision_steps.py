@@ -32,7 +32,7 @@ from precog.gpu import fp8  # noqa: E402
 from precog.gpu.steps import time_steps  # noqa: E402
 
 SIX = ("fp32", "tf32", "amp-bf16", "amp-fp16", "bf16", "fp16")
-ROUNDS = 7
+ROUNDS, SECONDS = 25, 22.0  # of turns per setting, whichever is over first; at least 7
 # (model, layers or channels_last, batch, seq, src_seq): settings that no earlier campaign measured. Most are bound by the
 # GPU; the last three by the host on anything but the fastest one.
 PLAN = [
@@ -103,7 +103,7 @@ def order_part(campaign):
     for name, layers, batch, seq, src_seq in PLAN:
         if campaign.only and name not in campaign.only:
             continue
-        if campaign.clock.left() < 15:
+        if campaign.clock.left() < 35:
             campaign.note("budget: not measured: %s batch %s" % (name, batch))
             continue
         with campaign.survive("order %s b%s" % (name, batch)):
@@ -138,10 +138,13 @@ def _setting(campaign, lines, name, layers, batch, seq, src_seq):
             trainers[precision].step()
         device.sync()
         guesses[precision] = (time.perf_counter() - begun) / 2
-    for _ in range(2 if campaign.dry_run else ROUNDS):
+    turning = time.perf_counter()
+    for turn in range(2 if campaign.dry_run else ROUNDS):
+        if turn >= 7 and time.perf_counter() - turning > SECONDS:
+            break
         for precision, trainer in trainers.items():
             precisions.switch(device, precision)
-            steps = 1 if campaign.dry_run else int(min(max(0.12 / guesses[precision], 2), 20))
+            steps = 1 if campaign.dry_run else int(min(max(0.08 / guesses[precision], 1), 6))
             trainer.step()
             device.sync()
             begun = time.perf_counter()

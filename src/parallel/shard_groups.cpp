@@ -1,0 +1,88 @@
+#include "parallel/shard_groups.h"
+
+#include <algorithm>
+#include <map>
+
+#include "parallel/rewrite.h"
+
+namespace precog {
+namespace {
+
+// The precision pass says that a weight arrives in 8 or 4 bits by letting its reader read such a copy beside it.
+std::optional<DType> quantised_copy(Graph& graph, const Op& op, TensorId parameter) {
+  for (TensorId id : graph.inputs(op)) {
+    Tensor& tensor = graph.tensors[id];
+    if ((tensor.role != Role::buffer && tensor.role != Role::gathered) || bits_of(tensor.dtype) > 8 || !is_floating(tensor.dtype)) continue;
+    if (tensor.shape.elements() != graph.tensors[parameter].shape.elements()) continue;
+    tensor.role = Role::gathered;
+    return tensor.dtype;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::int64_t padded(const Shape& shape, int ranks) {
+  const std::int64_t rows = shape.rank() > 0 ? std::max<std::int64_t>(1, shape[0]) : 1;
+  return share_of(rows, ranks) * ranks * (shape.elements() / rows);
+}
+
+ShardGroups::ShardGroups(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
+  Graph& graph = step.graph;
+  std::map<std::int32_t, int> owner;  // parameter -> its block; the root's where several use it
+  std::map<int, ShardGroup> groups;
+  arrives_as_.assign(graph.tensors.size(), DType::model);
+  for (std::size_t i = 0; i < graph.ops.size(); ++i) {
+    const Op& op = graph.ops[graph.ops.id_at(i)];
+    if (op.block >= 0) {
+      ShardGroup& group = groups[op.block];
+      const bool forward = op.phase == Phase::forward;
+      if (op.phase <= Phase::backward) {
+        std::size_t& first = forward ? group.first_forward : group.first_backward;
+        if (first == ShardGroup::kNever) first = i;
+        (forward ? group.last_forward : group.last_backward) = i;
+      }
+    }
+    if (op.phase != Phase::forward) continue;
+    for (TensorId id : graph.inputs(op)) {
+      const TensorId base = graph.tensors[id].storage;
+      if (graph.tensors[base].role != Role::parameter) continue;
+      auto [known, first] = owner.emplace(base.value, op.block);
+      if (!first && known->second != op.block) known->second = -1;
+      if (!recipe.gathers_fp8) continue;
+      if (auto narrow = quantised_copy(graph, op, base)) arrives_as_[base.index()] = *narrow;
+    }
+  }
+  for (auto [parameter, block] : owner) {
+    ShardGroup& group = groups[block];
+    const TensorId id{parameter};
+    const std::int64_t elements = padded(graph.tensors[id].shape, ranks);
+    group.parameters.push_back(id);
+    group.elements += elements;
+    if (arrives_quantised(id)) group.quantised_elements += elements, ++group.quantised_tensors;
+    group.gathered += bytes_of(elements, arrives_quantised(id) ? arrives_as_[id.index()] : graph.tensors[id].dtype);
+  }
+  for (std::size_t i = 0; i < step.gradients.size(); ++i) {
+    const ParameterGradient& g = step.gradients[i];
+    const auto known = owner.find(g.parameter.value);
+    ShardGroup& group = groups[known == owner.end() ? -1 : known->second];
+    group.gradients.push_back(i);
+    if (group.last_backward != ShardGroup::kNever) group.last_backward = std::max(group.last_backward, g.made_by.index());
+  }
+
+  if (!groups.empty()) by_block_.resize(static_cast<std::size_t>(std::max(0, groups.rbegin()->first + 1)));
+  all.reserve(groups.size());  // pointers into it stay valid
+  for (auto& [block, group] : groups) {
+    if (group.parameters.empty() && group.gradients.empty()) continue;
+    group.block = block;
+    ShardGroup* made = &all.emplace_back(std::move(group));
+    if (block < 0) root = made;
+    else by_block_[static_cast<std::size_t>(block)] = made;
+    if (block >= 0 && made->last_backward != ShardGroup::kNever) by_begin_of_backward.push_back(made);
+  }
+  by_end_of_backward = by_begin_of_backward;
+  std::sort(by_begin_of_backward.begin(), by_begin_of_backward.end(), [](auto* a, auto* b) { return a->first_backward < b->first_backward; });
+  std::sort(by_end_of_backward.begin(), by_end_of_backward.end(), [](auto* a, auto* b) { return a->last_backward < b->last_backward; });
+}
+
+}  // namespace precog
