@@ -18,7 +18,7 @@ from precog._library import decompress  # noqa: E402
 
 TRACES = ROOT / "data" / "measured" / "2026-11-15-h200-precision" / "fp8_traces.jsonl.gz"
 CAPTURED = ROOT / "tests" / "data"
-# Models that are captured: torchvision's attention makes its products itself, which only a capture shows.
+# Models that are captured: where torchvision's attention copies its input, before or after autocast's cast, only a capture shows.
 GRAPHS = {"vit-b": "captured/vit_b_16"}
 LEAST_AGREEMENT = 0.99  # of bytes moved
 MOST_CALLS_OFF = 0.02   # of calls that launch kernels

@@ -177,8 +177,15 @@ class Comparison(Fields):
         first = self.fastest
         gpus = f"{first.gpus} x {first.gpu}" if first.gpus > 1 else first.gpu
         lines = [f"{first.model} on {gpus}, batch {first.batch}", *table([self._HEAD, *self._rows()]), self.verdict]
-        return "\n".join(lines + [f"left out: {left.precision} ({left.reason})" for left in self.left_out])
+        return "\n".join(lines + self._left_out())
+
+    def _left_out(self) -> list[str]:
+        """One line per reason."""
+        reasons: dict[str, list[str]] = {}
+        for left in self.left_out:
+            reasons.setdefault(left.reason, []).append(left.precision)
+        return [f"left out: {', '.join(names)} ({reason})" for reason, names in reasons.items()]
 
     def _repr_html_(self) -> str:
-        left = "".join(f"<br>left out: {html.escape(x.precision)} ({html.escape(x.reason)})" for x in self.left_out)
+        left = "".join(f"<br>{html.escape(line)}" for line in self._left_out())
         return html_table(self._rows(), self._HEAD) + f"<p>{html.escape(self.verdict)}{left}</p>"

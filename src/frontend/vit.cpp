@@ -55,7 +55,9 @@ TensorId attention(GraphBuilder& b, const Vit& a, TensorId x) {
   mixed = b.view(mixed, {seq, batch, a.heads, width}, ViewKind::transpose);
   if (batch > 1) mixed = b.contiguous(mixed, OnlyFor::fp32);
   mixed = b.view(mixed, {seq * batch, a.hidden});
-  TensorId out = b.view(b.linear_layer("out_proj", mixed, a.hidden), {seq, batch, a.hidden}, ViewKind::reshape, turned_back);
+  // The attention calls F.linear with the projection's parameters: no module of its own runs.
+  const TensorId out_weight = b.parameter("out_proj.weight", {a.hidden, a.hidden}), out_bias = b.parameter("out_proj.bias", {a.hidden});
+  TensorId out = b.view(b.linear(mixed, out_weight, out_bias), {seq, batch, a.hidden}, ViewKind::reshape, turned_back);
   return b.transpose(out, 0, 1);
 }
 

@@ -133,7 +133,7 @@ Quantised<typename Sink::Ref> with_one_kernel(Sink& sink, typename Sink::Ref x, 
   if (scaling == Scaling::mx) scales = {elements / 32}, scale_type = DType::uint8;
   if (scaling == Scaling::nvfp4) scales = {elements / 16}, scale_type = DType::fp8;
   auto convert = [&](std::initializer_list<std::pair<Shape, DType>> results) {
-    return needs_amax ? sink.put_all(OpKind::quantize, {x, tensor_scale}, results, {}, "quantize") : sink.put_all(OpKind::quantize, {x}, results, {}, "quantize");
+    return needs_amax ? sink.put_all(OpKind::quantize, {x, tensor_scale}, results, {}, {}) : sink.put_all(OpKind::quantize, {x}, results, {}, {});
   };
   if (o.along && o.across) {
     const auto made = convert({{shape, o.to}, {turned(o), o.to}, {scales, scale_type}});
