@@ -260,7 +260,11 @@ class PrecisionPass {
 
   // A layer: a product of an activation with a parameter. One that does not qualify is told why in `decided.reason`.
   bool runs_in_fp8(const Op& op, Op& decided, const Ruled& own, DType lower) {
-    if (!fp8_ || op.kind != OpKind::linear || !is_16bit(lower) || out_.tensors[inputs_[1]].role != Role::parameter) return false;
+    if (!fp8_ || op.kind != OpKind::linear || out_.tensors[inputs_[1]].role != Role::parameter) return false;
+    if (!is_16bit(lower)) {
+      decided.reason = out_.intern("not in fp8: only layers that would run in 16 bits are converted");
+      return false;
+    }
     const std::string_view module = in_.name(op.module);
     auto named = [&](const std::vector<std::string>& patterns) {
       return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) { return matches_pattern(module, pattern); });
@@ -489,6 +493,7 @@ std::vector<std::string> unmatched_rules(const Graph& forward, std::span<const P
     for (std::vector<std::string>* names : {&modules, &operators}) {
       std::sort(names->begin(), names->end());
       names->erase(std::unique(names->begin(), names->end()), names->end());
+      std::erase(*names, "");  // what the model calls outside any module
     }
     const std::string& pattern = module ? rule.operators : rule.modules;
     out.push_back(fmt::format("'{}' matches no {} of the model; nearest: {}", pattern.substr(0, 80), module ? "operator" : "module",

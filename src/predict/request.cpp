@@ -317,8 +317,8 @@ class RequestReader {
     const std::string text = given.get<std::string>();
     if (text.ends_with(".json")) {
       auto file = read_json_file(folder_ / text);
-      if (file) return *file;
-      root_.problem("precision", file.error().text());
+      if (file && file->is_object()) return *file;
+      root_.problem("precision", file ? fmt::format("'{}' holds no recipe: wants an object with the fields of data/precisions", text.substr(0, 200)) : file.error().text());
       return std::nullopt;
     }
     Json names = Json::array(), sources = Json::array();
@@ -369,6 +369,9 @@ class RequestReader {
       problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
       return;
     }
+    for (const PrecisionRule& rule : parsed->rules)
+      if (rule.fp8.value_or(false) && !parsed->fp8)
+        root_.problem("overrides", fmt::format("'{}' is to run in fp8, but the recipe has no fp8 layers to say how: add some, as in {}+fp8-layers", rule.text, parsed->name));
     request_.inline_precision = std::move(as_given);
     request_.own_precision = std::make_shared<const PrecisionRecipe>(std::move(*parsed));
     request_.precision = request_.own_precision.get();

@@ -115,6 +115,8 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.global_batch = request.global_batch;
   report.micro_batches = request.training.micro_batches;
   report.seq = request.inputs.seq;
+  constexpr const char* kShared[] = {"", "optimizer states sharded (ZeRO 1)", "states and gradients sharded (ZeRO 2)", "fully sharded (ZeRO 3, FSDP)"};
+  if (request.cluster.gpus > 1) report.sharding = kShared[static_cast<int>(request.plan.fsdp)];
   report.memory = memory;
   if (memory.peak_op.valid()) {
     const Op& at = step.graph.ops[memory.peak_op];
@@ -236,6 +238,10 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
     if (report.price_usd_per_gpu_hour) report.cost_usd = report.total->value / 3600 * report.gpus * *report.price_usd_per_gpu_hour;
   }
 
+  Seconds kernel_time;  // with copies on the communication stream, which may pass the compute stream's
+  for (std::size_t family = 0; family < kFamilies; ++family)
+    for (const Seconds& spent : sources[family])
+      if (static_cast<Family>(family) != Family::collective) kernel_time += spent;
   for (std::size_t family = 0; family < kFamilies; ++family)
     for (std::size_t source = 0; source < kSources; ++source) {
       const Seconds spent = sources[family][source];
@@ -246,7 +252,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
                                    : collective && request.cluster.nodes() > 1 ? fmt::format("data/networks/{}.json", request.cluster.network.name)
                                                                              : std::string("data/profiles/datasheet.json"),
                                    collective ? request.cluster.system : request.gpu->architecture,
-                                   collective ? network_share : report.gpu_busy.value > 0 ? spent / report.gpu_busy : 0});
+                                   collective ? network_share : kernel_time.value > 0 ? spent / kernel_time : 0});
     }
   report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), "", 0});
   report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name),
@@ -266,6 +272,21 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
       report.warnings.push_back(fmt::format("{} has no {} arithmetic: predicted as emulated through fp32", request.gpu->name, to_text(dtype)));
   if (request.precision->parameters == DType::fp16 && !request.precision->loss_scaling)
     report.warnings.push_back("pure fp16 without loss scaling: fast, but training often diverges");
+  bool converted = false;
+  Seconds wide_products{};
+  std::string_view wide_name;
+  for (const Call& call : program.calls) {
+    const Op& op = step.graph.ops[call.op];
+    converted = converted || op.kind == OpKind::scaled_mm;
+    if (call.family != Family::gemm || (op.math != DType::fp32 && op.math != DType::tf32)) continue;
+    for (std::uint32_t k = 0; k < call.kernel_count; ++k) wide_products += costs[call.first_kernel + k].total;
+    if (op.phase == Phase::forward) wide_name = name_of(step.graph, op);
+  }
+  if (request.precision->fp8 && !converted)
+    report.warnings.push_back(fmt::format("{}: no layer of this model runs in fp8; precog inspect says why", request.precision->name));
+  if (request.precision->autocast && wide_products.value > 0.2 * report.gpu_busy.value / static_cast<double>(std::max<std::int64_t>(1, request.training.micro_batches)))
+    report.warnings.push_back(fmt::format("autocast leaves {} in fp32 ({} of GPU time per micro-batch): --override op:{}={} would not", wide_name, to_text(wide_products),
+                                          wide_name, to_text(*request.precision->autocast)));
   if (report.bound == "host" && host_estimated)
     report.warnings.push_back("bound by the host, whose speed is a guess: describe it with --host");
   return report;

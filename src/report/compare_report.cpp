@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include <fmt/format.h>
@@ -265,6 +266,11 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   // What is estimated: the fastest one's sources stand for all, since they share GPU, cluster and host.
   if (!first.provenance.empty()) out += "Predicted, not measured. What this rests on:\n";
   for (const std::string& line : provenance_lines(first)) out += style(Ink::dim, wrapped("  ", line));
+  std::map<std::string, std::vector<std::string>> sharded;  // a recipe of FSDP's shards by itself; the others only when asked to
+  for (const Report& r : reports) sharded[r.sharding].push_back(r.precision);
+  for (const auto& [how, recipes] : sharded)
+    if (!how.empty()) out += wrapped("", fmt::format("{}: {}{}.", how, recipes.size() == reports.size() ? "all" : join(recipes, ", "),
+                                                     recipes.size() == reports.size() ? "" : "; the others keep the whole model on every GPU"));
   std::set<std::string> said;
   for (const Report& r : reports)
     for (const std::string& warning : r.warnings)

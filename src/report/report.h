@@ -45,6 +45,7 @@ struct Report {
   std::optional<Seconds> total;
   std::optional<double> steps;  // of the whole run
   std::optional<double> cost_usd;
+  std::string sharding;  // what data-parallel ranks share out, in words; empty where each keeps everything
   std::optional<double> skipped_steps;  // of the run, lost to the loss scaler; part of total
   std::optional<double> price_usd_per_gpu_hour;
 

@@ -71,7 +71,7 @@ std::string text_report(const Report& r, const Style& style) {
                   printable(r.precision), gpus);
   std::string out = style(Ink::bold, wrapped("", title));
   out += wrapped("", job_line(r) + (r.precision_title.empty() ? "" : "; " + r.precision_title));
-  if (std::string cluster = cluster_line(r); !cluster.empty()) out += wrapped("", cluster);
+  if (std::string cluster = cluster_line(r); !cluster.empty()) out += wrapped("", r.sharding.empty() ? cluster : cluster + "; " + r.sharding);
   out += '\n';
   out += field(
       style, "step",

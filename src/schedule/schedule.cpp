@@ -126,7 +126,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
     }
     if (call.phase == Phase::backward) last_backward = i;
     const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes);
-    if (many) tensors = many->tensors;
+    if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
     if (call.phase == Phase::optimizer && first_optimizer == calls) {
       first_optimizer = i;
       host_ps[i] += picoseconds(host.optimizer_tensor * static_cast<double>(tensors));

@@ -57,6 +57,11 @@ PrecisionRule read_rule(JsonReader rule) {
 }
 
 void read_fp8(JsonReader fp8, PrecisionRecipe& recipe) {
+  recipe.gathers_fp8 = fp8.boolean("all_gather").value_or(false);
+  if (!fp8.has("scaling")) {  // a part may speak of layers that another part brings
+    if (!recipe.is_part) fp8.problem("scaling", "is missing, so there are no fp8 layers: tensorwise, rowwise, delayed, blockwise, mx, nvfp4 (or add a part such as fp8-layers)");
+    return;
+  }
   Fp8Layers layers;
   layers.scaling = static_cast<Scaling>(read_choice(fp8, "scaling", kScalings));
   layers.fused = read_choice(fp8, "quantised_by", std::array<std::string_view, 2>{"operators", "one_kernel"}) == 1;
@@ -64,7 +69,6 @@ void read_fp8(JsonReader fp8, PrecisionRecipe& recipe) {
     fp8.problem("quantised_by", fmt::format("must be one_kernel for {} scaling: no framework writes it with ordinary operators", to_text(layers.scaling)));
   if (fp8.has("modules")) layers.modules = fp8.texts("modules");
   layers.except = fp8.texts("except");
-  recipe.gathers_fp8 = fp8.boolean("all_gather").value_or(false);
   fp8.reject_unknown_keys();
   recipe.fp8 = std::move(layers);
 }
