@@ -3,7 +3,6 @@ recorded on an H200 call by call (data/measured/2026-11-15-h200-precision, tools
 training passes derive for the recipes `fp8` and `fp8-rowwise`. As garden_trace_test.py does for the four main precisions.
 """
 
-import gzip
 import json
 import pathlib
 import sys
@@ -25,11 +24,7 @@ MOST_CALLS_OFF = 0.02   # of calls that launch kernels
 
 
 def traces():
-    with gzip.open(TRACES, "rt") as lines:
-        for line in lines:
-            trace = json.loads(line)
-            if "phases" in trace:
-                yield trace
+    return framework_calls.recorded_steps(TRACES)
 
 
 def derived(trace):

@@ -6,6 +6,8 @@ sides: views, allocations, CPU scalars.
 """
 
 import collections
+import gzip
+import json
 import re
 
 TYPES = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "i64": "int64", "bool": "bool", "i32": "int32", "u8": "uint8", "f64": "fp64",
@@ -35,6 +37,15 @@ SAME = {"native_layer_norm": "layer_norm", "native_layer_norm_backward": "layer_
         "slice_backward": "slice_backward", "select_backward": "slice_backward", "hardtanh": "hardtanh", "_index_put_impl": "index_put",
         "_unsafe_index": "index", "_unsafe_index_put": "index_put"}
 PRODUCTS = {"_scaled_mm", "mm", "addmm", "bmm", "baddbmm", "linear", "matmul", "mv", "addmv", "dot"}
+
+
+def recorded_steps(path):
+    """The steps of a file of traces; its first line, and steps that failed, have no phases."""
+    with gzip.open(path, "rt") as lines:
+        for line in lines:
+            trace = json.loads(line)
+            if "phases" in trace:
+                yield trace
 
 
 class Call:

@@ -4,7 +4,6 @@ from it for four precisions, compared with every call that PyTorch made in a rec
 """
 
 import collections
-import gzip
 import json
 import pathlib
 import sys
@@ -60,11 +59,7 @@ def difference(trace):
 
 
 def traces():
-    with gzip.open(TRACES, "rt") as lines:
-        for line in lines:
-            trace = json.loads(line)
-            if "phases" in trace:
-                yield trace
+    return framework_calls.recorded_steps(TRACES)
 
 
 class CapturedModelsAgainstTheFramework(unittest.TestCase):

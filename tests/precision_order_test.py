@@ -33,6 +33,12 @@ class OrderOfPrecisions(unittest.TestCase):
             line = f"`{pair['setting']}`: {pair['slow']} slower than {pair['fast']}"
             self.assertIn(line, explained)
 
+    def test_readme_says_the_same(self):
+        right = len(self.pairs) - len(precision_order.wrong(self.pairs))
+        said = " ".join((ROOT / "README.md").read_text().split())
+        self.assertIn(f"right for {right} of {len(self.pairs)} pairs", said)
+        self.assertIn(f"over {len(self.found)} jobs", said)
+
     def test_the_page_is_current(self):
         self.assertIn(precision_order.tables(self.found), precision_order.PAGE.read_text())
 

@@ -45,6 +45,13 @@ class PublishedSpeedups(unittest.TestCase):
     def test_better_than_a_constant_that_has_not_seen_the_family(self):
         self.assertLess(self.figures["median"], 0.8 * self.figures["blind_median"])
 
+    def test_readme_says_the_same(self):
+        said = " ".join((published_speedups.ROOT / "README.md").read_text().split())
+        self.assertIn(f"Of {sum('predicted' in pair for pair in self.amp)} speed-ups", said)
+        self.assertIn(f"the median error is {self.figures['median']:.1f}%", said)
+        self.assertIn(f"chosen with hindsight: {self.figures['constant_median']:.1f}%", said)
+        self.assertIn(f"Spearman {self.figures['spearman']:.2f}", said)
+
     def test_page_is_current(self):
         page = published_speedups.PAGE.read_text()
         made = "\n".join(published_speedups.tables(self.pairs))
