@@ -19,7 +19,7 @@ def _ops(backend: str) -> tuple[str, ...]:
 
 
 def _shape(draw: Draw, backend: str, dtype: str, dropouts: tuple[float, ...] = (0.0, 0.0, 0.1)) -> dict[str, Any]:
-    seq, heads, b = draw.size(16, 8192), draw.number(2, 40), draw.number(1, 64)
+    seq, heads, b = draw.size(32, 8192), draw.number(4, 40), draw.number(1, 64)
     dim = draw.one((32, 64, 72, 80, 96, 128, 192, 256), (2, 8, 1, 2, 2, 6, 1, 1))
     most = MOST_SCORES[backend] // (4 if dtype in ("fp32", "tf32") and backend != "math" else 1) * 64 // max(dim, 64)
     while b * heads * seq * seq > most or b * heads * seq * dim > 2 ** 26:
@@ -28,7 +28,7 @@ def _shape(draw: Draw, backend: str, dtype: str, dropouts: tuple[float, ...] = (
         elif heads > 4:
             heads //= 2
         else:
-            seq = max(16, seq // 2)
+            seq = max(32, seq // 2)
     return {"b": b, "heads": heads, "seq": seq, "dim": dim, "causal": draw.unit() < 0.5, "dropout": draw.one(dropouts)}
 
 
@@ -63,6 +63,6 @@ def sdpa_variants(small: bool) -> Groups:
                 masked.append(Case("sdpa_mask", dtype, _ops(backend), {**shape, "mask": draw.one(("bool", "float"))}))
             for index, draw in filling(f"sdpa_cross {backend} {dtype}", 9, small, 6):
                 shape = {**_shape(draw, backend, dtype), "causal": False}
-                across.append(Case("sdpa_cross", dtype, _ops(backend), {**shape, "kv_seq": draw.size(16, 512)}))
+                across.append(Case("sdpa_cross", dtype, _ops(backend), {**shape, "kv_seq": draw.size(16, 1024)}))
             groups += [fewer, masked, across]
     return groups

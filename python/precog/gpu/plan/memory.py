@@ -32,7 +32,7 @@ def elementwise(small: bool) -> Groups:
         for dtype, count in zip(WIDE_AND_NARROW, (11, 11, 3)):
             cases = []
             for index, draw in filling(f"elementwise {op} {dtype}", 2, small, count):
-                n = draw.size(256, 2 ** 28)
+                n = draw.size(2048, 2 ** 28)
                 cases.append(Case("elementwise", dtype, (op,), cold_some(index, {"n": n}, n)))
             groups.append(cases)
     return groups
@@ -44,7 +44,7 @@ def rows(small: bool) -> Groups:
         for dtype, count in zip(WIDE_AND_NARROW, (13, 13, 3)):
             cases = []
             for index, draw in filling(f"rows {op} {dtype}", 4, small, count):
-                shape = _area(draw.size(1, 2 ** 17), draw.size(16, 32768))
+                shape = _area(draw.size(8, 2 ** 17), draw.size(16, 32768))
                 cases.append(Case("rows", dtype, (op,), cold_some(index, shape, shape["rows"] * shape["columns"])))
             groups.append(cases)
     return groups
@@ -70,7 +70,7 @@ def broadcast(small: bool) -> Groups:
         for dtype, count in zip(WIDE_AND_NARROW, (7, 7, 2)):
             cases = []
             for index, draw in filling(f"broadcast {op} {operand} {dtype}", 6, small, count):
-                shape = _volume(draw.size(1, 2048), draw.size(4, 4096), draw.size(4, 8192))
+                shape = _volume(draw.size(4, 2048), draw.size(4, 4096), draw.size(4, 8192))
                 cases.append(Case("broadcast", dtype, (op,), {**cold_some(index, shape, shape["outer"] * shape["middle"] * shape["inner"]),
                                                                "operand": operand}))
             groups.append(cases)
@@ -84,7 +84,7 @@ def reduce(small: bool) -> Groups:
         for dtype, count in zip(WIDE_AND_NARROW, (7, 7, 2)):
             cases = []
             for index, draw in filling(f"reduce {op} {over} {dtype}", 6, small, count):
-                shape = _volume(draw.size(1, 4096), draw.size(4, 4096), draw.size(4, 8192))
+                shape = _volume(draw.size(4, 4096), draw.size(4, 4096), draw.size(4, 8192))
                 cases.append(Case("reduce", dtype, (op,), {**cold_some(index, shape, shape["outer"] * shape["middle"] * shape["inner"]),
                                                             "over": over}))
             groups.append(cases)
