@@ -61,7 +61,7 @@ class Plan(unittest.TestCase):
             dtypes[case.family].add(case.dtype)
         for family in ("gemm", "conv", "grouped", "conv1d", "conv3d", "conv_transpose", "sdpa", "recurrent"):
             self.assertEqual(dtypes[family], {"fp32", "tf32", "fp16", "bf16"}, family)
-        for family in ("depthwise", "elementwise", "rows", "broadcast", "reduce", "permute", "copies", "index", "sort", "loss", "image", "norm",
+        for family in ("depthwise", "elementwise", "pointwise", "rows", "broadcast", "reduce", "permute", "copies", "index", "sort", "loss", "image", "norm",
                        "pool", "resize", "vocabulary", "optimizer"):
             self.assertEqual(dtypes[family], {"fp32", "fp16", "bf16"}, family)
         self.assertEqual(dtypes["sustained"], {"fp16", "bf16", "tf32", "fp8"})

@@ -151,7 +151,7 @@ def _timed(bench: Bench, copies: list[Work], case: Case) -> dict[str, Any]:
             rotated(index)
     call: Callable[[int], Any] = rotated if case.shape.get("cold") else lambda index: work.call()
     seconds, least, calls = gpu_seconds(bench.device, call, 1.5e-3, 50, kernels=work.kernels)
-    line: dict[str, Any] = {"flops": work.flops} if work.flops else {"bytes": work.bytes} if work.written else {}
+    line: dict[str, Any] = {"flops": int(work.flops)} if work.flops else {"bytes": int(work.bytes)} if work.written else {}
     line.update(s=seconds, s_min=least, calls=calls)
     return {**line, "rotated": count} if case.shape.get("cold") else line
 

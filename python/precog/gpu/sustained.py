@@ -49,7 +49,7 @@ def measure(device: Device, case: Case) -> dict[str, Any]:
         device.sync()
     times = [earlier.elapsed_time(later) * 1e-3 / calls for earlier, later in zip(marks, marks[1:])]
     ends = [round(marks[0].elapsed_time(mark) * 1e-3, 3) for mark in marks[1:]]
-    unit = {"flops": work.flops} if work.flops else {"bytes": work.bytes}
+    unit = {"flops": int(work.flops)} if work.flops else {"bytes": int(work.bytes)}
     return {"s": statistics.median(times[len(times) * 2 // 3:]), "s_min": min(times), "calls": calls * len(times), **unit,
             "blocks": [[end, seconds] for end, seconds in zip(ends, times)], "samples": sampler.entries}
 

@@ -17,35 +17,31 @@ Made = dict[str, Work]
 AXES = {"outer": 0, "middle": 1, "inner": 2}
 _aten = torch.ops.aten
 
-# op -> (function of so many tensors, bytes per element as a function of the element's size)
-_POINTWISE: dict[str, tuple[int, Callable[..., Any], Callable[[int], float]]] = {
-    "sub": (2, torch.sub, lambda e: 3 * e), "div": (2, torch.div, lambda e: 3 * e), "add scalar": (1, lambda x: x + 1.5, lambda e: 2 * e),
-    "neg": (1, torch.neg, lambda e: 2 * e), "exp": (1, torch.exp, lambda e: 2 * e), "sqrt": (1, torch.sqrt, lambda e: 2 * e),
-    "rsqrt": (1, torch.rsqrt, lambda e: 2 * e), "sigmoid": (1, torch.sigmoid, lambda e: 2 * e),
-    "sigmoid backward": (2, _aten.sigmoid_backward, lambda e: 3 * e), "tanh backward": (2, _aten.tanh_backward, lambda e: 3 * e),
-    "clamp": (1, lambda x: x.clamp(-1, 1), lambda e: 2 * e), "greater": (1, lambda x: x > 0, lambda e: e + 1),
-    "addcmul": (3, torch.addcmul, lambda e: 4 * e), "lerp": (2, lambda x, y: torch.lerp(x, y, 0.1), lambda e: 3 * e),
-    "leaky_relu": (1, F.leaky_relu, lambda e: 2 * e), "hardswish": (1, F.hardswish, lambda e: 2 * e), "sin": (1, torch.sin, lambda e: 2 * e),
-    "gelu tanh": (1, lambda x: F.gelu(x, approximate="tanh"), lambda e: 2 * e), "maximum": (2, torch.maximum, lambda e: 3 * e),
-    "fill_": (1, lambda x: x.fill_(1.5), lambda e: e), "is finite": (1, torch.isfinite, lambda e: e + 1)}
-_MASKED: dict[str, tuple[Callable[..., Any], Callable[[int], float]]] = {
-    "where": (lambda x, mask: torch.where(mask, x, x), lambda e: 2 * e + 1), "masked_fill": (lambda x, mask: x.masked_fill(mask, 0.0), lambda e: 2 * e + 1),
-    "mul mask": (lambda x, mask: x * mask, lambda e: 2 * e + 1)}
+# op -> the function of as many tensors as the plan says, the mask last
+_POINTWISE: dict[str, Callable[..., Any]] = {
+    "sub": torch.sub, "div": torch.div, "maximum": torch.maximum, "lerp": lambda x, y: torch.lerp(x, y, 0.1), "exp": torch.exp,
+    "sigmoid backward": _aten.sigmoid_backward, "tanh backward": _aten.tanh_backward, "addcmul": torch.addcmul, "sqrt": torch.sqrt,
+    "where": lambda x, y, mask: torch.where(mask, x, y), "masked_fill": lambda x, mask: x.masked_fill(mask, 0.0), "rsqrt": torch.rsqrt,
+    "mul mask": lambda x, mask: x * mask, "add scalar": lambda x: x + 1.5, "neg": torch.neg, "sigmoid": torch.sigmoid, "sin": torch.sin,
+    "clamp": lambda x: x.clamp(-1, 1), "greater": lambda x: x > 0, "leaky_relu": F.leaky_relu, "hardswish": F.hardswish,
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "is finite": torch.isfinite, "fill_": lambda x: x.fill_(1.5)}
+_ONE_BYTE_OUT = ("greater", "is finite")
 
 
 def elementwise(case: Case, device: str) -> Made:
     n, dtype, op = case.shape["n"], DTYPES[case.dtype], case.ops[0]
-    if op in _POINTWISE:
-        count, function, per_element = _POINTWISE[op]
-        tensors = [random(device, n, dtype=dtype) for _ in range(count)]
-        return {op: Work(lambda: function(*tensors), n * per_element(dtype.itemsize))}
-    if op in _MASKED:
-        function, per_element = _MASKED[op]
-        x = random(device, n, dtype=dtype)
-        mask = x > 0
-        return {op: Work(lambda: function(x, mask), n * per_element(dtype.itemsize))}
     make, per_element = known.ELEMENTWISE[op]
     return {op: Work(make(device, n, dtype), n * per_element(dtype.itemsize), kernels=2)}
+
+
+def pointwise(case: Case, device: str) -> Made:
+    n, dtype, op = case.shape["n"], DTYPES[case.dtype], case.ops[0]
+    inputs, masked = case.shape["inputs"], case.shape["masked"]
+    operands = [random(device, n, dtype=dtype) for _ in range(max(inputs, 1))]
+    if masked:
+        operands.append(operands[0] > 0)
+    written = 1 if op in _ONE_BYTE_OUT else dtype.itemsize
+    return {op: Work(lambda: _POINTWISE[op](*operands), n * (inputs * dtype.itemsize + masked + written))}
 
 
 def rows(case: Case, device: str) -> Made:

@@ -8,9 +8,13 @@ from typing import Any
 from .case import WIDE_AND_NARROW, Case, Groups, cold_some, filling
 
 ELEMENTWISE = ("copy_", "add", "add_", "add mixed", "mul", "mul scalar", "relu", "relu backward", "gelu", "gelu backward", "silu",
-               "silu backward", "tanh", "pow 3", "cast to the other width", "native_dropout", "dropout backward", "zero_",
-               "sub", "div", "add scalar", "neg", "exp", "sqrt", "rsqrt", "sigmoid", "sigmoid backward", "tanh backward", "clamp", "greater",
-               "where", "masked_fill", "addcmul", "lerp", "leaky_relu", "hardswish", "sin", "gelu tanh", "maximum", "fill_", "mul mask", "is finite")
+               "silu backward", "tanh", "pow 3", "cast to the other width", "native_dropout", "dropout backward", "zero_")
+# op -> how many operands of the case's type it reads, and whether a mask beside them
+POINTWISE = {"sub": (2, False), "div": (2, False), "maximum": (2, False), "lerp": (2, False), "sigmoid backward": (2, False),
+             "tanh backward": (2, False), "addcmul": (3, False), "where": (2, True), "masked_fill": (1, True), "mul mask": (1, True),
+             "add scalar": (1, False), "neg": (1, False), "exp": (1, False), "sqrt": (1, False), "rsqrt": (1, False),
+             "sigmoid": (1, False), "clamp": (1, False), "greater": (1, False), "leaky_relu": (1, False), "hardswish": (1, False),
+             "sin": (1, False), "gelu tanh": (1, False), "is finite": (1, False), "fill_": (0, False)}
 ROWS = ("layer_norm", "layer_norm backward", "rms_norm", "rms_norm backward", "softmax", "softmax backward", "log_softmax",
         "log_softmax backward", "sum over rows", "sum over columns", "mean over columns", "add bias", "rotate half (neg + cat)", "var over columns",
         "norm over columns", "argmax over columns", "cumsum over columns")
@@ -34,6 +38,19 @@ def elementwise(small: bool) -> Groups:
             for index, draw in filling(f"elementwise {op} {dtype}", 2, small, count):
                 n = draw.size(2048, 2 ** 28)
                 cases.append(Case("elementwise", dtype, (op,), cold_some(index, {"n": n}, n)))
+            groups.append(cases)
+    return groups
+
+
+def pointwise(small: bool) -> Groups:
+    """Operators beyond those of `elementwise`; `inputs` and `masked` say what each element reads."""
+    groups: Groups = []
+    for op, (inputs, masked) in POINTWISE.items():
+        for dtype, count in zip(WIDE_AND_NARROW, (8, 8, 3)):
+            cases = []
+            for index, draw in filling(f"pointwise {op} {dtype}", 2, small, count):
+                shape = {"n": draw.size(2048, 2 ** 28), "inputs": inputs, "masked": masked}
+                cases.append(Case("pointwise", dtype, (op,), cold_some(index, shape, shape["n"])))
             groups.append(cases)
     return groups
 
