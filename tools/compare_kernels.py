@@ -32,7 +32,7 @@ PREDICTED = (
     ("pool", r"\[pooling"),
     ("dropout", r"\[dropout\]"),
     ("index", r"\[embedding|\[index|sort"),
-    ("matrix", r"\[conv|\[gemm|split_k|^rnn|^conv2d|grouped_offsets|^winograd"),
+    ("matrix", r"\[conv|\[gemm|^split_sum|^rnn|^conv2d|^conv_(transforms|partial|prepare)"),
     ("copy", r"^cast|\[copy|\[permute|\[transpose|^copy|^memcpy|^cat|^clone|^contiguous"),
     ("reduce", r"\[reduction|\[bias_gradient"),
     ("elementwise", r""),
@@ -42,7 +42,7 @@ LINE = re.compile(r"^(?P<name>\S+) (?P<what>\[.*?\].*?)(?: x(?P<launches>\d+))?(
 UNIT = {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 
 
-def predicted(precog: str, request: dict, folder: Path) -> list[tuple[str, str, int, float]]:
+def predicted(precog: str, request: dict, folder: Path, data: str = "") -> list[tuple[str, str, int, float]]:
     """(class, description, launches, us) of every kernel of one step."""
     request = json.loads(json.dumps(request))
     if isinstance(request.get("model"), dict) and "graph" in request["model"]:
@@ -50,7 +50,8 @@ def predicted(precog: str, request: dict, folder: Path) -> list[tuple[str, str, 
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(request, file)
         file.flush()
-        text = subprocess.run([precog, "predict", file.name, "--dump-after", "cost"], capture_output=True, text=True, check=True).stdout
+        command = [precog, "predict", file.name, "--dump-after", "cost", *(["--data", data] if data else [])]
+        text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = []
     for line in text.splitlines():
         match = LINE.match(line)
@@ -108,6 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("runs", type=Path)
     parser.add_argument("--precog", default=os.environ.get("PRECOG", "build/precog"))
+    parser.add_argument("--data", default=os.environ.get("PRECOG_DATA", ""), help="the data folder to read")
     parser.add_argument("--only", default="", help="runs whose id contains this")
     parser.add_argument("--precision", default="")
     parser.add_argument("--names", action="store_true", help="both lists, run by run")
@@ -127,7 +129,7 @@ def main() -> None:
     rows = []
     for run in runs:
         try:
-            own = predicted(arguments.precog, run["request"], arguments.runs.parent)
+            own = predicted(arguments.precog, run["request"], arguments.runs.parent, arguments.data)
         except subprocess.CalledProcessError as failure:
             print(run["id"], failure.stderr, file=sys.stderr)
             continue

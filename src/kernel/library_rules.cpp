@@ -15,6 +15,9 @@ std::int64_t power_below(std::int64_t x, std::int64_t most) {
 constexpr std::int64_t kReduceThreads = 512, kWarp = 32, kFewValues = 16, kManyValues = 256, kThreadsPerSm = 2048;
 
 constexpr std::int64_t kTile = 128;  // of the products below, either way
+constexpr std::int64_t kWideGroup = 32;
+constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
+constexpr std::int64_t kManyRows = 16384;  // images times pixels that a weight gradient sums
 
 }  // namespace
 
@@ -55,8 +58,10 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
     helpers.clears = helpers.reduces && math == DType::fp32 && s.k <= 2048;
     return helpers;
   }
-  // Hopper's TF32 kernels hand out tiles by a counter where a few waves would leave the last one thin.
-  if (math == DType::tf32 && gpu.capability() >= 90 && s.batch == 1) helpers.clears = tiles > gpu.sms && tiles <= 4 * gpu.sms;
+  // Hopper's kernels hand out tiles by a counter: in TF32 where a few waves would leave the last one thin, and of batches.
+  if (gpu.capability() < 90 || tiles <= gpu.sms) return helpers;
+  if (s.batch > 1) helpers.clears = math == DType::tf32 || (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0);
+  else helpers.clears = math == DType::tf32 && tiles <= 8 * gpu.sms;
   return helpers;
 }
 
@@ -65,18 +70,39 @@ SortLaunches sort_launches(int bits) {
   return {passes + 2, 2 * passes + 1};
 }
 
-ConvHelpers conv_helpers(const ConvShape& s, DType math, bool tensor_cores) {
+ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
   ConvHelpers helpers;
+  const bool tensor_cores = math != DType::fp32 && gpu.matrix.has(math);
+  const bool pointwise = s.kernel_h * s.kernel_w == 1 && s.stride == 1 && s.groups == 1;
   const bool three = s.kernel_h == 3 && s.kernel_w == 3 && s.stride == 1;
-  const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups);
-  if (s.groups > 1) {
-    // Groups too wide for the direct kernels and no plain convolution: one call each, forward and for one of the gradients.
-    const bool looped = width >= 32 && width < 256 && !s.channels_last;
-    if (looped && tensor_cores && math != DType::tf32 && s.direction != ConvDirection::data_gradient) helpers.loops = static_cast<int>(s.groups);
-    if (looped && !tensor_cores && s.direction == ConvDirection::weight_gradient) helpers.loops = static_cast<int>(s.groups);
+  const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups), weights = width * s.out_channels;
+  const std::int64_t pixels = s.out_h * s.out_w, rows = s.batch * pixels;
+  const bool weight = s.direction == ConvDirection::weight_gradient, data = s.direction == ConvDirection::data_gradient;
+  // Groups too wide for the direct kernels and no plain convolution: one call each, but for one direction.
+  if (s.groups > 1 && width >= kWideGroup && width < 256 && !s.channels_last) {
+    if (is_16bit(math) && tensor_cores && !data) helpers.loops = static_cast<int>(s.groups);
+    if (!tensor_cores && (weight || data)) helpers.loops = static_cast<int>(s.groups);
   }
-  helpers.winograd = !tensor_cores && three && s.direction == ConvDirection::weight_gradient && width > 4;
+  if (!tensor_cores) {
+    if (three && width > 4 && weight) helpers.inner = s.groups > 1 ? 5 : 3;       // Winograd; of a group turned there and back too
+    if (three && width > 4 && data && !s.channels_last) helpers.inner = 3;        // Fourier transforms of image, filter and result
+    helpers.prepares = pointwise && data && !s.channels_last && s.out_channels > kTile;
+    return helpers;
+  }
+  if (pointwise && pixels > 1 && !s.channels_last) {  // a product per image
+    if (weight) helpers.sums = weights <= kFewWeights;
+    else helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears &&
+                          (math == DType::tf32 || pixels % 8 == 0);
+  }
+  helpers.prepares = weight && !pointwise && rows >= kManyRows && gpu.capability() >= 90;
   return helpers;
+}
+
+bool turns_pointwise(const ConvShape& s, DType math, bool tensor_cores) {
+  if (s.channels_last || s.direction != ConvDirection::weight_gradient) return false;
+  const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels;
+  if (!tensor_cores) return weights >= 4 * kTile * 4 * kTile;
+  return is_16bit(math) && pixels > 1 && (pixels % 2 == 1 || (pixels % 8 != 0 && weights >= 8 * kTile * kTile));
 }
 
 }  // namespace precog

@@ -35,12 +35,20 @@ struct SortLaunches {
 // CUB's radix sort of 64-bit keys: histogram, sums, and a pass for each 8 of `bits`, each of which clears two arrays first.
 SortLaunches sort_launches(int bits);
 
-// How cuDNN runs a convolution that is neither a plain product nor depthwise.
+// How cuDNN runs a convolution that is not depthwise.
 struct ConvHelpers {
-  int loops = 1;          // calls one after the other, each with its own layout copies: groups that no kernel takes together
-  bool winograd = false;  // data and gradient transformed, multiplied, transformed back: three kernels more
-  bool sums = false;      // partial weight gradients added by a kernel of their own
+  int loops = 1;       // calls one after the other, each with its own layout copies: groups that no kernel takes together
+  int inner = 0;       // kernels within a call that transform operands: Winograd's, a Fourier transform's, a filter's
+  bool sums = false;   // partial weight gradients added by a kernel of their own
+  bool clears = false; // counters cleared by a memset
+  bool prepares = false;  // partial sums or a result set to zero by a kernel of the library's own
 };
-ConvHelpers conv_helpers(const ConvShape& shape, DType math, bool tensor_cores);
+ConvHelpers conv_helpers(const ConvShape& shape, DType math, const GpuSpec& gpu);
+// Whether the operands are turned for a 1x1 convolution that would be a product in either layout.
+bool turns_pointwise(const ConvShape& shape, DType math, bool tensor_cores);
+
+// Of PyTorch's own batch norm in NHWC: from so many pixels on blocks share a channel and meet through zeroed counters
+// (flexible_launch_configs, native/cuda/Normalization.cuh).
+constexpr std::int64_t kSharedChannelPixels = 7 * 256 + 1;
 
 }  // namespace precog

@@ -33,6 +33,8 @@ TEST_CASE("SplitSumsOfWeightGradientsAreAddedByAKernelOfTheirOwn") {
   CHECK_FALSE(product_helpers({1, 768, 768, 8192, true}, DType::bf16, on).reduces);
   CHECK(product_helpers({1, 768, 768, 12000, true}, DType::bf16, on).reduces);
   CHECK_FALSE(product_helpers({1, 1024, 768, 768}, DType::bf16, on).clears);
+  CHECK(product_helpers({96, 128, 512, 64}, DType::bf16, on).clears);  // DeBERTa's: more tiles than SMs
+  CHECK_FALSE(product_helpers({96, 128, 128, 64}, DType::bf16, on).clears);
 }
 
 TEST_CASE("ASortTakesAPassForEachEightBits") {
@@ -46,10 +48,34 @@ TEST_CASE("WideGroupsAreOneCallEachInNchw") {
   shape.in_channels = shape.out_channels = 896;
   shape.groups = 16;
   shape.kernel_h = shape.kernel_w = 3;
-  CHECK(conv_helpers(shape, DType::bf16, true).loops == 16);
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 16);
   shape.channels_last = true;
-  CHECK(conv_helpers(shape, DType::bf16, true).loops == 1);
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
   shape.channels_last = false;
   shape.groups = 224;  // four channels each: direct kernels
-  CHECK(conv_helpers(shape, DType::bf16, true).loops == 1);
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
+}
+
+TEST_CASE("PointwiseWeightGradientsAreTurnedWhereTheirRowsAreNotAligned") {
+  ConvShape shape;
+  shape.direction = ConvDirection::weight_gradient;
+  shape.in_channels = shape.out_channels = 512;
+  shape.out_h = shape.out_w = 7;
+  CHECK(turns_pointwise(shape, DType::bf16, true));
+  shape.out_h = shape.out_w = 28;
+  CHECK_FALSE(turns_pointwise(shape, DType::bf16, true));
+  CHECK(turns_pointwise(shape, DType::fp32, false));  // a large gradient in fp32
+  shape.in_channels = 64;
+  CHECK_FALSE(turns_pointwise(shape, DType::fp32, false));
+}
+
+TEST_CASE("Fp32ConvolutionsTransformWhatTheyMultiply") {
+  ConvShape shape;
+  shape.in_channels = shape.out_channels = 64;
+  shape.kernel_h = shape.kernel_w = 3;
+  shape.direction = ConvDirection::weight_gradient;
+  CHECK(conv_helpers(shape, DType::fp32, gpu("9.0")).inner == 3);
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).inner == 0);
+  shape.stride = 2;
+  CHECK(conv_helpers(shape, DType::fp32, gpu("9.0")).inner == 0);
 }

@@ -364,7 +364,8 @@ class Lowering {
           if (backward) product("rnn_weight_gradient", width, in_width + a.hidden, rows, 1, true);
           continue;
         }
-        if (!backward) product("rnn_input", rows, width, in_width, 1, false);
+        const std::int64_t chunks = (a.steps + 7) / 8;  // time steps that layers work on side by side
+        if (!backward) product("rnn_input", rows / chunks, width, in_width, chunks, false);
         product(backward ? "rnn_recurrent_backward" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
                 a.steps, false);
         const Bytes gates = bytes(rows * (width + a.hidden));
@@ -373,7 +374,7 @@ class Lowering {
         if (!backward) continue;
         clear(op, static_cast<std::int32_t>(a.steps));  // the long sums of these products are split
         memory("rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
-        product("rnn_data_gradient", rows, in_width, width, 1, false);
+        product("rnn_data_gradient", rows / chunks, in_width, width, chunks, false);
         product("rnn_weight_gradient", width, in_width, rows, 1, true);
         product("rnn_weight_gradient", width, a.hidden, rows, 1, true);
       }
@@ -475,24 +476,27 @@ class Lowering {
     memory(name, op, MemoryPattern::layout, bytes, bytes, 1, bytes.value * 8 / bits_of(op.math)).launches = times;
     call_.workspace += bytes;
   }
-  ConvHelpers helpers_of(const Op& op, const ConvShape& shape) const {
-    if (shape.depthwise()) return {};
-    return conv_helpers(shape, op.math, op.math != DType::fp32 && gpu_.matrix.has(op.math));
-  }
   // The convolution between its layout copies: both operands on the way in, the result on the way out (the filter too: seen in
-  // recorded kernels, two copies to NHWC for each one back).
+  // recorded kernels, two copies to NHWC for each one back), and what else the library launches for it.
   void convolution(const Op& op, std::string_view name, const ConvShape& shape, const Work& work, bool layout, Bytes first, Bytes second) {
-    const ConvHelpers helpers = helpers_of(op, shape);
-    if (layout) transpose_of(op, "nchw_to_nhwc", first, helpers.loops);
-    if (layout) transpose_of(op, "nchw_to_nhwc", second, helpers.loops);
-    if (helpers.winograd) {
-      Kernel& transforms = memory("winograd_transforms", op, MemoryPattern::pointwise, first + second + work.written * 2.0,
-                                  (first + second) * 2.0 + work.written, 1, std::max<std::int64_t>(1, first.value / 4));
-      transforms.launches = 3 * helpers.loops;
-      transforms.estimated = true;
-    }
+    const ConvHelpers helpers = shape.depthwise() ? ConvHelpers{} : conv_helpers(shape, op.math, gpu_);
+    const bool tensor_cores = op.math != DType::fp32 && gpu_.matrix.has(op.math);
+    const bool pointwise = shape.kernel_h * shape.kernel_w == 1 && shape.strides() == 1 && shape.groups == 1;
+    const bool turned = !layout && pointwise && turns_pointwise(shape, op.math, tensor_cores);
+    if (layout || turned) transpose_of(op, "nchw_to_nhwc", first, helpers.loops);
+    if (layout || turned) transpose_of(op, "nchw_to_nhwc", second, helpers.loops);
+    if (helpers.clears) clear(op);
+    if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
+    if (helpers.inner > 0) helper(op, "conv_transforms", first + second + work.written, first + second + work.written, helpers.inner * helpers.loops);
     put(name, op, shape, work).launches = helpers.loops;
-    if (layout) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops);
+    if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
+    if (layout || (turned && tensor_cores)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops);
+  }
+  // A small kernel of a library's own.
+  void helper(const Op& op, std::string_view name, Bytes read, Bytes written, int times) {
+    Kernel& kernel = memory(name, op, MemoryPattern::pointwise, read, written, 1, std::max<std::int64_t>(1, std::max(read, written).value / 4));
+    kernel.launches = times;
+    kernel.estimated = true;
   }
 
   void lower_conv(const Op& op) {
@@ -572,6 +576,7 @@ class Lowering {
     }
   }
 
+  static constexpr std::int64_t kNormSplitRows = 65536;
   // Elements of a normalised row: the last axis unless the operator says otherwise.
   static std::int64_t row_of(const Op& op, const Shape& shape) {
     const auto* norm = std::get_if<NormAttributes>(&op.attributes);
@@ -602,6 +607,13 @@ class Lowering {
     if (parameters.value > 0)
       memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::norm_parameters, both, parameters, length,
              rows);
+    // Many rows of few columns: blocks share a column, and PyTorch adds what they found (cuda/layer_norm_kernel.cu).
+    if (parameters.value > 0 && !rms && rows > kNormSplitRows && length < gpu_.sms / 2 * 32) {
+      const std::int64_t parts = std::max<std::int64_t>(1, gpu_.sms * 32 / length) * 8;
+      for (std::size_t i = 0; i < op.output_count; ++i)
+        if (!(out(op, i).shape == in(op, 0).shape) || out(op, i).shape.rank() <= 1)
+          if (!(input_gradient && i == 0)) reduce("layer_norm_partial_sums", op, MemoryPattern::bias_gradient, Bytes{parts * length * 4}, out_bytes(op, i), length, parts, true);
+    }
   }
 
   // PyTorch's own kernels (native/cuda/group_norm_kernel.cu): moments, a small one for scale and shift, then the result.
@@ -654,6 +666,10 @@ class Lowering {
     const Shape& image = in(op, 0).shape;  // one row per channel
     const MemoryPattern pattern = backward ? (native ? MemoryPattern::native_batch_norm_backward : MemoryPattern::batch_norm_backward)
                                            : (native ? MemoryPattern::native_batch_norm_forward : MemoryPattern::batch_norm_forward);
+    if (format_ == MemoryFormat::channels_last && !call_.compiled) {  // counters of blocks that share a channel
+      if (!native) clear(op);
+      else if (image.elements() / std::max<std::int64_t>(1, image[1]) >= kSharedChannelPixels) helper(op, "batch_norm_counters", {0}, {image[1]}, 1);
+    }
     Kernel& kernel = memory(name_of(op), op, pattern, image[1], image.elements() / std::max<std::int64_t>(1, image[1]));
     std::get<MemoryShape>(kernel.shape).channels_last = format_ == MemoryFormat::channels_last;
     if (native && !backward) kernel.launches = 3;
