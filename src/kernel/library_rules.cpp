@@ -15,6 +15,7 @@ std::int64_t power_below(std::int64_t x, std::int64_t most) {
 constexpr std::int64_t kReduceThreads = 512, kWarp = 32, kFewValues = 16, kManyValues = 256, kThreadsPerSm = 2048;
 
 constexpr std::int64_t kTile = 128;  // of the products below, either way
+constexpr std::int64_t kFewWaves = 8, kManyWaves = 12;
 constexpr std::int64_t kWideGroup = 32;
 constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
 constexpr std::int64_t kManyRows = 16384;  // images times pixels that a weight gradient sums
@@ -58,10 +59,12 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
     helpers.clears = helpers.reduces && math == DType::fp32 && s.k <= 2048;
     return helpers;
   }
-  // Hopper's kernels hand out tiles by a counter: in TF32 where a few waves would leave the last one thin, and of batches.
+  // Hopper's kernels hand out tiles by a counter: of batches, of very many tiles, and in TF32 where a few waves would leave
+  // the last one thin.
   if (gpu.capability() < 90 || tiles <= gpu.sms) return helpers;
-  if (s.batch > 1) helpers.clears = math == DType::tf32 || (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0);
-  else helpers.clears = math == DType::tf32 && tiles <= 8 * gpu.sms;
+  const bool many = tiles > kManyWaves * gpu.sms, few = tiles <= kFewWaves * gpu.sms;
+  if (math == DType::tf32) helpers.clears = s.batch > 1 || many || few;
+  else if (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0) helpers.clears = s.batch > 1 || many;
   return helpers;
 }
 

@@ -589,7 +589,8 @@ class Lowering {
   // Layer norm's kernels want rows side by side: inside the call, unseen by autograd, another layout is copied first (the
   // recorded kernels of ViT: 24 of its 25 forward, and again backward, which is handed the original).
   void copy_for_norm(const Op& op, std::size_t operand) {
-    memory("layer_norm_copy", op, MemoryPattern::broadcast, in_bytes(op, operand), in_bytes(op, operand));
+    // Rows were strided because a convolution's image was turned into tokens: the channels lie outermost.
+    memory("layer_norm_copy", op, MemoryPattern::transpose, in_bytes(op, operand), in_bytes(op, operand));
     call_.workspace += in_bytes(op, operand);
   }
 
