@@ -436,7 +436,9 @@ class Lowering {
     const auto& a = std::get<ConvAttributes>(op.attributes);
     const Shape &y = in(op, 0).shape, &x = in(op, 1).shape, &w = in(op, 2).shape;
     const bool both = op.output_count > 1 && out(op, 1).shape.rank() > 1;  // then the input's comes first
+    Bytes largest;  // each gradient is a call of its own: its workspace is given back before the next one's is taken
     for (std::size_t i = 0; i < op.output_count; ++i) {
+      call_.workspace = {};
       const Shape& result = out(op, i).shape;
       const bool of_weight = result.rank() > 1 && (both ? i == 1 : result == w);
       const bool layout = transposes(op, a, x, of_weight ? ConvDirection::weight_gradient : ConvDirection::data_gradient);
@@ -446,6 +448,7 @@ class Lowering {
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 1));
         put("conv2d_weight_gradient", op, conv_shape(op, ConvDirection::weight_gradient, x, y, a),
             {work.flops, in_bytes(op, 0) + in_bytes(op, 1), work.written});
+        if (transforms_weight_gradient(op, a, x)) call_.workspace += transformed(x, y, w);
       } else if (result.rank() > 1) {
         if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
         put("conv2d_data_gradient", op, conv_shape(op, ConvDirection::data_gradient, x, y, a),
@@ -455,11 +458,25 @@ class Lowering {
         const std::int64_t length = y.elements() / std::max<std::int64_t>(1, result.elements());
         Kernel& sum = memory("conv_bias_gradient", op, call_.compiled ? MemoryPattern::pointwise : MemoryPattern::bias_gradient, in_bytes(op, 0),
                              out_bytes(op, i), result.elements(), length);
-        if (!call_.compiled) continue;
-        sum.launches = column_stages(result.elements(), length, gpu_.sms);
-        sum.fused = sum.estimated = true;
+        if (call_.compiled) {
+          sum.launches = column_stages(result.elements(), length, gpu_.sms);
+          sum.fused = sum.estimated = true;
+        }
       }
+      largest = std::max(largest, call_.workspace);
     }
+    call_.workspace = largest;
+  }
+  // In fp32 cuDNN takes weight gradients of 3x3 filters through Winograd's transform, out of place (kernels recorded on an
+  // H200: winogradWgradData4x4 and winogradWgradDelta4x4, one of each for every such layer of ResNet and VGG).
+  bool transforms_weight_gradient(const Op& op, const ConvAttributes& a, const Shape& image) const {
+    return op.math == DType::fp32 && a.axes == 2 && a.kernel[0] == 3 && a.kernel[1] == 3 && unit_stride(a) && a.groups == 1 && !a.transposed &&
+           image[1] > 4 && format_ != MemoryFormat::channels_last;
+  }
+  // 6x6 numbers for each 4x4 tile of the images and of the filters' gradients, all at once.
+  static Bytes transformed(const Shape& x, const Shape& y, const Shape& w) {
+    auto tiles = [](const Shape& image) { return image[0] * image[1] * ((image[-2] + 3) / 4) * ((image[-1] + 3) / 4); };
+    return {(tiles(x) + tiles(y) + w[0] * w[1]) * 36 * 4};
   }
 
   void lower_attention(const Op& op) {

@@ -75,6 +75,41 @@ Seconds one_more_micro_batch(const Schedule& schedule, const Timeline& timeline)
   return seconds(end(1) - end(0));
 }
 
+// Memory over the last simulated step, by when each operator's kernels ran: the stream's order is the allocator's. Of several
+// operators in one of the bins, the one at which most is there stands for all, so that the peak is never lost.
+std::vector<MemoryPoint> memory_points(const MemoryUse& memory, const Schedule& schedule, const Timeline& timeline) {
+  constexpr std::size_t kBins = 240;
+  const auto tasks = schedule.graph.tasks();
+  const auto last = static_cast<std::int16_t>(schedule.last_task.size() - 1);
+  std::vector<std::pair<Picoseconds, std::size_t>> calls;  // when, which
+  Picoseconds begin = timeline.end, end = 0;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const TaskLabel& label = schedule.labels[i];
+    if (label.step != last) continue;
+    begin = std::min(begin, timeline.spans[i].start);
+    if (label.call < 0 || tasks[i].resource != kCompute || static_cast<std::size_t>(label.call) >= memory.timeline.size()) continue;
+    calls.emplace_back(timeline.spans[i].start, static_cast<std::size_t>(label.call));
+    end = std::max(end, timeline.spans[i].end);
+  }
+  std::stable_sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  auto total = [](const BytesByCategory& bytes) {
+    Bytes sum;
+    for (Bytes one : bytes) sum += one;
+    return sum;
+  };
+  std::vector<MemoryPoint> out;
+  std::size_t bin = kBins;
+  for (const auto& [when, call] : calls) {
+    const auto here = static_cast<std::size_t>(static_cast<double>(when - begin) / static_cast<double>(std::max<Picoseconds>(1, end - begin)) * kBins);
+    const BytesByCategory& bytes = memory.timeline[call];
+    if (here != bin) out.push_back({seconds(when - begin), bytes});
+    else if (total(bytes) > total(out.back().bytes)) out.back().bytes = bytes;
+    bin = here;
+  }
+  if (!out.empty()) out.push_back({seconds(end - begin), out.back().bytes});
+  return out;
+}
+
 FlopsPerSecond peak_of(const GpuSpec& gpu, DType dtype) {
   if (gpu.matrix.has(dtype)) return gpu.matrix[dtype];
   if (gpu.vector.has(dtype)) return gpu.vector[dtype];
@@ -118,6 +153,8 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   constexpr const char* kShared[] = {"", "optimizer states sharded (ZeRO 1)", "states and gradients sharded (ZeRO 2)", "fully sharded (ZeRO 3, FSDP)"};
   if (request.cluster.gpus > 1) report.sharding = kShared[static_cast<int>(request.plan.fsdp)];
   report.memory = memory;
+  report.memory_points = memory_points(memory, schedule, timeline);
+  report.memory.timeline.clear();
   if (memory.peak_op.valid()) {
     const Op& at = step.graph.ops[memory.peak_op];
     report.peak_at = fmt::format("{} {}{}{}", to_text(at.phase), name_of(step.graph, at), at.module.valid() ? " in " : "", step.graph.name(at.module));
@@ -257,7 +294,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), "", 0});
   report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name),
                                "", host_share});
-  report.provenance.push_back({"memory", "estimate", "tensor lifetimes; fragmentation, CUDA context and NCCL buffers are estimates", "", 0});
+  report.provenance.push_back({"memory", "estimate", "tensor lifetimes replayed through PyTorch's allocator rules; CUDA context and NCCL buffers are estimates", "", 0});
 
   for (const std::string& note : request.model->notes) report.warnings.push_back(note);
   if (!report.unknown_names.empty())

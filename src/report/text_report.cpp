@@ -27,6 +27,7 @@ std::string throughput(const Report& r) {
 std::string memory_line(const Report& r, const Style& style) {
   const MemoryUse& m = r.memory;
   std::string verdict = m.fits ? style(Ink::green, "fits") : style(Ink::red, "does not fit");
+  if (m.verdict == Certainty::likely) verdict += fmt::format(" (likely: {} to {})", to_text(m.device_low), to_text(m.device_high));
   return fmt::format("peak {}, on the device {} of {}: {}", to_text(m.peak), to_text(m.device), to_text(m.capacity), verdict);
 }
 
@@ -78,6 +79,7 @@ std::string text_report(const Report& r, const Style& style) {
       fmt::format("{}   (80% interval: {} to {})", style(Ink::bold, to_text(r.step)), to_text(r.step_low), to_text(r.step_high)));
   out += field(style, "throughput", throughput(r));
   out += field(style, "memory", memory_line(r, style));
+  if (r.largest_batch) out += field(style, "max batch", largest_text(*r.largest_batch));
   out += field(style, "efficiency",
                fmt::format("MFU {:.1f}% ({:.1f}% of the {} peak), {:.4g} TFLOP/s per GPU", 100 * r.mfu, 100 * r.mfu_bf16,
                            r.peak_16bit, r.tflops_per_gpu));
@@ -98,6 +100,8 @@ std::string text_report(const Report& r, const Style& style) {
 
   out += '\n' + style(Ink::bold, "Where the step goes") + '\n' + breakdown_table(r, style);
   out += '\n' + style(Ink::bold, "Memory at the peak") + '\n' + wrapped("  ", memory_table(r));
+  if (!r.peak_at.empty()) out += wrapped("  ", "peak in " + printable(r.peak_at));
+  if (!r.memory.fits) out += fixes_text(r.fixes, style);
   if (!r.provenance.empty()) {
     out += '\n' + style(Ink::bold, "Where the numbers come from") + '\n';
     for (const std::string& line : provenance_lines(r)) out += wrapped("  ", line);
