@@ -1,6 +1,7 @@
 #include "memory/lifetimes.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "graph/operator.h"
 #include "training/optimizer.h"
@@ -22,6 +23,7 @@ class Tracer {
 
   MemoryTrace run() {
     find_last_uses();
+    grow_repeated_heads();
     hold_what_stays();
     const std::size_t ops = graph_.ops.size();
     dies_.resize(ops);
@@ -34,6 +36,8 @@ class Tracer {
         if (!known) once({cublas_workspace(gpu_), MemoryCategory::libraries});
         known = true;
       }
+      if (compiled_ && op.phase == Phase::backward && !backward_began_) make_zero_gradient();
+      backward_began_ = backward_began_ || op.phase == Phase::backward;
       if (op.phase == Phase::optimizer && !updated) make_states();
       updated = updated || op.phase == Phase::optimizer;
       make_outputs(op, i);
@@ -61,6 +65,51 @@ class Tracer {
   }
   std::int64_t share(std::int64_t elements, int ranks) const { return (elements + ranks - 1) / ranks; }
   std::size_t storage(TensorId id) const { return graph_.tensors[id].storage.index(); }
+
+  // A compiled language model returns its scores beside the loss. Nobody differentiates them, but the compiled backward takes a
+  // gradient for every result: AOTAutograd hands it zeros, which live until the first kernel has added them.
+  void make_zero_gradient() {
+    std::int32_t reader = -1;
+    TensorId scores;
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
+      const Op& op = graph_.ops[graph_.ops.id_at(i)];
+      if (op.kind != OpKind::log_softmax_backward || !op.origin.valid()) continue;
+      reader = static_cast<std::int32_t>(i);
+      scores = graph_.tensors[graph_.input(graph_.ops[op.origin], 0)].storage;
+      break;
+    }
+    if (reader < 0) return;
+    const std::int32_t block = add({graph_.bytes(scores).value, MemoryCategory::temporaries, graph_.tensors[scores].dtype});
+    put(MemoryEvent::Kind::take, block);
+    dies_[static_cast<std::size_t>(reader)].push_back(block);
+  }
+
+  // Where a mask is traced, keys and values of grouped queries are repeated for every head before the attention, and kept so.
+  void grow_repeated_heads() {
+    grown_.assign(graph_.tensors.size(), 0);
+    for (const Op& op : graph_.ops) {
+      const auto* a = std::get_if<AttentionAttributes>(&op.attributes);
+      if (!compiled_ || !a || op.kind != OpKind::scaled_dot_product_attention || !a->mask || op.input_count < 3) continue;
+      for (auto [place, width] : {std::pair{1u, a->head_dim}, std::pair{2u, a->value_dim}}) {
+        const TensorId id = graph_.input(op, place);
+        const std::int64_t whole = a->batch * a->heads * a->kv_len * width;
+        if (graph_.tensors[id].shape.elements() < whole) grown_[storage(id)] = whole * bits_of(graph_.tensors[id].dtype) / 8;
+      }
+    }
+  }
+  std::int64_t bytes_of(TensorId id) const { return grown_[id.index()] > 0 ? grown_[id.index()] : graph_.bytes(id).value; }
+
+  // A fused kernel writes its result over an operand of the same size that nobody reads afterwards.
+  void write_over(std::size_t i, std::int64_t bytes, std::size_t made_here) {
+    const Call& call = program_.calls[i];
+    if (!compiled_ || call.kernel_count == 0 || !program_.kernels[call.first_kernel].fused) return;
+    for (auto at = dies_[i].begin(); at != dies_[i].end(); ++at) {
+      if (static_cast<std::size_t>(*at) >= made_here || trace_.blocks[static_cast<std::size_t>(*at)].bytes != bytes) continue;
+      put(MemoryEvent::Kind::give, *at);
+      dies_[i].erase(at);
+      return;
+    }
+  }
 
   // The last operator that touches each storage, through whatever view.
   void find_last_uses() {
@@ -139,6 +188,7 @@ class Tracer {
   }
 
   void make_outputs(const Op& op, std::size_t i) {
+    const std::size_t made_here = trace_.blocks.size();
     for (TensorId id : graph_.outputs(op)) {
       const Tensor& tensor = graph_.tensors[id];
       const bool allocated = tensor.storage == id && (tensor.role == Role::activation || tensor.role == Role::gradient);
@@ -146,12 +196,13 @@ class Tracer {
       const std::int32_t last = last_use_[id.index()];
       const MemoryCategory category = category_of(op, id, last);
       auto make = [&](std::int64_t bytes) {
+        write_over(i, bytes, made_here);
         const std::int32_t block = add({bytes, category, tensor.dtype, op.module});
         put(MemoryEvent::Kind::take, block);
         if (last == kForever) trace_.cleared.push_back(block);
         else dies_[static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i)))].push_back(block);
       };
-      if (!make_one_per_parameter(op, tensor, make)) make(graph_.bytes(id).value);
+      if (!make_one_per_parameter(op, tensor, make)) make(bytes_of(id));
     }
   }
   // What a multi-tensor call makes is a list with one tensor per parameter.
@@ -183,7 +234,9 @@ class Tracer {
   const TrainingOptions& training_;
   const GpuSpec& gpu_;
   bool compiled_;
+  bool backward_began_ = false;
   std::int32_t last_forward_ = -1;
+  std::vector<std::int64_t> grown_;  // tensors that are larger in memory than the graph says; 0: not so
   std::vector<std::int32_t> last_use_;
   std::vector<char> is_gradient_;
   std::vector<MemoryBlock> states_;

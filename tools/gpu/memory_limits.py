@@ -3,6 +3,7 @@
 
   python3 tools/gpu/memory_limits.py --out memory_limits.jsonl --budget 150
   python3 tools/gpu/memory_limits.py --out /tmp/dry.jsonl --dry-run
+  python3 tools/gpu/memory_limits.py --predict build/precog       (no GPU: writes memory_limits.json anew)
 
 Starts from precog's own answers (memory_limits.json beside this file: `precog predict --max-batch` on the same GPU with
 so much memory), tries them at 0.9, 0.95, 1, 1.05 and 1.1 times, then halves the gap while there is time. Most jobs run
@@ -24,6 +25,22 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+GIGABYTE = 10**9
+# What precog takes off for the driver and the CUDA context (src/memory/memory.cpp); an allocator's limit does not hold it.
+CONTEXT, DRIVER = 520_000_000, 0.0043
+# (model, layers, precision, seq, src_seq, limit); the limit in GB, None for the whole device
+JOBS: list[tuple[str, int | None, str, int | None, int | None, float | None]] = [
+    ("bert-base", None, "amp-bf16", 512, None, 24),
+    ("resnet50", None, "amp-bf16", None, None, 24),
+    ("gpt2", None, "tf32", 1024, None, 32),
+    ("qwen2.5-0.5b", None, "bf16", 1024, None, 32),
+    ("t5-base", None, "amp-fp16", 128, 512, 24),
+    ("vit-b", None, "fp32", None, None, 16),
+    ("mobilenet_v2", None, "fp16", None, None, 16),
+    ("llama3-8b", 4, "bf16", 2048, None, None),
+    ("gpt2-large", None, "amp-bf16", 1024, None, None),
+]
+
 FACTORS = (1.0, 1.05, 0.95, 1.1, 0.9)
 STEPS = 3  # states appear in the first, the allocator's segments have settled by the third
 
@@ -33,8 +50,11 @@ def main() -> int:
     parser.add_argument("--out", default="memory_limits.jsonl")
     parser.add_argument("--budget", type=float, default=150, help="seconds after which no further attempt is made")
     parser.add_argument("--jobs", default=os.path.join(HERE, "memory_limits.json"))
+    parser.add_argument("--predict", metavar="PRECOG", help="write the predictions to start from, with this program")
     parser.add_argument("--dry-run", action="store_true", help="tiny models on the CPU, same code, no meaning")
     args = parser.parse_args()
+    if args.predict:
+        return predict_jobs(args.predict, args.jobs)
     started = time.perf_counter()
 
     def left() -> float:
@@ -58,6 +78,44 @@ def main() -> int:
         device.free()
     lines.close()
     print("%.0f s" % (time.perf_counter() - started))
+    return 0
+
+
+def predict_jobs(program: str, path: str) -> int:
+    """The largest batch of each job on an H200 with so much memory, as `precog predict --max-batch` finds it."""
+    import pathlib
+    import shutil
+    import subprocess
+    import tempfile
+    jobs = []
+    with tempfile.TemporaryDirectory() as folder:
+        data = pathlib.Path(folder) / "data"
+        shutil.copytree(pathlib.Path(HERE).parent.parent / "data", data, ignore=shutil.ignore_patterns("measured"))
+        spec = data / "gpus" / "h200-sxm.json"
+        whole = spec.read_text()
+        for model, layers, precision, seq, src_seq, limit in JOBS:
+            gpu = json.loads(whole)
+            if limit is not None:
+                for field in ("capacity", "reported"):
+                    gpu["memory"][field]["value"] = "%d B" % ((limit * GIGABYTE + CONTEXT) / (1 - DRIVER))
+            spec.write_text(json.dumps(gpu))
+            request: dict[str, Any] = {"schema": 1, "model": {"name": model, "layers": layers} if layers else model, "precision": precision,
+                                       "optimizer": "adamw", "cluster": {"gpu": "h200-sxm", "gpus": 1}}
+            request.update({key: value for key, value in (("seq", seq), ("src_seq", src_seq)) if value})
+            job = pathlib.Path(folder) / "job.json"
+            job.write_text(json.dumps(request))
+            done = subprocess.run([program, "predict", str(job), "--max-batch", "--json", "--data", str(data)], capture_output=True, text=True)
+            if done.returncode not in (0, 3):
+                sys.exit(done.stderr)
+            report = json.loads(done.stdout)
+            name = "-".join([model + ("-%dl" % layers if layers else ""), precision, *("s%d" % s for s in (seq, src_seq) if s), "%dgb" % limit if limit else "whole"])
+            jobs.append({"id": name, "request": request, "limit_bytes": int(limit * GIGABYTE) if limit else None, "predicted_batch": report["max_batch"]["batch"],
+                         "predicted_next": report["max_batch"]["next_batch"], "predicted_peak_bytes": report["peak_bytes"],
+                         "predicted_reserved_bytes": report["reserved_bytes"], "predicted_device_bytes": report["device_bytes"], "predicted_step_s": report["step_s"]})
+            print("%-44s largest batch %5d, step %.3f s, peak %.2f GB" % (name, jobs[-1]["predicted_batch"], report["step_s"], report["peak_bytes"] / 1e9))
+    with open(path, "w") as file:
+        json.dump({"made_by": "tools/gpu/memory_limits.py --predict", "jobs": jobs}, file, indent=1)
+        file.write("\n")
     return 0
 
 
