@@ -24,6 +24,7 @@ class Tracer {
   MemoryTrace run() {
     find_last_uses();
     grow_repeated_heads();
+    find_returned_scores();
     hold_what_stays();
     const std::size_t ops = graph_.ops.size();
     dies_.resize(ops);
@@ -69,19 +70,20 @@ class Tracer {
   // A compiled language model returns its scores beside the loss. Nobody differentiates them, but the compiled backward takes a
   // gradient for every result: AOTAutograd hands it zeros, which live until the first kernel has added them.
   void make_zero_gradient() {
-    std::int32_t reader = -1;
-    TensorId scores;
-    for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
+    if (!scores_.valid()) return;
+    const std::int32_t block = add({graph_.bytes(scores_).value, MemoryCategory::temporaries, graph_.tensors[scores_].dtype});
+    put(MemoryEvent::Kind::take, block);
+    dies_[scores_gradient_].push_back(block);
+    not_ours_.push_back(block);
+  }
+  void find_returned_scores() {
+    for (std::size_t i = 0; i < graph_.ops.size() && compiled_; ++i) {
       const Op& op = graph_.ops[graph_.ops.id_at(i)];
       if (op.kind != OpKind::log_softmax_backward || !op.origin.valid()) continue;
-      reader = static_cast<std::int32_t>(i);
-      scores = graph_.tensors[graph_.input(graph_.ops[op.origin], 0)].storage;
-      break;
+      scores_ = graph_.tensors[graph_.input(graph_.ops[op.origin], 0)].storage;
+      scores_gradient_ = i;
+      return;
     }
-    if (reader < 0) return;
-    const std::int32_t block = add({graph_.bytes(scores).value, MemoryCategory::temporaries, graph_.tensors[scores].dtype});
-    put(MemoryEvent::Kind::take, block);
-    dies_[static_cast<std::size_t>(reader)].push_back(block);
   }
 
   // Where a mask is traced, keys and values of grouped queries are repeated for every head before the attention, and kept so.
@@ -99,12 +101,14 @@ class Tracer {
   }
   std::int64_t bytes_of(TensorId id) const { return grown_[id.index()] > 0 ? grown_[id.index()] : graph_.bytes(id).value; }
 
-  // A fused kernel writes its result over an operand of the same size that nobody reads afterwards.
+  // A fused kernel writes its result over an operand of the same size that nobody reads afterwards, unless the graph's caller
+  // may still hold it: what it returned, what it was given a gradient of.
   void write_over(std::size_t i, std::int64_t bytes, std::size_t made_here) {
     const Call& call = program_.calls[i];
     if (!compiled_ || call.kernel_count == 0 || !program_.kernels[call.first_kernel].fused) return;
     for (auto at = dies_[i].begin(); at != dies_[i].end(); ++at) {
       if (static_cast<std::size_t>(*at) >= made_here || trace_.blocks[static_cast<std::size_t>(*at)].bytes != bytes) continue;
+      if (std::find(not_ours_.begin(), not_ours_.end(), *at) != not_ours_.end()) continue;
       put(MemoryEvent::Kind::give, *at);
       dies_[i].erase(at);
       return;
@@ -199,6 +203,7 @@ class Tracer {
         write_over(i, bytes, made_here);
         const std::int32_t block = add({bytes, category, tensor.dtype, op.module});
         put(MemoryEvent::Kind::take, block);
+        if (id == scores_) not_ours_.push_back(block);
         if (last == kForever) trace_.cleared.push_back(block);
         else dies_[static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i)))].push_back(block);
       };
@@ -235,6 +240,9 @@ class Tracer {
   const GpuSpec& gpu_;
   bool compiled_;
   bool backward_began_ = false;
+  TensorId scores_;                      // compiled: what the model returns beside the loss
+  std::size_t scores_gradient_ = 0;      // the operator that reads its gradient
+  std::vector<std::int32_t> not_ours_;   // blocks that no kernel may write over
   std::int32_t last_forward_ = -1;
   std::vector<std::int64_t> grown_;  // tensors that are larger in memory than the graph says; 0: not so
   std::vector<std::int32_t> last_use_;

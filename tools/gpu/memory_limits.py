@@ -61,6 +61,8 @@ def main() -> int:
         return args.budget - (time.perf_counter() - started)
 
     import common
+    import torchvision  # noqa: F401: imported before the first job's time is counted
+    import transformers  # noqa: F401
     device = common.Device(args.dry_run)
     with open(args.jobs) as file:
         jobs = json.load(file)["jobs"]
@@ -72,7 +74,7 @@ def main() -> int:
             continue
         share = left() / (len(jobs) - index)  # an equal part of what is left
         try:
-            run_job(device, job, lines, min(left() - 4, share), args.dry_run)
+            run_job(device, job, lines, min(left() - 3, share), args.dry_run)
         except Exception as error:  # noqa: BLE001: the next job may run
             lines.write({"job": job["id"], "error": "%s: %s" % (type(error).__name__, str(error)[:300])})
         device.free()
@@ -136,6 +138,7 @@ def run_job(device: Any, job: dict[str, Any], lines: Any, seconds: float, dry_ru
     model = models.build(name, device.type, layers, tiny=dry_run).to(dtype)
     device.free()
     outcomes: dict[int, bool] = {}
+    longest = [0.0]  # seconds of an attempt
 
     def attempt(batch: int) -> None:
         record = {"id": "%s-b%d" % (job["id"], batch), "job": job["id"], "request": {**request, "batch": batch}, "limit_bytes": limit, "batch": batch,
@@ -143,6 +146,7 @@ def run_job(device: Any, job: dict[str, Any], lines: Any, seconds: float, dry_ru
         at = time.perf_counter()
         ran, error = one_run(device, name, model, 2 if dry_run else batch, request, precision, dtype, dry_run)
         outcomes[batch] = ran
+        longest[0] = max(longest[0], time.perf_counter() - at)
         record.update(ran=ran, error=error, wall_s=round(time.perf_counter() - at, 2), **device.memory())
         if not dry_run:
             free, all_of_it = torch.cuda.mem_get_info()
@@ -154,8 +158,7 @@ def run_job(device: Any, job: dict[str, Any], lines: Any, seconds: float, dry_ru
         print("%-44s batch %5d %s (%.1f s)" % (job["id"], batch, "ran" if ran else "out of memory", record["wall_s"]), flush=True)
 
     def in_time() -> bool:
-        spent = time.perf_counter() - began
-        return spent + 1.2 * spent / max(1, len(outcomes) + 1) < seconds
+        return not outcomes or time.perf_counter() - began + 1.3 * longest[0] < seconds
 
     for factor in FACTORS:
         batch = max(1, round(job["predicted_batch"] * factor))
