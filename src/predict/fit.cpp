@@ -11,6 +11,8 @@ namespace precog {
 namespace {
 
 constexpr std::int64_t kLargestBatch = 1 << 20;
+constexpr std::size_t kTogether = 3;       // changes in one fix
+constexpr std::size_t kMostTogether = 12;  // combinations predicted of each size
 constexpr int kGuesses = 8;  // along a line, before the search only halves
 
 // The largest of the batches that may be asked for: all, or those that divide a given global batch.
@@ -104,10 +106,10 @@ class FixSearch {
       auto report = predicted(change.patch);
       if (!report) continue;
       if (report->memory.fits) found_.push_back(fix_of(change, *report));
-      else if (report->memory.device < base_.memory.device) helpful_.push_back({change, report->memory.device});
+      else note(change, *report);
     }
     smaller_batches();
-    if (found_.empty()) stack();
+    for (std::size_t size = 2; size <= kTogether && found_.empty(); ++size) together(size);
     std::stable_sort(found_.begin(), found_.end(), [](const Fix& a, const Fix& b) { return a.time_cost < b.time_cost; });
     if (found_.size() > most) found_.resize(most);
     return std::move(found_);
@@ -161,7 +163,7 @@ class FixSearch {
       auto report = predicted(change.patch);
       if (!report) continue;
       if (report->memory.fits) return found_.push_back(fix_of(change, *report));
-      if (batch == 1 && report->memory.device < base_.memory.device) helpful_.push_back({change, report->memory.device});
+      note(change, *report);
     }
   }
 
@@ -181,37 +183,62 @@ class FixSearch {
             report.memory.verdict == Certainty::certain};
   }
 
-  // No change is enough alone: one after the other, what saves most first, until it fits.
-  void stack() {
-    std::stable_sort(helpful_.begin(), helpful_.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-    Change all;
-    all.patch = Json::object();
-    Bytes device = base_.memory.device;
-    std::vector<std::string> groups;
-    for (const auto& [change, alone] : helpful_) {
-      if (!change.group.empty() && std::find(groups.begin(), groups.end(), change.group) != groups.end()) continue;
-      Json patch = all.patch;
-      patch.merge_patch(change.patch);
-      auto report = predicted(patch);
-      if (!report || report->memory.device >= device) continue;
-      device = report->memory.device;
-      all.change += (all.change.empty() ? "" : " + ") + change.change;
-      all.flags += (all.flags.empty() ? "" : " ") + change.flags;
-      all.patch = std::move(patch);
-      if (!change.group.empty()) groups.push_back(change.group);
-      if (!report->memory.fits) continue;
-      found_.push_back(fix_of(all, *report));
-      return;
+  void note(const Change& change, const Report& report) {
+    const double saved = static_cast<double>((base_.memory.device - report.memory.device).value);
+    if (saved > 0) helpful_.push_back({change, saved, report.samples_per_s > 0 ? base_.samples_per_s / report.samples_per_s : 1});
+  }
+
+  // No change is enough alone: several that go together, first those that promise to cost least time among those that promise
+  // to save enough, were savings to add up and times to multiply.
+  void together(std::size_t size) {
+    struct Promise {
+      double time = 1, saved = 0;
+      std::vector<std::size_t> members;
+    };
+    std::vector<Promise> promises, grown = {{}};
+    for (std::size_t depth = 0; depth < size; ++depth) {
+      promises = std::move(grown);
+      grown.clear();
+      for (const Promise& promise : promises)
+        for (std::size_t i = promise.members.empty() ? 0 : promise.members.back() + 1; i < helpful_.size(); ++i) {
+          const std::string& group = helpful_[i].change.group;
+          const bool taken = !group.empty() && std::any_of(promise.members.begin(), promise.members.end(),
+                                                           [&](std::size_t other) { return helpful_[other].change.group == group; });
+          if (taken) continue;
+          grown.push_back(promise);
+          grown.back().time *= helpful_[i].time;
+          grown.back().saved += helpful_[i].saved;
+          grown.back().members.push_back(i);
+        }
+    }
+    const double wanted = 0.8 * static_cast<double>((base_.memory.device - base_.memory.capacity).value);
+    std::erase_if(grown, [&](const Promise& promise) { return promise.saved < wanted; });
+    std::stable_sort(grown.begin(), grown.end(), [](const Promise& a, const Promise& b) { return a.time < b.time; });
+    for (std::size_t tried = 0; tried < grown.size() && tried < kMostTogether; ++tried) {
+      Change all;
+      all.patch = Json::object();
+      for (std::size_t member : grown[tried].members) {
+        const Change& change = helpful_[member].change;
+        all.change += (all.change.empty() ? "" : " + ") + change.change;
+        all.flags += (all.flags.empty() ? "" : " ") + change.flags;
+        if (change.note.starts_with("numerics")) all.note = change.note;
+        all.patch.merge_patch(change.patch);
+      }
+      if (auto report = predicted(all.patch); report && report->memory.fits) found_.push_back(fix_of(all, *report));
     }
   }
 
+  struct Helpful {
+    Change change;
+    double saved = 0, time = 1;  // bytes; times the base's time per sample
+  };
   const Json& request_;
   const Report& base_;
   const Catalog& catalog_;
   const std::string& where_;
   const std::filesystem::path& folder_;
   std::vector<Fix> found_;
-  std::vector<std::pair<Change, Bytes>> helpful_;
+  std::vector<Helpful> helpful_;
 };
 
 }  // namespace
