@@ -149,7 +149,7 @@ class LargestBatch(unittest.TestCase):
 
 
 class Fixes(unittest.TestCase):
-    JOB = ["predict", "--model", "gpt2-medium", "--batch", 16, "--precision", "fp32", "--gpu", "rtx-4090"]
+    JOB = ["predict", "--model", "gpt2-medium", "--batch", 8, "--precision", "fp32", "--gpu", "rtx-4090"]
 
     def test_each_fits_when_tried_and_the_cheapest_is_first(self):
         report = run_json(*self.JOB, expected=(3,))

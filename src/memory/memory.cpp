@@ -182,12 +182,6 @@ void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& 
     module.module = path;
     part_of(module, block.category) += bytes;
   }
-#ifdef PRECOG_MEMORY_DEBUG
-  std::map<std::tuple<std::string, std::string, std::int64_t, std::string>, int> seen;
-  for (std::size_t i = 0; i < trace.blocks.size(); ++i)
-    if (alive[i]) ++seen[{std::string(to_text(trace.blocks[i].category)), std::string(to_text(trace.blocks[i].dtype)), replay.sizes[i], module_path(graph.name(trace.blocks[i].name), trace.blocks[i].parameter)}];
-  for (auto& [k, n] : seen) fmt::print(stderr, "BLK {} {} {} {} x{}\n", std::get<0>(k), std::get<1>(k), std::get<2>(k), std::get<3>(k), n);
-#endif
   for (auto& [path, module] : modules) use.by_module.push_back(std::move(module));
   std::stable_sort(use.by_module.begin(), use.by_module.end(), [](const ModuleMemory& a, const ModuleMemory& b) { return a.total() > b.total(); });
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr std::size_t kTogether = 3;       // changes in one fix
-constexpr std::size_t kMostTogether = 12;  // combinations predicted of each size
+constexpr std::size_t kMostTogether = 3;   // combinations predicted of the same kinds of change
 constexpr int kGuesses = 8;  // along a line, before the search only halves
 
 // The largest of the batches that may be asked for: all, or those that divide a given global batch.
@@ -145,9 +145,10 @@ class FixSearch {
     };
     part("optimizer-bf16", "optimizer states in bf16", "numerics: moments rounded to 8 bits of mantissa");
     part("optimizer-8bit", "optimizer states in 8 bits", "numerics: states quantised by blocks (bitsandbytes)");
-    for (const auto& [other, note] : {std::pair{"amp-bf16", "weights stay in fp32"}, {"amp-fp16", "weights stay in fp32"},
-                                      {"bf16", "numerics: weights themselves are rounded to 16 bits; small updates are lost"},
-                                      {"fp16", "numerics: weights in fp16 without loss scaling; training often diverges"}})
+    const bool bf16 = base_.peak_16bit == "bf16";  // else the GPU has fp16 only
+    for (const auto& [other, note] : {std::pair{bf16 ? "amp-bf16" : "amp-fp16", "weights stay in fp32"},
+                                      bf16 ? std::pair{"bf16", "numerics: weights themselves are rounded to 16 bits; small updates are lost"}
+                                           : std::pair{"fp16", "numerics: weights in fp16 without loss scaling; training often diverges"}})
       if (name != other) out.push_back({fmt::format("precision {}", other), fmt::format("--precision {}", other), note, "precision", {{"precision", other}}});
   }
 
@@ -214,10 +215,14 @@ class FixSearch {
     const double wanted = 0.8 * static_cast<double>((base_.memory.device - base_.memory.capacity).value);
     std::erase_if(grown, [&](const Promise& promise) { return promise.saved < wanted; });
     std::stable_sort(grown.begin(), grown.end(), [](const Promise& a, const Promise& b) { return a.time < b.time; });
-    for (std::size_t tried = 0; tried < grown.size() && tried < kMostTogether; ++tried) {
+    std::map<std::string, std::size_t> tried;  // by kinds of change, so that no kind crowds out another
+    for (const Promise& promise : grown) {
+      std::string kinds;
+      for (std::size_t member : promise.members) kinds += helpful_[member].change.group + "+";
+      if (tried[kinds]++ >= kMostTogether) continue;
       Change all;
       all.patch = Json::object();
-      for (std::size_t member : grown[tried].members) {
+      for (std::size_t member : promise.members) {
         const Change& change = helpful_[member].change;
         all.change += (all.change.empty() ? "" : " + ") + change.change;
         all.flags += (all.flags.empty() ? "" : " ") + change.flags;
