@@ -154,7 +154,7 @@ class Fixes(unittest.TestCase):
     def test_each_fits_when_tried_and_the_cheapest_is_first(self):
         report = run_json(*self.JOB, expected=(3,))
         self.assertGreaterEqual(len(report["fixes"]), 3)
-        costs = [fix["time_cost"] for fix in report["fixes"]]
+        costs = [fix["time_ratio"] for fix in report["fixes"]]
         self.assertEqual(costs, sorted(costs))
         for fix in report["fixes"]:
             with self.subTest(fix["change"]):

@@ -6,7 +6,7 @@ namespace precog {
 
 Json to_json(const Fix& fix) {
   return {{"change", fix.change}, {"flags", fix.flags}, {"request", fix.request}, {"step_s", fix.step.value}, {"samples_per_s", fix.samples_per_s},
-          {"time_cost", fix.time_cost}, {"peak_bytes", fix.peak.value}, {"device_bytes", fix.device.value}, {"fits", true},
+          {"time_ratio", 1 + fix.time_cost}, {"peak_bytes", fix.peak.value}, {"device_bytes", fix.device.value}, {"fits", true},
           {"verdict", fix.certain ? "certain" : "likely"}, {"note", fix.note}};
 }
 
