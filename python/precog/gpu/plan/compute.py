@@ -43,7 +43,7 @@ def gemm(small: bool) -> Groups:
             for index, draw in filling(f"gemm {layout} {dtype}", 6, small, count):
                 least = 8 if index % 4 == 3 else 64  # most products of a model are not skinny
                 m, n, k = _within(dtype, draw.size(least, 32768), draw.size(least, 16384), draw.size(least, 16384))
-                cases.append(Case("gemm", dtype, (layout,), cold_some(index, {"m": m, "n": n, "k": k}, m * k + n * k + m * n)))
+                cases.append(Case("gemm", dtype, (layout,), cold_some(index, {"m": m, "n": n, "k": k}, m * k + n * k + m * n, 3)))
             groups.append(cases)
     return groups
 
@@ -59,7 +59,7 @@ def bmm(small: bool) -> Groups:
                 while b * max(m * n, m * k, n * k) > MOST_ELEMENTS:
                     b = max(1, b // 2)
                 cases.append(Case("gemm", dtype, (f"bmm {layout}",),
-                                  cold_some(index, {"b": b, "m": m, "n": n, "k": k}, b * (m * k + n * k + m * n))))
+                                  cold_some(index, {"b": b, "m": m, "n": n, "k": k}, b * (m * k + n * k + m * n), 3)))
             groups.append(cases)
     return groups
 
@@ -72,7 +72,7 @@ def scaled_mm(small: bool) -> Groups:
         for index, draw in filling(f"scaled_mm {op}", 3, small, 12 if op.startswith("block") else 36):
             m, n, k = _within("fp8", draw.multiple(128, 32768, unit), draw.multiple(128, 16384, unit), draw.multiple(512, 16384, deep))
             m, n, k = max(unit, m // unit * unit), max(unit, n // unit * unit), max(deep, k // deep * deep)
-            cases.append(Case("scaled_mm", "fp8", (op,), cold_some(index, {"m": m, "n": n, "k": k}, (m * k + n * k) / 2 + m * n)))
+            cases.append(Case("scaled_mm", "fp8", (op,), cold_some(index, {"m": m, "n": n, "k": k}, (m * k + n * k) / 2 + m * n, 3)))
         groups.append(cases)
     return groups
 
@@ -91,7 +91,7 @@ def convolution(small: bool) -> Groups:
                 kernel = draw.one((1, 3, 5, 7), (4, 5, 1, 1))
                 stride = draw.one((1, 2), (7, 3))
                 shape = _fitted(dtype, 2, draw.number(2, 128), draw.size(16, 1024), draw.size(16, 1024), kernel, stride, draw.number(7, 128), 1)
-                cases.append(Case("conv", dtype, _directions(shape["cin"]), cold_some(index, {**shape, "layout": layout}, _moved(shape, 2))))
+                cases.append(Case("conv", dtype, _directions(shape["cin"]), cold_some(index, {**shape, "layout": layout}, _moved(shape, 2), 4, 2 ** 20)))
             groups += [interleave([models, cases]) if models else cases]
     return groups
 

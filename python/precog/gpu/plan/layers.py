@@ -58,7 +58,7 @@ def image(small: bool) -> Groups:
                 cases = []
                 for index, draw in filling(f"image {op} {layout} {dtype}", 5, small, count):
                     shape = _image(draw)
-                    cases.append(Case("image", dtype, _both(op), {**cold_some(index, {"shape": shape}, _size(shape)), "layout": layout}))
+                    cases.append(Case("image", dtype, _both(op), {**cold_some(index, {"shape": shape}, _size(shape), 3, 2 ** 20), "layout": layout}))
                 groups.append(interleave([models, cases]) if models else cases)
     return groups
 
@@ -73,7 +73,7 @@ def norm(small: bool) -> Groups:
                 for index, draw in filling(f"norm {op} {layout} {dtype}", 6, small, count):
                     dims = draw.one((2, 3, 1), (4, 1, 1)) if layout == "nchw" else 2
                     shape = _image(draw, dims, 32)
-                    cases.append(Case("norm", dtype, _both(op), {**cold_some(index, {"shape": shape}, _size(shape)), "layout": layout}))
+                    cases.append(Case("norm", dtype, _both(op), {**cold_some(index, {"shape": shape}, _size(shape), 3, 2 ** 20), "layout": layout}))
                 groups.append(cases)
     return groups
 
