@@ -130,9 +130,9 @@ class _Profile(Session):
 def profile(path: str | os.PathLike[str], quick: bool = False, budget_s: float | None = None, *, only: list[str] | None = None,
             known: Iterable[str | os.PathLike[str]] = (), progress: Callable[..., Any] | None = None,
             device: Device | None = None) -> dict[str, Any]:
-    """Measures what dispatching operators costs the host, and the operators of the local GPU: products, convolutions, attention,
-    recurrent layers, norms, softmax, losses, pointwise, casts, copies, reductions, indexing, sorting, pooling, optimizers, transfers, and
-    what the clock does under load. The order is balanced: stopped at any time, the file is as good as the time it had.
+    """Measures what dispatching operators costs the host, and the operators of the local GPU: products, convolutions,
+    attention, recurrent layers, norms, softmax, losses, pointwise, casts, copies, reductions, indexing, sorting, pooling,
+    optimizers, transfers, and what the clock does under load. The order is balanced: stopped at any time, the file is as good as the time it had.
 
     path: .jsonl, or .jsonl.zst to compress it. An unfinished file is continued. quick: a balanced tenth of the cases.
     budget_s: no measurement is started after this; 600, or 120 if quick. only: parts ("host", "operators") and families of operators

@@ -1,5 +1,6 @@
-"""Operators that are measured, by the names their lines carry. Each maker returns a closure over random data on the device (random, because
-zeros draw less power and run faster), with the least bytes or the flops of one call where that is the measure.
+"""Operators that are measured, by the names their lines carry. Each maker returns a closure over random data on the device
+(random, because zeros draw less power and run faster), with the least bytes or the flops of one call where that is the
+measure. Those of later families are in make/.
 """
 import torch
 import torch.nn.functional as F

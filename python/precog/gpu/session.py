@@ -15,7 +15,8 @@ from .device import Device
 
 # What a measurement adds to the record that says what is measured.
 RESULTS = {"s", "s_min", "calls", "bytes", "flops", "rotated", "blocks", "samples", "oom", "error",
-           "host_us", "host_us_min", "host_us_max", "total_us", "kernel_us", "kernel_us_min", "gap_us", "gap_us_min", "start_to_start_us", "count", "length"}
+           "host_us", "host_us_min", "host_us_max", "total_us", "kernel_us", "kernel_us_min", "gap_us", "gap_us_min",
+           "start_to_start_us", "count", "length"}
 
 
 class BudgetSpent(Exception):
