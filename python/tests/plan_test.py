@@ -17,6 +17,7 @@ from precog.gpu.plan.sampling import Draw, interleave, points
 if HAS_TORCH:
     import torch
 
+    import precog.profiling
     from precog.gpu import operators
     from precog.gpu.device import Device
     from precog.gpu.make import make
@@ -164,6 +165,36 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual({line["op"] for line in lines if "error" in line}, {"topk"})
         self.assertEqual(summary["failed"], 3)
         self.assertGreater(len([line for line in lines if "s" in line]), 5)
+
+    def test_a_case_that_ended_the_process_is_not_tried_again(self):
+        deadly = next(case for case in plan(only=["sort"], small=True) if case.ops == ("topk",))
+
+        def ends(case, device):
+            if case == deadly:
+                raise SystemExit("killed")
+            return make(case, device)
+        killed = mock.patch.object(precog.profiling._File, "finish", lambda file: file.file.close())
+        with mock.patch.object(operators, "make", ends), killed, self.assertRaises(SystemExit):
+            self.profile("l.jsonl", only=["sort"])
+        summary = self.profile("l.jsonl", only=["sort"])
+        failed = [line for line in self.read("l.jsonl") if "error" in line]
+        self.assertEqual([(line["op"], line["error"]) for line in failed], [("topk", "the process ended while this was measured")])
+        self.assertEqual(summary["measurements"], len(lines_of(plan(only=["sort"], small=True))))
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["l.jsonl"])
+
+    def test_a_gpu_that_stops_answering_ends_the_sitting(self):
+        def broken(case, device):
+            if case.ops[0] == "topk":
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            return make(case, device)
+
+        def dead(device):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        with mock.patch.object(operators, "make", broken), mock.patch.object(Device, "sync", dead):
+            with mock.patch.object(operators, "gpu_seconds", lambda *words, **more: (1.0, 1.0, 1)):
+                summary = self.profile("m.jsonl", only=["sort"])
+        self.assertEqual((summary["lost"], summary["complete"]), (True, False))
+        self.assertIn("no longer answers", summary["notes"][-1])
 
 
 if __name__ == "__main__":

@@ -72,9 +72,11 @@ def run(campaign: Session) -> None:
             campaign.note("budget: operators stopped after %d of %d cases" % (number, len(cases)))
             break
         campaign.progress("case %d of %d: %s %s %s" % (number + 1, len(cases), case.family, case.ops[0], case.dtype))
+        campaign.trying([case.line(op) for op in wanted])
         if not _measure(bench, case, wanted):
+            campaign.lost = True
             campaign.note("the GPU no longer answers after %s; the same call goes on behind it" % case.line(wanted[0]))
-            break
+            return
         if number % 500 == 499:
             bench.lines.write({"clocks": {} if campaign.dry_run else clocks_now()})
             campaign.say("%d of %d cases, %d measurements" % (number + 1, len(cases), bench.count))

@@ -64,11 +64,15 @@ class Session:
         self.clock = Clock(budget_s)
         self.notes: list[str] = []
         self.failures = 0
+        self.lost = False  # the GPU no longer answers this process
         self.measured: set[str] = set()
         self.progress: Callable[[str], None] = lambda text: None
 
     def lines(self, name: str) -> Writer:
         raise NotImplementedError
+
+    def trying(self, records: list[dict[str, Any]]) -> None:
+        """Told before each case, for those who want to know afterwards which one ended the process."""
 
     def has(self, record: dict[str, Any]) -> bool:
         return bool(self.measured) and identity(record) in self.measured
