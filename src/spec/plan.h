@@ -42,6 +42,7 @@ struct Plan {
   double expert_imbalance = 1;  // tokens of the busiest rank's experts over the mean
   std::vector<std::pair<std::string, TensorSplit>> tp_plan;  // patterns of modules, before the known names
 
+  int gpus_per_replica() const { return tp * cp; }
   int replicas() const { return dp * cp; }  // ranks that have the same parameters: they share gradients
 };
 
