@@ -385,15 +385,15 @@ class TensorParallel {
 
   void visit_attention(const Op& op) {
     std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
-    for (std::size_t i = 0; i < 3; ++i) {
-      const Placement p = placed(inputs[i]);
-      if (p.sequence) return gather_all(op);
-      if (!p.split()) return refuse(op, "only some of its queries, keys and values are split; name their layers in plan.tp_plan");
-      if (p.axis != 1) return refuse(op, "is split along another axis than its heads");
-    }
+    for (std::size_t i = 0; i < 3; ++i)
+      if (placed(inputs[i]).sequence) return gather_all(op);
     Op attention = op;
     auto& a = std::get<AttentionAttributes>(attention.attributes);
     if (!divides(op, a.heads, "heads") || !divides(op, a.kv_heads, "heads of keys and values")) return;
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (!placed(inputs[i]).split()) return refuse(op, "only some of its queries, keys and values are split; name their layers in plan.tp_plan");
+      if (placed(inputs[i]).axis != 1) return refuse(op, "is split along another axis than its heads");
+    }
     a.heads /= ranks_;
     a.kv_heads /= ranks_;
     for (std::size_t i = 3; i < inputs.size(); ++i)

@@ -427,7 +427,7 @@ class RequestReader {
     request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
     const std::string recompute = root_.text("recompute").value_or("none");
     if (recompute == "full") request_.training.recompute = Recompute::full;
-    else if (recompute == "selective") root_.problem("recompute", "'selective' is not modelled by this version; use none or full");
+    else if (recompute == "selective") request_.training.recompute = Recompute::selective;
     else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full", recompute.substr(0, 80)));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
@@ -478,7 +478,8 @@ class RequestReader {
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
     if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
-    out["recompute"] = r.training.recompute == Recompute::full ? "full" : "none";
+    constexpr const char* kRecompute[] = {"none", "selective", "full"};
+    out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},

@@ -44,6 +44,7 @@ class Autograd : public GradientContext::Sink {
     gradient_[loss.index()] = ones;
 
     int recomputed_block = -1;
+    std::size_t core_begin = forward_ops_;  // of the attention that was recomputed last
     std::vector<TensorId> incoming;
     for (std::size_t i = 0; i < forward_ops_; ++i) {
       const Op& op = graph_.ops[graph_.ops.id_at(i)];
@@ -64,8 +65,15 @@ class Autograd : public GradientContext::Sink {
       if ((!backward && !op.recipe.valid()) || !reached || !wanted) continue;
       if (options_.recompute == Recompute::full && op.block >= 0 && op.block != recomputed_block) {
         recomputed_block = op.block;
-        recompute(op.block, i);
+        std::size_t first = i;
+        while (first > 0 && graph_.ops[graph_.ops.id_at(first - 1)].block == op.block) --first;
+        recompute(first, i);
       }
+      if (options_.recompute == Recompute::selective && op.block >= 0 && i < core_begin)
+        if (const std::size_t first = attention_core(i); first <= i) {
+          core_begin = first;
+          recompute(first, i);
+        }
       module_ = op.module;
       block_ = op.block;
       origin_ = id;
@@ -156,11 +164,26 @@ class Autograd : public GradientContext::Sink {
     return known->second = emit(again, inputs, result);
   }
 
-  // Runs the forward operators of a checkpointed block once more; backward then reads the new tensors, so that the
-  // first ones need not outlive the forward pass.
-  void recompute(int block, std::size_t last_op) {
-    std::size_t first = last_op;
-    while (first > 0 && graph_.ops[graph_.ops.id_at(first - 1)].block == block) --first;
+  // A product of two activations: queries with keys, or their weights with values.
+  bool mixes_tokens(std::size_t i) const {
+    const Op& op = graph_.ops[graph_.ops.id_at(i)];
+    if (op.block < 0 || (op.kind != OpKind::matmul && op.kind != OpKind::bmm) || op.input_count < 2) return false;
+    return graph_.tensors[graph_.input(op, 0)].requires_grad && graph_.tensors[graph_.input(op, 1)].role == Role::activation &&
+           graph_.tensors[graph_.input(op, 1)].requires_grad;
+  }
+  // If operator i ends an attention: where that begins, one operator or from the first product to the second. Else i + 1.
+  std::size_t attention_core(std::size_t i) const {
+    const Op& last = graph_.ops[graph_.ops.id_at(i)];
+    if (last.kind == OpKind::scaled_dot_product_attention) return i;
+    if (!mixes_tokens(i)) return i + 1;
+    for (std::size_t first = i; first-- > 0 && graph_.ops[graph_.ops.id_at(first)].block == last.block;)
+      if (mixes_tokens(first)) return first;
+    return i + 1;
+  }
+
+  // Runs forward operators once more, a checkpointed block's or its attention's; backward then reads the new tensors, so that
+  // the first ones need not outlive the forward pass.
+  void recompute(std::size_t first, std::size_t last_op) {
     for (std::size_t i = first; i <= last_op; ++i) {
       const Op op = graph_.ops[graph_.ops.id_at(i)];
       std::vector<TensorId> inputs, outputs;
