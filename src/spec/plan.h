@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "spec/dtype.h"
 
@@ -22,9 +23,21 @@ enum class Sharding {
   full    // and parameters (ZeRO 3, FSDP): gathered before each use
 };
 
+// In what order pipeline stages work on the micro-batches of a step (schedule/pipeline_schedule.h).
+enum class PipelineSchedule {
+  gpipe,            // all forwards, then all backwards
+  one_f_one_b,      // backward as soon as it can be; as few micro-batches in flight as there are stages to the end
+  interleaved,      // 1F1B over several chunks of layers per stage (Megatron's virtual pipeline)
+  zero_bubble,      // ZB-H1: weights' gradients apart, put where a stage would wait
+  dualpipe          // both ends feed micro-batches; every stage keeps two chunks (DeepSeek-V3)
+};
+
 struct Plan {
-  int dp = 1;  // data-parallel replicas; the only kind of parallelism this version models
+  int dp = 1;  // data-parallel replicas
   Sharding fsdp = Sharding::none;
+  int pp = 1, vpp = 1;            // pipeline stages, and chunks of layers that each stage has
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  std::vector<int> stage_layers;  // layers of each of the pp x vpp chunks in the model's order; empty: even
 };
 
 enum class OptimizerKind { sgd, sgd_momentum, adam, adamw };
@@ -40,6 +53,7 @@ struct TrainingOptions {
 
 std::string_view to_text(OptimizerKind kind);
 std::string_view to_text(Sharding sharding);
+std::string_view to_text(PipelineSchedule schedule);
 std::string_view to_text(Mode mode);
 
 }  // namespace precog

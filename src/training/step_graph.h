@@ -34,6 +34,7 @@ struct StepGraph {
   Shards shards;
 };
 
-StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options);
+// `sent`: the graph is a part of a model, which has no loss but these results, whose gradients arrive from elsewhere.
+StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options, const std::vector<TensorId>* sent = nullptr);
 
 }  // namespace precog
