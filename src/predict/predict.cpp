@@ -64,7 +64,7 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-constexpr const char* kResourceNames[] = {"host", "compute", "communication"};
+constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication"};
 
 std::string schedule_text(const Schedule& schedule, const KernelProgram& program, const Graph& graph, const Timeline* timeline) {
   std::string out;
@@ -139,7 +139,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                             [&](const Timeline& timeline) { return schedule_text(out.schedule, out.program, step.graph, &timeline); });
   const MemoryUse memory = stages.run("memory", [&] { return memory_use(step, out.program, request.training, *request.gpu, request.cluster.gpus); },
                                       [](const MemoryUse& use) { return to_text(use); });
-  out.report = stages.run("report", [&] { return summarise(request, training_flops(*built) * (1.0 / request.plan.gpus_per_replica()), kernel_gap(*profile), step, out.program, out.costs, out.schedule, out.timeline, memory); },
+  out.report = stages.run("report", [&] { return summarise(request, rank->model_flops * (1.0 / request.plan.pp), kernel_gap(*profile), step, out.program, out.costs, out.schedule, out.timeline, memory); },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
   out.report.parameters = parameter_count(*built);
   out.report.warnings.insert(out.report.warnings.end(), rank->notes.begin(), rank->notes.end());
