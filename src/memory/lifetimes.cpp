@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "graph/operator.h"
+#include "parallel/layer_plans.h"
 #include "training/optimizer.h"
 
 namespace precog {
@@ -164,12 +165,12 @@ class Tracer {
     reside({step_.main_gradients.value, MemoryCategory::gradient_buckets, DType::fp32});
     for (const ParameterGradient& g : step_.gradients) {
       const Tensor& parameter = graph_.tensors[g.parameter];
-      const std::int64_t elements = share(parameter.shape.elements(), step_.shards.optimizer);
+      const std::int64_t elements = share(parameter.shape.elements(), ranks_sharing(step_, g.parameter, step_.shards.optimizer));
       for (std::int64_t i = 0; i < state_tensors(training_.optimizer); ++i)
         states_.push_back({elements * bits_of(state) / 8, MemoryCategory::optimizer_states, state, parameter.name, true});
       updated_elements_.push_back(elements);
     }
-    if (step_.master_weights.value > 0) states_.push_back({step_.master_weights.value / step_.shards.optimizer, MemoryCategory::master_weights, DType::fp32});
+    if (step_.master_weights.value > 0) states_.push_back({master_share().value, MemoryCategory::master_weights, DType::fp32});
 
     // A gradient stays until the next step clears it; when accumulating, those of earlier micro-batches are there all
     // along and a new one is folded in as soon as it is complete.
@@ -184,6 +185,18 @@ class Tracer {
     if (!step_.shards.gradients_released)
       for (const ParameterGradient& g : step_.gradients) keep(g.gradient, g.made_by.value);
     for (TensorId shard : step_.shards.kept_gradients) keep(shard, last_use_[shard.index()]);
+  }
+
+  // Master weights are shared out as the parameters that they are copies of.
+  Bytes master_share() const {
+    double all = 0, kept = 0;
+    for (const ParameterGradient& g : step_.gradients) {
+      const auto elements = static_cast<double>(graph_.tensors[g.parameter].shape.elements());
+      all += elements;
+      kept += elements / ranks_sharing(step_, g.parameter, step_.shards.optimizer);
+    }
+    if (step_.expert_ranks == 1 || all == 0) return {step_.master_weights.value / step_.shards.optimizer};
+    return step_.master_weights * (kept / all);
   }
 
   // States appear in the first update, where what backward has given back lies free: that is where they settle.
@@ -225,7 +238,7 @@ class Tracer {
     if (is_gradient_[id.index()]) return MemoryCategory::gradients;
     // What the optimizer makes on its way is no activation: recomputation would not save it.
     if (op.phase == Phase::optimizer || op.phase == Phase::loss_scaling) return MemoryCategory::optimizer_temporaries;
-    if (op.kind == OpKind::shard_copy || definition(op.kind).family == Family::collective)
+    if (op.kind == OpKind::shard_copy)
       return op.phase == Phase::backward && graph_.name(op.label) != "all_gather" && graph_.name(op.label) != "split_with_sizes_copy"
                  ? MemoryCategory::gradient_buckets : MemoryCategory::gathered_parameters;
     if (is_weight_cast(op)) return MemoryCategory::weight_casts;

@@ -43,13 +43,17 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline, const
     }
     if (span.end <= begin || span.start >= end) continue;
     if (tasks[i].resource == kCompute) compute.push_back(span);
-    if (tasks[i].resource == kCommunication) collectives.push_back({span, label});
+    if (tasks[i].resource >= kCommunication) collectives.push_back({span, label});
   }
   SteadyStep out{.length = seconds(end - begin), .host_busy = seconds(host), .host_busy_second = seconds(host_second)};
+  // Both lists in time order; where two messages are on their way at once, the time counts for the earlier one.
+  std::stable_sort(collectives.begin(), collectives.end(), [](const Message& a, const Message& b) { return a.span.start < b.span.start; });
   std::size_t next = 0;
-  for (const auto& [span, label] : collectives) {  // both lists are in time order: each is one in-order queue
+  Picoseconds counted = begin;
+  for (const auto& [span, label] : collectives) {
     Picoseconds exposed = 0;
-    Picoseconds at = std::max(span.start, begin);
+    Picoseconds at = std::max(span.start, counted);
+    counted = std::max(counted, std::min(span.end, end));
     const Picoseconds until = std::min(span.end, end);
     while (next < compute.size() && compute[next].end <= at) ++next;
     for (std::size_t i = next; at < until; ++i) {
