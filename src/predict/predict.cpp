@@ -1,6 +1,7 @@
 #include "predict/predict.h"
 
 #include <chrono>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -8,6 +9,7 @@
 #include "frontend/traced.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
+#include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
@@ -116,7 +118,9 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   if (!built) return tl::unexpected(located(built.error(), request.where));
   if (request.mode != Mode::eager && builds_masks_when_traced(*request.model)) *built = with_traced_masks(*built, request.model->encoder_decoder);
 
-  Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, *built); }, graph_text);
+  auto rank = shard_layers(request.plan, *built);
+  if (!rank) return tl::unexpected(located(rank.error(), request.where));
+  Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
   const bool pipelined = request.plan.pp > 1;
   PipelineStages cut;
   if (pipelined) {
@@ -124,9 +128,11 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     if (!made) return tl::unexpected(located(made.error(), request.where));
     cut = std::move(*made);
   } else {
-    cut.chunks.push_back({.forward = std::move(decided), .has_loss = true});
+    cut.chunks.push_back({.forward = std::move(decided), .layers = 1, .has_loss = true});
     cut.chunk_at = {0};
+    cut.layers_at = {1};
   }
+  const int layers = std::accumulate(cut.layers_at.begin(), cut.layers_at.end(), 0);
 
   const auto steps_text = [](const std::vector<ChunkOfStep>& chunks) {
     return chunks_text(chunks, [](const ChunkOfStep& chunk) { return graph_text(chunk.step.graph); });
@@ -136,6 +142,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     for (PipelineChunk& chunk : cut.chunks) {
       ChunkOfStep& one = made.emplace_back();
       one.step = make_step(std::move(chunk.forward), *request.precision, request.training, chunk.has_loss ? nullptr : &chunk.sent);
+      one.step.summed_gradients = rank->summed_gradients * chunk.layers / layers;
     }
     return made;
   }, steps_text);
@@ -200,6 +207,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   }
   out.report = stages.run("report", [&] { return summarise(request, *built, gap, chunks, times, memory, peak_at); },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
+  out.report.warnings.insert(out.report.warnings.end(), rank->notes.begin(), rank->notes.end());
   if (pipelined) {
     if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
     out.pipeline = pipeline_view(request, cut, std::move(chunks), std::move(parts));

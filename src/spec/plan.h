@@ -55,6 +55,7 @@ struct Plan {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   std::vector<int> stage_layers;  // layers of each of the pp x vpp chunks in the model's order; empty: even
 
+  int gpus_per_replica() const { return tp * cp * pp; }
   int replicas() const { return dp * cp; }  // ranks that have the same parameters: they share gradients
 };
 
