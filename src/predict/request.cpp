@@ -226,6 +226,9 @@ class RequestReader {
     if (auto plan = root_.object("plan")) {
       const std::size_t before = problems_.size();
       std::int64_t product = read_split_layers(*plan) * read_pipeline(*plan);
+      if (problems_.size() == before && gpus % product != 0)
+        plan->problem(request_.plan.tp > 1 ? "tp" : request_.plan.cp > 1 ? "cp" : "pp",
+                      fmt::format("is part of tp x cp x pp = {} GPUs for one replica, of which {} make no whole number", product, gpus));
       dp = std::max<std::int64_t>(1, gpus / product);
       if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
       product *= dp;
@@ -525,7 +528,8 @@ class RequestReader {
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"sp", r.plan.sp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
     constexpr const char* kSplits[] = {"column", "row", "whole"};

@@ -33,6 +33,16 @@ constexpr Spread kGuessedHostSpread{0.40, 1.60};  // the default is a slow host:
 constexpr Spread kNodeLinkSpread{0.75, 1.35};   // collectives inside a node: fitted to NCCL timings of a few systems
 constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's latency and efficiency are estimates
 
+// What is shared out, and how: layers first.
+std::vector<std::string> split_layers_text(const Plan& plan, std::string replicas) {
+  std::vector<std::string> parts;
+  if (plan.tp > 1) parts.push_back(fmt::format("layers split {} ways{}", plan.tp, plan.sp ? " with sequence parallelism" : ""));
+  if (plan.cp > 1) parts.push_back(fmt::format("sequences split {} ways ({})", plan.cp, plan.exchange == ContextExchange::ring ? "ring" : "all-to-all"));
+  if (plan.ep > 1) parts.push_back(fmt::format("experts split {} ways", plan.ep));
+  if (!replicas.empty()) parts.push_back(std::move(replicas));
+  return parts;
+}
+
 }  // namespace
 
 Exposure exposure(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph, Picoseconds begin, Picoseconds end) {
@@ -159,7 +169,7 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
   report.micro_batches = request.training.micro_batches;
   report.seq = request.inputs.seq;
   constexpr const char* kShared[] = {"", "optimizer states sharded (ZeRO 1)", "states and gradients sharded (ZeRO 2)", "fully sharded (ZeRO 3, FSDP)"};
-  if (request.cluster.gpus > 1) report.sharding = kShared[static_cast<int>(request.plan.fsdp)];
+  if (request.cluster.gpus > 1) report.sharding = join(split_layers_text(request.plan, kShared[static_cast<int>(request.plan.fsdp)]), ", ");
   report.memory = memory;
   report.memory.timeline.clear();  // by operator; what is shown of it is by time
   report.peak_at = peak_at;
