@@ -14,6 +14,7 @@
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
 #include "predict/sustained.h"
+#include "predict/whole_run.h"
 
 namespace precog {
 namespace {
@@ -208,7 +209,12 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                         [](const MemoryUse& use) { return to_text(use); });
     peak_at = describe(whole.step.graph, memory.peak_op);
   }
-  out.report = stages.run("report", [&] { return summarise(request, *built, gap, chunks, times, memory, peak_at); },
+  if (request.jitter > 0) times = with_stragglers(std::move(times), request.jitter, request.cluster.gpus);
+  out.report = stages.run("report", [&] {
+    Report report = summarise(request, *built, gap, chunks, times, memory, peak_at);
+    add_failures(request, report.parameters, report);
+    return report;
+  },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
   out.report.warnings.insert(out.report.warnings.end(), rank->notes.begin(), rank->notes.end());
   out.report.sustained_clock = clock;

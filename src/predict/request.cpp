@@ -186,6 +186,7 @@ class RequestReader {
       if (auto gpu = reader.text("gpu")) request_.gpu = look_up(reader, "gpu", catalog_.gpu(*gpu));
       gpus = reader.integer("gpus", 1, kMaxGpus);
       gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
+      request_.jitter = reader.number("jitter", 0, 1).value_or(0);
       if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
       reader.reject_unknown_keys();
     } else {
@@ -492,8 +493,14 @@ class RequestReader {
     length.epochs = run->number("epochs", 1e-6, 1e9);
     length.steps = run->number("steps", 1, 1e15);
     length.dataset_samples = run->number("dataset_samples", 1, 1e18);
+    length.mtbf_hours = run->number("mtbf_hours", 1e-3, 1e12);
+    length.checkpoint_s = run->number("checkpoint_s", 0, 1e9);
+    length.restart_s = run->number("restart_s", 0, 1e9);
     const int given = length.tokens.has_value() + length.samples.has_value() + length.epochs.has_value() + length.steps.has_value();
     if (given > 1) run->problem("tokens", "and samples, epochs, steps exclude each other: give one");
+    if (length.mtbf_hours && given == 0) run->problem("mtbf_hours", "needs the length of the run: tokens, samples, epochs or steps");
+    for (const auto& [key, value] : {std::pair{"checkpoint_s", length.checkpoint_s}, {"restart_s", length.restart_s}})
+      if (value && !length.mtbf_hours) run->problem(key, "needs mtbf_hours: without failures there are no checkpoints to take");
     if (length.epochs && !length.dataset_samples) run->problem("dataset_samples", "is missing: how many samples an epoch has");
     if (length.tokens && request_.model && !request_.model->language)
       run->problem("tokens", fmt::format("does not apply: {} takes {}; give samples or epochs", request_.model->name, request_.model->unit));
@@ -544,6 +551,10 @@ class RequestReader {
     if (r.run.epochs) run["epochs"] = *r.run.epochs;
     if (r.run.steps) run["steps"] = *r.run.steps;
     if (r.run.dataset_samples) run["dataset_samples"] = *r.run.dataset_samples;
+    if (r.run.mtbf_hours) run["mtbf_hours"] = *r.run.mtbf_hours;
+    if (r.run.checkpoint_s) run["checkpoint_s"] = *r.run.checkpoint_s;
+    if (r.run.restart_s) run["restart_s"] = *r.run.restart_s;
+    if (r.jitter > 0) out["cluster"]["jitter"] = r.jitter;
     if (!run.empty()) out["run"] = run;
     if (r.price_usd_per_gpu_hour) out["price_usd_per_gpu_hour"] = *r.price_usd_per_gpu_hour;
   }
