@@ -135,6 +135,7 @@ Json to_json(const Report& report) {
   out["cast_kernels"] = static_cast<std::int64_t>(std::llround(finite(report.cast_kernels)));
   out["gpu_busy_s"] = finite(report.gpu_busy);
   out["host_s"] = finite(report.host);
+  out["sustained_clock"] = finite(report.sustained_clock);
   out["bound"] = report.bound;
   out["provenance"] = to_json(report.provenance);
   out["unknown_operators"] = {{"share", finite(report.unknown_share)}, {"names", report.unknown_names}};

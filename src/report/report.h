@@ -63,6 +63,7 @@ struct Report {
   std::map<std::string, Seconds> by_dtype, by_op_class;
   std::int64_t kernels = 0;
   Seconds gpu_busy, host;
+  double sustained_clock = 1;  // share of the full clock that the power limit leaves over minutes
   double cast_kernels = 0;
   std::vector<ProvenanceEntry> provenance;
   double unknown_share = 0;                // of the GPU's busy time: operators nobody knows, costed by the bytes they move

@@ -89,6 +89,8 @@ std::string text_report(const Report& r, const Style& style) {
   std::string kernels = fmt::format("{} launched per step", r.kernels);
   if (r.cast_kernels > 0) kernels += fmt::format(", {:.0f} of them casts", r.cast_kernels);
   out += field(style, "kernels", kernels);
+  if (r.sustained_clock < 0.995)
+    out += field(style, "clock", fmt::format("{} of the boost clock over minutes: the power limit", percent_text(r.sustained_clock)));
   if (!r.unknown_names.empty()) {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < r.unknown_names.size() && i < kUnknownShown; ++i) names.push_back(printable(r.unknown_names[i]));
