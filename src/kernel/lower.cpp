@@ -143,6 +143,8 @@ class Lowering {
       case Family::attention: return lower_attention(op);
       case Family::normalization: return lower_normalization(op);
       case Family::softmax:
+        // The product of gradient and result is written out first (softmax_backward_cuda_out, aten/src/ATen/native/cuda/SoftMax.cu).
+        if (op.kind == OpKind::softmax_backward) call_.workspace += in_bytes(op, 0);
         return row_wise(op, op.kind == OpKind::softmax || op.kind == OpKind::log_softmax ? MemoryPattern::softmax_forward
                                                                                         : MemoryPattern::softmax_backward);
       case Family::loss:

@@ -186,12 +186,21 @@ void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& 
   std::stable_sort(use.by_module.begin(), use.by_module.end(), [](const ModuleMemory& a, const ModuleMemory& b) { return a.total() > b.total(); });
 }
 
+// What is taken from the device outside the allocator.
+std::int64_t outside_allocator(Bytes capacity, int gpus) {
+  return kContext + (gpus > 1 ? kNcclBuffers : 0) + static_cast<std::int64_t>(kDriverShare * static_cast<double>(capacity.value));
+}
+
+void judge(MemoryUse& use) {
+  use.verdict = use.device_high <= use.capacity || use.device_low > use.capacity ? Certainty::certain : Certainty::likely;
+}
+
 }  // namespace
 
 MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
                      const GpuSpec& gpu, int gpus) {
   const MemoryTrace trace = memory_trace(step, program, training, gpu);
-  const std::int64_t around = kContext + (gpus > 1 ? kNcclBuffers : 0) + static_cast<std::int64_t>(kDriverShare * static_cast<double>(gpu.memory_capacity.value));
+  const std::int64_t around = outside_allocator(gpu.memory_capacity, gpus);
   Replay replay = Replayer(trace, std::int64_t{1} << 62).run();
 
   MemoryUse use;
@@ -219,8 +228,30 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   const Spread spread = spread_of(program);
   use.device_low = use.device_pinned * spread.low + outside;
   use.device_high = use.device_pinned * spread.high + outside;
-  use.verdict = use.device_high <= use.capacity || use.device_low > use.capacity ? Certainty::certain : Certainty::likely;
+  judge(use);
   return use;
+}
+
+void recount(MemoryUse& use, int gpus) {
+  const Bytes outside{outside_allocator(use.capacity, gpus)};
+  const Bytes before = use.device_pinned;
+  use.device_pinned = use.device - outside;
+  const double grown = before.value > 0 ? static_cast<double>(use.device_pinned.value) / static_cast<double>(before.value) : 1;
+  use.device_low = (use.device_low - outside) * grown + outside;
+  use.device_high = (use.device_high - outside) * grown + outside;
+  judge(use);
+  if (use.workspace.value == 0)  // the moment is another one, without a call's own
+    for (MemoryCategory category : {MemoryCategory::optimizer_temporaries, MemoryCategory::workspaces, MemoryCategory::libraries})
+      use.by_category[static_cast<std::size_t>(category)] = {};
+  ModuleMemory known;
+  for (std::size_t i = 0; i < kMemoryCategories; ++i) part_of(known, static_cast<MemoryCategory>(i)) += use.by_category[i];
+  const ModuleMemory more{"(other micro-batches and layers)", use.parameters - known.parameters, use.gradients - known.gradients, use.optimizer - known.optimizer,
+                          use.activations - known.activations, use.workspace - known.workspace};
+  for (auto [category, bytes] : {std::pair{MemoryCategory::parameters, more.parameters}, std::pair{MemoryCategory::gradients, more.gradients},
+                                 std::pair{MemoryCategory::optimizer_states, more.optimizer}, std::pair{MemoryCategory::activations, more.activations},
+                                 std::pair{MemoryCategory::workspaces, more.workspace}})
+    use.by_category[static_cast<std::size_t>(category)] += bytes;
+  if (more.total().value > 0) use.by_module.insert(use.by_module.begin(), more);
 }
 
 std::string to_text(const MemoryUse& use) {

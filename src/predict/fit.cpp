@@ -126,6 +126,8 @@ class FixSearch {
       out.push_back({"torch.compile", "--mode compile", "recomputes cheap operators instead of keeping their results", "mode", {{"mode", "compile"}}});
     if (is("memory_format", "contiguous") && base_.by_op_class.count("convolution"))
       out.push_back({"channels_last memory format", "--memory-format channels_last", "no layout copies around convolutions", "", {{"memory_format", "channels_last"}}});
+    if (is("recompute", "none"))
+      out.push_back({"recompute attention only", "--recompute selective", "what lies between queries, keys, values and their result", "recompute", {{"recompute", "selective"}}});
     if (!is("recompute", "full"))
       out.push_back({"recompute activations", "--recompute full", "a second forward pass per layer", "recompute", {{"recompute", "full"}}});
     if (base_.gpus > 1) {
