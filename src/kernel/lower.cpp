@@ -26,6 +26,16 @@ bool has_no_pattern_of_its_own(OpKind kind) {
   }
 }
 
+Collective collective_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::all_gather: return Collective::all_gather;
+    case OpKind::reduce_scatter: return Collective::reduce_scatter;
+    case OpKind::all_to_all: return Collective::all_to_all;
+    case OpKind::send_recv: return Collective::send_recv;
+    default: return Collective::all_reduce;
+  }
+}
+
 class Lowering {
  public:
   Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format, const FusionPlan* fusion)
@@ -147,6 +157,8 @@ class Lowering {
       case Family::attention: return lower_attention(op);
       case Family::normalization: return lower_normalization(op);
       case Family::softmax:
+        // The product of gradient and result is written out first (softmax_backward_cuda_out, aten/src/ATen/native/cuda/SoftMax.cu).
+        if (op.kind == OpKind::softmax_backward) call_.workspace += in_bytes(op, 0);
         return row_wise(op, op.kind == OpKind::softmax || op.kind == OpKind::log_softmax ? MemoryPattern::softmax_forward
                                                                                         : MemoryPattern::softmax_backward);
       case Family::loss:
@@ -222,10 +234,8 @@ class Lowering {
       case Family::collective: {
         const auto& attributes = std::get<CollectiveAttributes>(op.attributes);
         call_.collective = true;
-        const Collective kind = op.kind == OpKind::all_gather       ? Collective::all_gather
-                                : op.kind == OpKind::reduce_scatter ? Collective::reduce_scatter
-                                                                    : Collective::all_reduce;
-        put(to_text(kind), op, CollectiveShape{attributes.bytes, attributes.participants, kind}, work_of(graph_, op));
+        const Collective kind = collective_of(op.kind);
+        put(to_text(kind), op, CollectiveShape{message_bytes(graph_, op), attributes.participants, kind, attributes.stride}, work_of(graph_, op));
         return;
       }
     }
@@ -516,10 +526,12 @@ class Lowering {
     const auto& a = std::get<ConvAttributes>(op.attributes);
     const Shape &y = in(op, 0).shape, &x = in(op, 1).shape, &w = in(op, 2).shape;
     const bool both = op.output_count > 1 && out(op, 1).shape.rank() > 1;  // then the input's comes first
+    Bytes largest;  // each gradient is a call of its own: its workspace is given back before the next one's is taken
     // A part of a larger gradient (what a concatenation hands back) is copied first.
     if (format_ == MemoryFormat::contiguous && !call_.compiled && order_[graph_.input(op, 0).index()] != Order::plain)
       memory("conv_gradient_copy", op, MemoryPattern::permute, in_bytes(op, 0), in_bytes(op, 0), 1, y.elements());
     for (std::size_t i = 0; i < op.output_count; ++i) {
+      call_.workspace = {};
       const Shape& result = out(op, i).shape;
       const bool of_weight = result.rank() > 1 && (both ? i == 1 : result == w);
       const bool layout = transposes(op, a, x, of_weight ? ConvDirection::weight_gradient : ConvDirection::data_gradient);
@@ -527,6 +539,7 @@ class Lowering {
       if (of_weight) {
         convolution(op, "conv2d_weight_gradient", conv_shape(op, ConvDirection::weight_gradient, x, y, a),
                     {work.flops, in_bytes(op, 0) + in_bytes(op, 1), work.written}, layout, in_bytes(op, 0), in_bytes(op, 1));
+        if (transforms_weight_gradient(op, a, x)) call_.workspace += transformed(x, y, w);
       } else if (result.rank() > 1) {
         convolution(op, "conv2d_data_gradient", conv_shape(op, ConvDirection::data_gradient, x, y, a),
                     {work.flops, in_bytes(op, 0) + in_bytes(op, 2), work.written}, layout, in_bytes(op, 0), in_bytes(op, 2));
@@ -535,13 +548,26 @@ class Lowering {
         if (!call_.compiled) {  // a plain sum over images and pixels, of which the channel is the innermost axis only in NHWC
           reduce("conv_bias_gradient", op, MemoryPattern::bias_gradient, in_bytes(op, 0), out_bytes(op, i), result.elements(), length,
                  format_ == MemoryFormat::channels_last);
-          continue;
+        } else {
+          Kernel& sum = memory("conv_bias_gradient", op, MemoryPattern::pointwise, in_bytes(op, 0), out_bytes(op, i), result.elements(), length);
+          sum.launches = column_stages(result.elements(), length, gpu_.sms);
+          sum.fused = sum.estimated = true;
         }
-        Kernel& sum = memory("conv_bias_gradient", op, MemoryPattern::pointwise, in_bytes(op, 0), out_bytes(op, i), result.elements(), length);
-        sum.launches = column_stages(result.elements(), length, gpu_.sms);
-        sum.fused = sum.estimated = true;
       }
+      largest = std::max(largest, call_.workspace);
     }
+    call_.workspace = largest;
+  }
+  // In fp32 cuDNN takes weight gradients of 3x3 filters through Winograd's transform, out of place (kernels recorded on an
+  // H200: winogradWgradData4x4 and winogradWgradDelta4x4, one of each for every such layer of ResNet and VGG).
+  bool transforms_weight_gradient(const Op& op, const ConvAttributes& a, const Shape& image) const {
+    return op.math == DType::fp32 && a.axes == 2 && a.kernel[0] == 3 && a.kernel[1] == 3 && unit_stride(a) && a.groups == 1 && !a.transposed &&
+           image[1] > 4 && format_ != MemoryFormat::channels_last;
+  }
+  // 6x6 numbers for each 4x4 tile of the images and of the filters' gradients, all at once.
+  static Bytes transformed(const Shape& x, const Shape& y, const Shape& w) {
+    auto tiles = [](const Shape& image) { return image[0] * image[1] * ((image[-2] + 3) / 4) * ((image[-1] + 3) / 4); };
+    return {(tiles(x) + tiles(y) + w[0] * w[1]) * 36 * 4};
   }
 
   void lower_attention(const Op& op) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "cost/cost.h"
@@ -13,7 +14,12 @@
 
 namespace precog {
 
-enum Resource : std::int32_t { kHost = 0, kCompute = 1, kCommunication = 2, kResourceCount = 3 };
+// Each communicator has a stream of its own: gradients and parameters of replicas on one, what the layers of a split model
+// exchange on another.
+enum Resource : std::int32_t { kHost = 0, kCompute = 1, kCommunication = 2, kLayerCommunication = 3, kResourceCount = 4 };
+// Views draw both kinds of communication on one track.
+constexpr std::size_t kTrackCount = 3;
+constexpr std::size_t track_of(std::int32_t resource) { return static_cast<std::size_t>(resource < kLayerCommunication ? resource : kCommunication); }
 
 struct TaskLabel {
   std::int32_t call = -1;         // index into KernelProgram::calls
@@ -33,6 +39,11 @@ struct Schedule {
 // `micro_batches` make one optimizer step.
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
                        const HostSpec& host, std::int64_t micro_batches);
+
+// Parts of a step by themselves, each on idle queues: of every call, whether the part has it. A pipeline's stage waits between
+// its pieces of work, so that each begins with nothing issued. What the step itself takes of the host is in none of them.
+std::vector<Schedule> make_segments(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
+                                    const HostSpec& host, std::span<const std::vector<char>> segments);
 
 // How long the host needs to issue each call: the host's figure for that operator, else for its family, else its default.
 class HostTimes {
