@@ -432,7 +432,7 @@ class Lowering {
     product(op, name_of(op), GemmShape{a.batch, a.m, a.n, a.k, a.transposed_a});
   }
   void product(const Op& op, std::string_view name, const GemmShape& shape) {
-    const ProductHelpers helpers = product_helpers(shape, op.math, gpu_);
+    const ProductHelpers helpers = product_helpers(shape, op.math, gpu_, op.phase != Phase::backward);
     if (helpers.clears) clear(op);
     put(name, op, shape, work_of(graph_, op));
     if (!helpers.reduces) return;
@@ -503,7 +503,7 @@ class Lowering {
   // The convolution between its layout copies: both operands on the way in, the result on the way out (the filter too: seen in
   // recorded kernels, two copies to NHWC for each one back), and what else the library launches for it.
   void convolution(const Op& op, std::string_view name, const ConvShape& shape, const Work& work, bool layout, Bytes first, Bytes second) {
-    const ConvHelpers helpers = shape.depthwise() ? ConvHelpers{} : conv_helpers(shape, op.math, gpu_);
+    const ConvHelpers helpers = conv_helpers(shape, op.math, gpu_);
     const bool tensor_cores = op.math != DType::fp32 && gpu_.matrix.has(op.math);
     const bool pointwise = shape.kernel_h * shape.kernel_w == 1 && shape.strides() == 1 && shape.groups == 1;
     const bool turned = !layout && pointwise && turns_pointwise(shape, op.math, tensor_cores);
