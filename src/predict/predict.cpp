@@ -63,14 +63,14 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-constexpr const char* kResourceNames[] = {"host", "compute", "communication"};
+constexpr const char* kResourceNames[] = {"host", "compute", "communication", "input"};
 
 std::string schedule_text(const Schedule& schedule, const KernelProgram& program, const Graph& graph, const Timeline* timeline) {
   std::string out;
   for (std::size_t i = 0; i < schedule.labels.size(); ++i) {
     const TaskLabel& label = schedule.labels[i];
     const Task& task = schedule.graph.tasks()[i];
-    const std::string_view what = label.call < 0 ? "step" : to_text(graph.ops[program.calls[static_cast<std::size_t>(label.call)].op].kind);
+    const std::string_view what = label.call == kInputCall ? "batch" : label.call < 0 ? "step" : to_text(graph.ops[program.calls[static_cast<std::size_t>(label.call)].op].kind);
     out += fmt::format("step {} {} {} {}", label.step, kResourceNames[task.resource], what, to_text(seconds(task.duration)));
     if (timeline) out += fmt::format(" at {:.3f} us", static_cast<double>(timeline->spans[i].start) * 1e-6);
     out += '\n';
@@ -129,7 +129,9 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     return costs;
   }, [&](const std::vector<KernelCost>& costs) { return costs_text(out.program, costs); });
   out.schedule = stages.run("schedule", [&] {
-    return make_schedule(out.program, out.costs, kernel_gap(*profile), step.graph, *request.host, request.training.micro_batches);
+    const Seconds copy = request.input ? request.input->copied / request.gpu->pcie_bandwidth : Seconds{};
+    return make_schedule(out.program, out.costs, kernel_gap(*profile), step.graph, *request.host, request.training.micro_batches,
+                         request.input ? &*request.input : nullptr, copy);
   }, [&](const Schedule& schedule) { return schedule_text(schedule, out.program, step.graph, nullptr); });
   out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
                             [&](const Timeline& timeline) { return schedule_text(out.schedule, out.program, step.graph, &timeline); });

@@ -18,6 +18,7 @@ struct SteadyStep {
   std::map<std::string, Seconds> exposed_by_collective, exposed_in_second;  // in the second micro-batch alone: as below
   Seconds host_busy;
   Seconds host_busy_second;     // in the second micro-batch alone: what one more would add
+  Seconds input, input_second;  // the GPU idle until a batch was there
 };
 
 // The last simulated step, from the end of the one before it.
@@ -42,10 +43,12 @@ SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline, const
       if (label.micro_batch == 1) host_second += span.end - span.start;
     }
     if (span.end <= begin || span.start >= end) continue;
-    if (tasks[i].resource == kCompute) compute.push_back(span);
+    if (tasks[i].resource == kCompute && label.call >= 0) compute.push_back(span);
     if (tasks[i].resource == kCommunication) collectives.push_back({span, label});
   }
-  SteadyStep out{.length = seconds(end - begin), .host_busy = seconds(host), .host_busy_second = seconds(host_second)};
+  const InputWait waited = input_wait(schedule, timeline, begin, end);
+  SteadyStep out{.length = seconds(end - begin), .host_busy = seconds(host), .host_busy_second = seconds(host_second),
+                 .input = seconds(waited.all), .input_second = seconds(waited.in_second)};
   std::size_t next = 0;
   for (const auto& [span, label] : collectives) {  // both lists are in time order: each is one in-order queue
     Picoseconds exposed = 0;
@@ -95,6 +98,16 @@ constexpr Spread kMeasuredHostSpread{0.85, 1.45};
 constexpr Spread kGuessedHostSpread{0.40, 1.60};  // the default is a slow host: others are faster more often than slower
 constexpr Spread kNodeLinkSpread{0.75, 1.35};   // collectives inside a node: fitted to NCCL timings of a few systems
 constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's latency and efficiency are estimates
+
+// What would remove the wait: as many workers as make a batch within the step that is left without it.
+std::string input_warning(const InputSpec& input, const Report& report) {
+  const Seconds without = (report.step - report.breakdown.input) / static_cast<double>(report.micro_batches);
+  const std::string share = fmt::format("the GPU waits {} of each step ({}) for its data", to_text(report.breakdown.input), percent_text(report.breakdown.input / report.step));
+  const std::string enough = without.value > 0 ? fmt::format("{:.0f}", std::ceil(input.per_batch / without)) : "more";
+  if (input.workers == 0) return fmt::format("{}: the training loop loads by itself; {} worker{} beside it would hide it", share, enough, enough == "1" ? "" : "s");
+  return fmt::format("{}: {} worker{} make{} a batch every {}; {} would keep up, or faster loading", share, input.workers, input.workers == 1 ? "" : "s",
+                     input.workers == 1 ? "s" : "", to_text(input.per_batch / input.workers), enough);
+}
 
 }  // namespace
 
@@ -182,12 +195,16 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
     exposed_collectives += all;
   }
   // A gap that the host fills with waiting is no gap of the stream's: what is left over bounds it.
-  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives);
+  Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives);
+  report.breakdown.input = std::min(idle, steady.input + steady.input_second * missing);
+  idle = idle - report.breakdown.input;
   report.breakdown.between_kernels = std::min(report.breakdown.between_kernels, idle);
   report.breakdown.host = idle - report.breakdown.between_kernels;
 
   // What bounds it: what the GPU spends most of its time waiting for or working at.
-  if (report.breakdown.host > report.step * 0.3) report.bound = "host";
+  // A loader that is waited for at all in the steady state decides the step.
+  if (report.breakdown.input > report.step * 0.05) report.bound = "input";
+  else if (report.breakdown.host > report.step * 0.3) report.bound = "host";
   else if (exposed_collectives > report.step * 0.3) report.bound = "network";
   else report.bound = compute_bound > memory_bound ? "compute" : "memory";
 
@@ -210,15 +227,16 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.peak_16bit = to_text(sixteen);
 
   const double host_share = report.breakdown.host / report.step;
+  const double input_share = report.breakdown.input / report.step;  // as the user says: no width of its own
   const double network_share = exposed_collectives / report.step;
-  const double gpu_share = std::max(0.0, 1 - host_share - network_share);
+  const double gpu_share = std::max(0.0, 1 - host_share - network_share - input_share);
   const double carried = report.gpu_busy.value > 0 ? estimated / report.gpu_busy : 0;
   const bool host_estimated = request.mode == Mode::eager ? request.host->estimated : request.host->compiled_estimated;
   const Spread& host_spread = host_estimated ? kGuessedHostSpread : kMeasuredHostSpread;
   const Spread& network_spread = request.cluster.nodes() > 1 ? kNetworkSpread : kNodeLinkSpread;
   auto mixed = [&](double Spread::* side) {
     return gpu_share * ((1 - carried) * kFittedSpread.*side + carried * kCarriedSpread.*side) + host_share * host_spread.*side +
-           network_share * network_spread.*side;
+           network_share * network_spread.*side + input_share;
   };
   report.step_low = report.step * mixed(&Spread::low);
   report.step_high = report.step * mixed(&Spread::high);
@@ -287,6 +305,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   if (request.precision->autocast && wide_products.value > 0.2 * report.gpu_busy.value / static_cast<double>(std::max<std::int64_t>(1, request.training.micro_batches)))
     report.warnings.push_back(fmt::format("autocast leaves {} in fp32 ({} of GPU time per micro-batch): --override op:{}={} would not", wide_name, to_text(wide_products),
                                           wide_name, to_text(*request.precision->autocast)));
+  if (report.bound == "input") report.warnings.push_back(input_warning(*request.input, report));
   if (report.bound == "host" && host_estimated)
     report.warnings.push_back("bound by the host, whose speed is a guess: describe it with --host");
   return report;

@@ -38,6 +38,31 @@ std::vector<CrossWait> cross_waits(const KernelProgram& program, const Graph& gr
   return out;
 }
 
+// Modules whose code is entered on the way from one operator to the next: "a.b.c" after "a.d" enters b and c. What has no operators
+// below it is not seen; a list of modules, which is never called, counts once.
+std::int64_t modules_entered(std::string_view before, std::string_view now) {
+  std::size_t shared = 0;  // length of the common path, whole names only
+  for (std::size_t i = 0;; ++i) {
+    const bool end_before = i == before.size() || before[i] == '.', end_now = i == now.size() || now[i] == '.';
+    if (end_before && end_now) shared = i;
+    if (i == before.size() || i == now.size() || before[i] != now[i]) break;
+  }
+  if (shared == now.size()) return 0;
+  return std::count(now.begin() + static_cast<std::ptrdiff_t>(shared), now.end(), '.') + (shared == 0 ? 1 : 0);
+}
+
+// Which per-tensor work the optimizer does in Python shows in its calls.
+Seconds optimizer_tensor_time(const KernelProgram& program, const Graph& graph, const HostSpec& host) {
+  bool adam = false, fused = false;
+  for (const Call& call : program.calls) {
+    const Op& op = graph.ops[call.op];
+    if (op.kind != OpKind::multi_tensor || !op.label.valid()) continue;
+    adam = adam || graph.name(op.label) == "addcdiv_";
+    fused = fused || graph.name(op.label) == "fused";
+  }
+  return adam ? host.optimizer_tensor : fused ? host.optimizer_tensor_fused : host.optimizer_tensor_sgd;
+}
+
 }  // namespace
 
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
@@ -61,11 +86,13 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
     case Phase::forward:
     case Phase::recompute: {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
-      return (cast && cast->by_autocast ? host_.autocast_cast : forward_[kind]) + loop_of_products(call, program);
+      if (!cast || !cast->by_autocast) return forward_[kind] + more_launches(call, program);
+      const bool parameter = graph.tensors[graph.input(op, 0)].role == Role::parameter;
+      return host_.autocast_cast + (parameter ? host_.autocast_parameter : Seconds{});
     }
     case Phase::backward:
     case Phase::accumulate:
-    case Phase::gradient_sync: return backward_[kind] + loop_of_products(call, program);
+    case Phase::gradient_sync: return backward_[kind] + more_launches(call, program);
     case Phase::loss_scaling:
     case Phase::optimizer: {
       std::int64_t launches = 0;
@@ -91,14 +118,23 @@ Seconds HostTimes::compiled(const Call& call, const KernelProgram& program) cons
   return host_.compiled.kernel * static_cast<double>(generated) + (library ? host_.compiled.library_call : Seconds{});
 }
 
-// A grouped product without a kernel of its own issues one product per group, from inside the framework.
-Seconds HostTimes::loop_of_products(const Call& call, const KernelProgram& program) const {
-  if (call.family != Family::gemm || call.kernel_count == 0) return {};
-  return backward_[static_cast<std::size_t>(OpKind::mm)] * static_cast<double>(program.kernels[call.first_kernel].launches - 1);
+// What a call puts on the stream after its first kernel: layout copies around a convolution, the parts of a sort. A grouped product
+// without a kernel of its own issues one whole product per group, from inside the framework.
+Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program) const {
+  if (call.kernel_count == 0) return {};
+  std::int64_t launches = 0;
+  for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
+  Seconds products{};
+  if (call.family == Family::gemm) {
+    const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
+    products = backward_[static_cast<std::size_t>(OpKind::mm)] * static_cast<double>(groups);
+    launches -= groups;
+  }
+  return products + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
 }
 
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
-                       const HostSpec& host, std::int64_t micro_batches) {
+                       const HostSpec& host, std::int64_t micro_batches, const InputSpec* input, Seconds copy) {
   ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
   const std::size_t calls = program.calls.size();
   std::vector<Picoseconds> host_ps(calls), gpu_ps(calls);
@@ -106,10 +142,17 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   std::size_t last_collective = calls, first_optimizer = calls, last_backward = calls;
   std::int64_t tensors = 0;
   std::array<bool, 2> entered{};
+  std::string_view module;
   const HostTimes host_time(host);
   for (std::size_t i = 0; i < calls; ++i) {
     const Call& call = program.calls[i];
     host_ps[i] = picoseconds(host_time(call, program, graph));
+    if (call.phase == Phase::forward && !call.compiled && !call.collective) {
+      const Op& op = graph.ops[call.op];
+      const std::string_view now = graph.name(op.module);
+      host_ps[i] += picoseconds(host.module_call * static_cast<double>(modules_entered(module, now)));
+      module = now;
+    }
     Seconds busy{};
     for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
       busy += costs[call.first_kernel + k].total;
@@ -129,7 +172,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
     if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
     if (call.phase == Phase::optimizer && first_optimizer == calls) {
       first_optimizer = i;
-      host_ps[i] += picoseconds(host.optimizer_tensor * static_cast<double>(tensors));
+      host_ps[i] += picoseconds(optimizer_tensor_time(program, graph, host) * static_cast<double>(tensors));
     }
     if (graph.ops[call.op].kind == OpKind::unscale_and_check) host_ps[i] += picoseconds(host.loss_scaler);
   }
@@ -148,19 +191,40 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   std::deque<InFlight> in_flight;
   std::int64_t launched = 0;
   std::int32_t last_compute = -1, last_collective_task = -1, last = -1;
+  std::int32_t last_host = -1;
+  std::vector<std::int32_t> taken;  // the host's taking of each batch so far
   Picoseconds views = 0;
 
-  auto add = [&](Resource resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
+  auto add = [&](std::int32_t resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
     schedule.labels.push_back(label);
-    return schedule.graph.add(resource, duration, after);
+    const std::int32_t task = schedule.graph.add(resource, duration, after);
+    if (resource == kHost) last_host = task;
+    return task;
+  };
+
+  // Workers make batches in turn, evenly staggered: together one queue that is `workers` times as fast. Each stops when it is
+  // `prefetch` batches ahead. A loop that loads by itself has nobody beside it.
+  auto fetch = [&](std::int16_t step, std::int16_t micro) {
+    const TaskLabel label{kInputCall, step, micro};
+    const std::int32_t before = last_host;
+    std::int32_t ready = -1;
+    if (input->workers > 0) {
+      const std::size_t ahead = static_cast<std::size_t>(input->workers) * static_cast<std::size_t>(input->prefetch);
+      ready = add(kInput, picoseconds(input->per_batch / input->workers), {taken.size() >= ahead ? taken[taken.size() - ahead] : -1}, label);
+    }
+    taken.push_back(add(kHost, input->workers > 0 ? 0 : picoseconds(input->per_batch), {ready}, label));
+    std::int32_t copied = -1;
+    if (copy.value > 0) copied = last_compute = add(kCompute, picoseconds(copy), {taken.back()}, label);
+    if (step + 1 == kSteps) schedule.fetches.push_back({before, taken.back(), copied});
   };
 
   for (std::int16_t step = 0; step < kSteps; ++step) {
-    add(kHost, picoseconds(host.step), {}, {-1, step, 0});
+    add(kHost, picoseconds(host.step + host.zero_grad_tensor * static_cast<double>(tensors)), {}, {kNoCall, step, 0});
     // What the end of a step still sends (updated parameters) the next step's first kernel waits for.
     std::int32_t sent_by_last_step = last == last_collective_task ? last : -1;
     for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {
       std::int32_t last_of_this = -1;
+      if (input) fetch(step, static_cast<std::int16_t>(micro));
       for (std::size_t i = 0; i < calls; ++i) {
         const Call& call = program.calls[i];
         // The end of the step runs with the last micro-batch, accumulation from the second on.
