@@ -102,7 +102,7 @@ constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's l
 // What would remove the wait: as many workers as make a batch within the step that is left without it.
 std::string input_warning(const InputSpec& input, const Report& report) {
   const Seconds without = (report.step - report.breakdown.input) / static_cast<double>(report.micro_batches);
-  const std::string share = fmt::format("the GPU waits {} of each step ({}) for its data", to_text(report.breakdown.input), percent_text(report.breakdown.input / report.step));
+  const std::string share = fmt::format("the GPU waits {} of each step ({}) for its data", to_text(report.breakdown.input), fmt::format("{:.0f}%", 100 * (report.breakdown.input / report.step)));
   const std::string enough = without.value > 0 ? fmt::format("{:.0f}", std::ceil(input.per_batch / without)) : "more";
   if (input.workers == 0) return fmt::format("{}: the training loop loads by itself; {} worker{} beside it would hide it", share, enough, enough == "1" ? "" : "s");
   return fmt::format("{}: {} worker{} make{} a batch every {}; {} would keep up, or faster loading", share, input.workers, input.workers == 1 ? "" : "s",
@@ -273,7 +273,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
                                    collective ? network_share : kernel_time.value > 0 ? spent / kernel_time : 0});
     }
   report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), "", 0});
-  report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name),
+  report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", request.own_host ? request.own_host_path : fmt::format("data/hosts/{}.json", request.host->name),
                                "", host_share});
   report.provenance.push_back({"memory", "estimate", "tensor lifetimes; fragmentation, CUDA context and NCCL buffers are estimates", "", 0});
 

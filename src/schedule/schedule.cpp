@@ -38,100 +38,7 @@ std::vector<CrossWait> cross_waits(const KernelProgram& program, const Graph& gr
   return out;
 }
 
-// Modules whose code is entered on the way from one operator to the next: "a.b.c" after "a.d" enters b and c. What has no operators
-// below it is not seen; a list of modules, which is never called, counts once.
-std::int64_t modules_entered(std::string_view before, std::string_view now) {
-  std::size_t shared = 0;  // length of the common path, whole names only
-  for (std::size_t i = 0;; ++i) {
-    const bool end_before = i == before.size() || before[i] == '.', end_now = i == now.size() || now[i] == '.';
-    if (end_before && end_now) shared = i;
-    if (i == before.size() || i == now.size() || before[i] != now[i]) break;
-  }
-  if (shared == now.size()) return 0;
-  return std::count(now.begin() + static_cast<std::ptrdiff_t>(shared), now.end(), '.') + (shared == 0 ? 1 : 0);
-}
-
-// Which per-tensor work the optimizer does in Python shows in its calls.
-Seconds optimizer_tensor_time(const KernelProgram& program, const Graph& graph, const HostSpec& host) {
-  bool adam = false, fused = false;
-  for (const Call& call : program.calls) {
-    const Op& op = graph.ops[call.op];
-    if (op.kind != OpKind::multi_tensor || !op.label.valid()) continue;
-    adam = adam || graph.name(op.label) == "addcdiv_";
-    fused = fused || graph.name(op.label) == "fused";
-  }
-  return adam ? host.optimizer_tensor : fused ? host.optimizer_tensor_fused : host.optimizer_tensor_sgd;
-}
-
 }  // namespace
-
-HostTimes::HostTimes(const HostSpec& host) : host_(host) {
-  for (std::size_t i = 0; i < kKinds; ++i) {
-    const auto kind = static_cast<OpKind>(i);
-    auto look_up = [&](const std::map<std::string, Seconds>& table) {
-      auto known = table.find(std::string(to_text(kind)));
-      if (known == table.end()) known = table.find(std::string(to_text(definition(kind).family)));
-      return known == table.end() ? table.at("default") : known->second;
-    };
-    forward_[i] = look_up(host.forward);
-    backward_[i] = look_up(host.backward);
-  }
-}
-
-Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
-  const Op& op = graph.ops[call.op];
-  const auto kind = static_cast<std::size_t>(op.kind);
-  if (call.compiled && !call.collective) return compiled(call, program);
-  switch (call.phase) {
-    case Phase::forward:
-    case Phase::recompute: {
-      const auto* cast = std::get_if<CastAttributes>(&op.attributes);
-      if (!cast || !cast->by_autocast) return forward_[kind] + more_launches(call, program);
-      const bool parameter = graph.tensors[graph.input(op, 0)].role == Role::parameter;
-      return host_.autocast_cast + (parameter ? host_.autocast_parameter : Seconds{});
-    }
-    case Phase::backward:
-    case Phase::accumulate:
-    case Phase::gradient_sync: return backward_[kind] + more_launches(call, program);
-    case Phase::loss_scaling:
-    case Phase::optimizer: {
-      std::int64_t launches = 0;
-      for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
-      const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
-      if (many && many->one_by_one) return forward_[static_cast<std::size_t>(OpKind::add)] * static_cast<double>(many->tensors);
-      return host_.optimizer_op + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
-    }
-  }
-  return {};
-}
-
-// The program that a compiler writes calls kernels and libraries directly: no dispatcher, no autograd, no Python objects.
-Seconds HostTimes::compiled(const Call& call, const KernelProgram& program) const {
-  if (program.cuda_graphs || call.kernel_count == 0) return {};
-  std::int64_t generated = 0;
-  bool library = false;
-  for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
-    const Kernel& kernel = program.kernels[call.first_kernel + i];
-    if (kernel.fused) generated += kernel.launches;
-    else library = true;
-  }
-  return host_.compiled.kernel * static_cast<double>(generated) + (library ? host_.compiled.library_call : Seconds{});
-}
-
-// What a call puts on the stream after its first kernel: layout copies around a convolution, the parts of a sort. A grouped product
-// without a kernel of its own issues one whole product per group, from inside the framework.
-Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program) const {
-  if (call.kernel_count == 0) return {};
-  std::int64_t launches = 0;
-  for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
-  Seconds products{};
-  if (call.family == Family::gemm) {
-    const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
-    products = backward_[static_cast<std::size_t>(OpKind::mm)] * static_cast<double>(groups);
-    launches -= groups;
-  }
-  return products + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
-}
 
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
                        const HostSpec& host, std::int64_t micro_batches, const InputSpec* input, Seconds copy) {
@@ -139,20 +46,11 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   const std::size_t calls = program.calls.size();
   std::vector<Picoseconds> host_ps(calls), gpu_ps(calls);
   std::vector<std::int32_t> launches(calls);
-  std::size_t last_collective = calls, first_optimizer = calls, last_backward = calls;
-  std::int64_t tensors = 0;
-  std::array<bool, 2> entered{};
-  std::string_view module;
-  const HostTimes host_time(host);
+  std::size_t last_collective = calls;
+  const HostStep times = host_step(program, graph, host);
   for (std::size_t i = 0; i < calls; ++i) {
     const Call& call = program.calls[i];
-    host_ps[i] = picoseconds(host_time(call, program, graph));
-    if (call.phase == Phase::forward && !call.compiled && !call.collective) {
-      const Op& op = graph.ops[call.op];
-      const std::string_view now = graph.name(op.module);
-      host_ps[i] += picoseconds(host.module_call * static_cast<double>(modules_entered(module, now)));
-      module = now;
-    }
+    host_ps[i] = picoseconds(times.calls[i]);
     Seconds busy{};
     for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
       busy += costs[call.first_kernel + k].total;
@@ -161,23 +59,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
     gpu_ps[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
     // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
     if (call.collective && call.phase <= Phase::gradient_sync) last_collective = i;
-    // Each of the two compiled graphs is entered once.
-    const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
-    if (call.compiled && call.kernel_count > 0 && !entered[graph_of]) {
-      entered[graph_of] = true;
-      host_ps[i] += picoseconds(program.cuda_graphs ? host.compiled.replay : host.compiled.graph);
-    }
-    if (call.phase == Phase::backward) last_backward = i;
-    const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes);
-    if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
-    if (call.phase == Phase::optimizer && first_optimizer == calls) {
-      first_optimizer = i;
-      host_ps[i] += picoseconds(optimizer_tensor_time(program, graph, host) * static_cast<double>(tensors));
-    }
-    if (graph.ops[call.op].kind == OpKind::unscale_and_check) host_ps[i] += picoseconds(host.loss_scaler);
   }
-  // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
-  if (last_backward < calls) host_ps[last_backward] += picoseconds(host.parameter_gradient * static_cast<double>(tensors));
 
   const std::vector<CrossWait> waits = cross_waits(program, graph);
   std::vector<std::int32_t> task_of(calls, -1);
@@ -219,7 +101,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   };
 
   for (std::int16_t step = 0; step < kSteps; ++step) {
-    add(kHost, picoseconds(host.step + host.zero_grad_tensor * static_cast<double>(tensors)), {}, {kNoCall, step, 0});
+    add(kHost, picoseconds(times.begin), {}, {kNoCall, step, 0});
     // What the end of a step still sends (updated parameters) the next step's first kernel waits for.
     std::int32_t sent_by_last_step = last == last_collective_task ? last : -1;
     for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {

@@ -3,13 +3,12 @@
 // the host may run ahead of the GPU into the next step unless something makes it wait.
 #pragma once
 
-#include <array>
 #include <vector>
 
 #include "cost/cost.h"
 #include "kernel/kernel.h"
+#include "schedule/host_times.h"
 #include "sim/simulate.h"
-#include "spec/host_spec.h"
 #include "spec/input_spec.h"
 
 namespace precog {
@@ -48,20 +47,5 @@ struct InputWait {
   Picoseconds all = 0, in_second = 0;
 };
 InputWait input_wait(const Schedule& schedule, const Timeline& timeline, Picoseconds from, Picoseconds to);
-
-// How long the host needs to issue each call: the host's figure for that operator, else for its family, else its default.
-class HostTimes {
- public:
-  explicit HostTimes(const HostSpec& host);
-  Seconds operator()(const Call& call, const KernelProgram& program, const Graph& graph) const;
-
- private:
-  Seconds compiled(const Call& call, const KernelProgram& program) const;
-  Seconds more_launches(const Call& call, const KernelProgram& program) const;
-
-  static constexpr std::size_t kKinds = static_cast<std::size_t>(OpKind::kCount);
-  const HostSpec& host_;
-  std::array<Seconds, kKinds> forward_, backward_;
-};
 
 }  // namespace precog

@@ -27,7 +27,8 @@ struct OptionalField {
   Seconds HostSpec::* like;
   double share;
 };
-constexpr OptionalField kOptional[] = {{"module_call", &HostSpec::module_call, &HostSpec::module_call, 0},
+constexpr OptionalField kOptional[] = {{"python_call", &HostSpec::python_call, &HostSpec::python_call, 0},
+                                       {"module_call", &HostSpec::module_call, &HostSpec::module_call, 0},
                                        {"autocast_parameter", &HostSpec::autocast_parameter, &HostSpec::autocast_parameter, 0},
                                        {"zero_grad_tensor", &HostSpec::zero_grad_tensor, &HostSpec::zero_grad_tensor, 0},
                                        {"optimizer_tensor_fused", &HostSpec::optimizer_tensor_fused, &HostSpec::optimizer_tensor, 0.35},
@@ -120,6 +121,7 @@ Result<HostSpec> parse(const Json& json, const std::string& where, const HostFil
   host.title = file.required_text("title");
   host.aliases = file.texts("aliases");
   file.text("notes");
+  file.raw("reference");  // what a few stacks took there, for comparing other machines with it (python/precog/hosting.py)
   auto by_family = [&](std::string_view key, std::map<std::string, Seconds>& target) {
     if (has_base && !file.has(key)) return;
     JsonReader table = file.required_object(key);

@@ -19,6 +19,7 @@ struct HostSpec {
   std::map<std::string, Seconds> forward;   // called from Python: output allocated, autograd node made
   std::map<std::string, Seconds> backward;  // run by autograd's thread
   Seconds kernel_launch;                    // each launch after a call's first
+  Seconds python_call;                      // beyond the operator itself, where a model's Python calls it: the interpreter, cold caches
   Seconds module_call;                      // entering one module: __call__, its checks for hooks
   Seconds autocast_cast;                    // a cast that autocast makes inside another call
   Seconds autocast_parameter;               // and what it costs beyond that for a parameter: looked up, cast, kept in the cache
