@@ -179,7 +179,8 @@ def measured(paths: list[str]) -> tuple[dict[tuple[str, str], dict[str, float]],
                 anchors.append(anchor)
                 turns[row["stack"], row["precision"]].append({phase: row[phase + "_s"] / anchor for phase in PHASES} | {"anchor": anchor})
             elif "kernels" in row:
-                facts[row["stack"], row["precision"]] = row
+                known = facts.setdefault((row["stack"], row["precision"]), {"tensors": 0, "kernels": {}})
+                known["tensors"], known["kernels"] = row["tensors"] or known["tensors"], row["kernels"] or known["kernels"]
     usual = statistics.median(anchors)
     out = {}
     for key, rows in turns.items():
