@@ -44,7 +44,7 @@ TEST_CASE("WhatAHostMustSay") {
   CHECK(message(R"({"schema": 1, "name": "m", "title": "m", "sources": {}, "extends": "hole"})").find("whole") != std::string::npos);
   CHECK(message(R"({"schema": 1, "name": "m", "title": "m", "sources": {"s": "x"}, "scale": {"value": 2, "source": "s"}})").find("there is none") != std::string::npos);
   CHECK(message(R"({"schema": 1, "name": "m", "title": "m", "extends": "whole", "sources": {}, "module_cal": 3})").find("module_call") != std::string::npos);
-  CHECK(message(R"({"schema": 1, "name": "m", "title": "m", "extends": "whole", "sources": {}, "step": 3})").find("unit") != std::string::npos);
+  CHECK(message(R"({"schema": 1, "name": "m", "title": "m", "extends": "whole", "sources": {}, "step": 3})").find("step") != std::string::npos);
 }
 
 TEST_CASE("AHostThatExtendsItselfIsRefused") {
