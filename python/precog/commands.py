@@ -150,4 +150,6 @@ def _profile(options: argparse.Namespace) -> int:
     rest = "" if summary["complete"] else "; not all: the same command goes on"
     failed = f", {summary['failed']} cases failed" if summary["failed"] else ""
     print(f"{summary['measurements']} measurements in {options.output}{failed}{rest}")
+    if summary["lost"]:
+        raise PrecogError("no_device", f"{summary['notes'][-1]}")
     return 0

@@ -49,6 +49,22 @@ class _File:
         except OSError as error:
             raise wrong_input(str(path), f"cannot be written: {error.strerror}") from error
         self._append({"meta": meta})
+        self.mark = path.with_name(path.name + ".trying")
+        self._give_up_what_killed_us()
+
+    def _give_up_what_killed_us(self) -> None:
+        """A case that an earlier process began and did not outlive is not tried again."""
+        try:
+            begun = json.loads(self.mark.read_text())
+        except (OSError, ValueError):
+            return
+        for record in begun:
+            if identity(record) not in self.measured:
+                self.measured.add(identity(record))
+                self.write({**record, "error": "the process ended while this was measured"})
+
+    def trying(self, records: list[dict[str, Any]]) -> None:
+        self.mark.write_text(json.dumps(records))
 
     def _read(self, meta: dict[str, Any]) -> None:
         """What an earlier sitting measured; a line that it was cut off in is dropped."""
@@ -93,6 +109,7 @@ class _File:
 
     def finish(self) -> None:
         self.file.close()
+        self.mark.unlink(missing_ok=True)
         if self.packed:
             unfinished = self.path.with_name(self.path.name + ".new")
             unfinished.write_bytes(compress(self.plain.read_bytes()))
@@ -126,18 +143,21 @@ class _Profile(Session):
     def lines(self, name: str) -> _File:
         return self.file
 
+    def trying(self, records: list[dict[str, Any]]) -> None:
+        self.file.trying(records)
+
 
 def profile(path: str | os.PathLike[str], quick: bool = False, budget_s: float | None = None, *, only: list[str] | None = None,
             known: Iterable[str | os.PathLike[str]] = (), progress: Callable[..., Any] | None = None,
             device: Device | None = None) -> dict[str, Any]:
-    """Measures what dispatching operators costs the host, and the operators of the local GPU: products, convolutions, attention,
-    recurrent layers, norms, softmax, losses, pointwise, casts, copies, reductions, indexing, sorting, pooling, optimizers, transfers, and
-    what the clock does under load. The order is balanced: stopped at any time, the file is as good as the time it had.
+    """Measures what dispatching operators costs the host, and the operators of the local GPU: products, convolutions,
+    attention, recurrent layers, norms, softmax, losses, pointwise, casts, copies, reductions, indexing, sorting, pooling,
+    optimizers, transfers, and what the clock does under load. The order is balanced: stopped at any time, the file is as good as the time it had.
 
     path: .jsonl, or .jsonl.zst to compress it. An unfinished file is continued. quick: a balanced tenth of the cases.
     budget_s: no measurement is started after this; 600, or 120 if quick. only: parts ("host", "operators") and families of operators
     ("gemm", "conv", ...). known: files of such lines (.jsonl, .gz, .zst) whose measurements need not be repeated.
-    Returns {"path", "measurements", "new", "failed", "families", "complete", "gpu", "notes"}.
+    Returns {"path", "measurements", "new", "failed", "families", "lost", "complete", "gpu", "notes"}; lost: the GPU stopped answering.
     """
     budget_s = (QUICK_S if quick else FULL_S) if budget_s is None else budget_s
     if budget_s <= 0:
@@ -172,4 +192,4 @@ def profile(path: str | os.PathLike[str], quick: bool = False, budget_s: float |
     if not file.count:
         raise PrecogError("bug", "nothing could be measured: " + ("; ".join(failed[:3]) or "the budget was spent at once"))
     return {"path": str(path), "measurements": file.count, "new": file.new, "failed": session.failures, "families": file.families,
-            "gpu": name, "notes": session.notes, "complete": not any(note.startswith("budget") for note in session.notes)}
+            "gpu": name, "notes": session.notes, "lost": session.lost, "complete": not session.lost and not any(note.startswith("budget") for note in session.notes)}

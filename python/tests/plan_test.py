@@ -17,6 +17,7 @@ from precog.gpu.plan.sampling import Draw, interleave, points
 if HAS_TORCH:
     import torch
 
+    import precog.profiling
     from precog.gpu import operators
     from precog.gpu.device import Device
     from precog.gpu.make import make
@@ -61,14 +62,14 @@ class Plan(unittest.TestCase):
             dtypes[case.family].add(case.dtype)
         for family in ("gemm", "conv", "grouped", "conv1d", "conv3d", "conv_transpose", "sdpa", "recurrent"):
             self.assertEqual(dtypes[family], {"fp32", "tf32", "fp16", "bf16"}, family)
-        for family in ("depthwise", "elementwise", "pointwise", "rows", "broadcast", "reduce", "permute", "copies", "index", "sort", "loss", "image", "norm",
-                       "pool", "resize", "vocabulary", "optimizer"):
+        for family in ("depthwise", "elementwise", "pointwise", "rows", "broadcast", "reduce", "permute", "copies",
+                       "index", "sort", "loss", "image", "norm", "pool", "resize", "vocabulary", "optimizer"):
             self.assertEqual(dtypes[family], {"fp32", "fp16", "bf16"}, family)
         self.assertEqual(dtypes["sustained"], {"fp16", "bf16", "tf32", "fp8"})
         ops = {(case.family, op) for case in self.full for op in case.ops}
-        for wanted in (("gemm", "tn"), ("gemm", "nt+bias"), ("gemm", "bmm nn"), ("scaled_mm", "row"), ("conv", "wgrad"), ("sdpa", "cudnn backward"),
-                       ("sdpa_gqa", "flash forward"), ("sdpa_mask", "efficient backward"), ("rows", "layer_norm backward"), ("index", "scatter_add"),
-                       ("optimizer", "sgd fused"), ("optimizer", "unscale"), ("transfer", "h2d pageable"), ("sustained", "chain"),
+        for wanted in (("gemm", "tn"), ("gemm", "nt+bias"), ("gemm", "bmm nn"), ("scaled_mm", "row"), ("conv", "wgrad"),
+                       ("sdpa", "cudnn backward"), ("sdpa_gqa", "flash forward"), ("sdpa_mask", "efficient backward"),
+                       ("rows", "layer_norm backward"), ("index", "scatter_add"), ("optimizer", "sgd fused"), ("optimizer", "unscale"), ("transfer", "h2d pageable"), ("sustained", "chain"),
                        ("elementwise", "zero_"), ("norm", "instance_norm backward"), ("resize", "bilinear backward"), ("sort", "topk")):
             self.assertIn(wanted, ops)
         self.assertGreater(sum("cold" in case.shape for case in self.full), 300)
@@ -129,7 +130,8 @@ class Rehearsal(unittest.TestCase):
     def test_every_operator_of_the_plan_can_be_made(self):
         """Of one dtype, and of the families that a CPU takes long for one operator; a rehearsal on a CPU goes through all."""
         families = [name for name in FAMILIES if name not in ("conv", "depthwise", "grouped", "other convolutions", "recurrent")]
-        with mock.patch.object(operators, "plan", lambda *words, **more: [case for case in plan(*words, **more) if case.dtype != "fp16"]):
+        without = lambda *words, **more: [case for case in plan(*words, **more) if case.dtype != "fp16"]
+        with mock.patch.object(operators, "plan", without):
             summary = self.profile("i.jsonl", only=families)
         lines = self.read("i.jsonl")
         self.assertEqual([line for line in lines if "error" in line or not line["s"] > 0], [])
@@ -148,8 +150,9 @@ class Rehearsal(unittest.TestCase):
         lines = self.read("j.jsonl")
         self.assertEqual([line for line in lines if "error" in line], [])
         self.assertEqual(len(lines), sum(len(case.ops) for case in chosen))
-        self.assertEqual({line["family"] for line in lines}, {"conv", "grouped", "depthwise", "conv1d", "conv3d", "conv_dilated", "conv_transpose",
-                                                              "recurrent", "recurrent_bidirectional"})
+        self.assertEqual({line["family"] for line in lines}, {
+            "conv", "grouped", "depthwise", "conv1d", "conv3d", "conv_dilated", "conv_transpose", "recurrent",
+            "recurrent_bidirectional"})
 
     def test_a_failing_case_is_recorded_and_the_rest_goes_on(self):
         def broken(case, device):
@@ -162,6 +165,36 @@ class Rehearsal(unittest.TestCase):
         self.assertEqual({line["op"] for line in lines if "error" in line}, {"topk"})
         self.assertEqual(summary["failed"], 3)
         self.assertGreater(len([line for line in lines if "s" in line]), 5)
+
+    def test_a_case_that_ended_the_process_is_not_tried_again(self):
+        deadly = next(case for case in plan(only=["sort"], small=True) if case.ops == ("topk",))
+
+        def ends(case, device):
+            if case == deadly:
+                raise SystemExit("killed")
+            return make(case, device)
+        killed = mock.patch.object(precog.profiling._File, "finish", lambda file: file.file.close())
+        with mock.patch.object(operators, "make", ends), killed, self.assertRaises(SystemExit):
+            self.profile("l.jsonl", only=["sort"])
+        summary = self.profile("l.jsonl", only=["sort"])
+        failed = [line for line in self.read("l.jsonl") if "error" in line]
+        self.assertEqual([(line["op"], line["error"]) for line in failed], [("topk", "the process ended while this was measured")])
+        self.assertEqual(summary["measurements"], len(lines_of(plan(only=["sort"], small=True))))
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["l.jsonl"])
+
+    def test_a_gpu_that_stops_answering_ends_the_sitting(self):
+        def broken(case, device):
+            if case.ops[0] == "topk":
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            return make(case, device)
+
+        def dead(device):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        with mock.patch.object(operators, "make", broken), mock.patch.object(Device, "sync", dead):
+            with mock.patch.object(operators, "gpu_seconds", lambda *words, **more: (1.0, 1.0, 1)):
+                summary = self.profile("m.jsonl", only=["sort"])
+        self.assertEqual((summary["lost"], summary["complete"]), (True, False))
+        self.assertIn("no longer answers", summary["notes"][-1])
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ InputWait input_wait(const Schedule& schedule, const Timeline& timeline, Picosec
   const auto tasks = schedule.graph.tasks();
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const Span& span = timeline.spans[i];
-    if (schedule.labels[i].call >= 0 && (tasks[i].resource == kCompute || tasks[i].resource == kCommunication) && span.end > from && span.start < to)
+    if (schedule.labels[i].call >= 0 && tasks[i].resource != kHost && span.end > from && span.start < to)
       work.push_back(span);
   }
   for (std::size_t micro = 0; micro < schedule.fetches.size(); ++micro) {

@@ -3,6 +3,7 @@
 // the host may run ahead of the GPU into the next step unless something makes it wait.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "cost/cost.h"
@@ -13,7 +14,12 @@
 
 namespace precog {
 
-enum Resource : std::int32_t { kHost = 0, kCompute = 1, kCommunication = 2, kResourceCount = 3 };
+// Each communicator has a stream of its own: gradients and parameters of replicas on one, what the layers of a split model
+// exchange on another.
+enum Resource : std::int32_t { kHost = 0, kCompute = 1, kCommunication = 2, kLayerCommunication = 3, kResourceCount = 4 };
+// Views draw both kinds of communication on one track.
+constexpr std::size_t kTrackCount = 3;
+constexpr std::size_t track_of(std::int32_t resource) { return static_cast<std::size_t>(resource < kLayerCommunication ? resource : kCommunication); }
 constexpr std::int32_t kInput = kResourceCount;  // the data loader's workers, as one queue; no track of a report's
 
 constexpr std::int32_t kNoCall = -1, kInputCall = -2;  // labels of tasks that no call makes: the step's own, a batch's
@@ -39,6 +45,11 @@ struct Schedule {
 // of its way to the GPU.
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
                        const HostSpec& host, std::int64_t micro_batches, const InputSpec* input = nullptr, Seconds copy = {});
+
+// Parts of a step by themselves, each on idle queues: of every call, whether the part has it. A pipeline's stage waits between
+// its pieces of work, so that each begins with nothing issued. What the step itself takes of the host is in none of them.
+std::vector<Schedule> make_segments(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
+                                    const HostSpec& host, std::span<const std::vector<char>> segments);
 
 // The part of the last step in which the GPU had nothing to do because a batch was not there: the host waited for it (or made
 // it itself), or it was on its way, and neither stream ran. `from` and `to` bound the step; in_second is the second

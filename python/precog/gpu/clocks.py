@@ -1,7 +1,7 @@
 """The GPU's clock, power and temperature while it works, read from the driver's management library; nothing is ever set.
 
-`Sampler` reads in a thread of its own; entries are (seconds since the start, SM MHz, watts, degrees, limiting reasons). The reasons
-are the library's bits (0x4 is the power limit, 0x20 and 0x40 heat). Without the library nvidia-smi is asked, without reasons.
+`Sampler` reads in a thread of its own; entries are (seconds since the start, SM MHz, watts, degrees, limiting reasons).
+The reasons are the library's bits (0x4 is the power limit, 0x20 and 0x40 heat). Without the library nvidia-smi is asked, without reasons.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def _reader(uuid: str | None) -> Callable[[], tuple[float, float, float, int] | 
 
     def read() -> tuple[float, float, float, int] | None:
         clock, power, heat, reasons = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint(), ctypes.c_ulonglong()
-        if library.nvmlDeviceGetClockInfo(handle, 1, ctypes.byref(clock)) or library.nvmlDeviceGetPowerUsage(handle, ctypes.byref(power)):
+        if (library.nvmlDeviceGetClockInfo(handle, 1, ctypes.byref(clock))
+                or library.nvmlDeviceGetPowerUsage(handle, ctypes.byref(power))):
             return _asked()
         library.nvmlDeviceGetTemperature(handle, 0, ctypes.byref(heat))
         with contextlib.suppress(AttributeError):

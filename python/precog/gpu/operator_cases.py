@@ -1,5 +1,6 @@
-"""The operators and shapes that are measured. Each maker returns a closure over random data on the device (random, because
-zeros draw less power and run faster), with the least bytes or the flops of one call where that is the measure.
+"""Operators that are measured, by the names their lines carry. Each maker returns a closure over random data on the device
+(random, because zeros draw less power and run faster), with the least bytes or the flops of one call where that is the
+measure. Those of later families are in make/.
 """
 import torch
 import torch.nn.functional as F
@@ -76,7 +77,6 @@ ELEMENTWISE = {
     "zero_": (_unary(lambda x: x.zero_()), lambda e: e),
     "transpose copy (n/1024 x 1024)": (_transpose, lambda e: 2 * e),
 }
-ROTATED = ("copy_", "add", "relu", "gelu", "cast to the other width")
 
 
 def _layer_norm(device, rows, columns, dtype):
@@ -146,7 +146,6 @@ ROWS = {"layer_norm": _layer_norm, "layer_norm backward": _layer_norm_backward, 
         "head transpose copy": _strided_copy, "rotate half (neg + cat)": _cat_halves}
 
 
-
 def _image(device, shape, dtype, layout):
     x = _random(device, *shape, dtype=dtype)
     return x.to(memory_format=torch.channels_last) if layout == "nhwc" else x
@@ -200,7 +199,6 @@ IMAGE_OPS = {"batch_norm": _batch_norm, "batch_norm backward": _batch_norm_backw
              "copy to the other layout": _other_layout}
 
 
-
 def _log_softmax(device, tokens, vocabulary, hidden, dtype):
     x = _random(device, tokens, vocabulary, dtype=dtype)
     return lambda: torch.log_softmax(x, -1), 2 * x.nbytes
@@ -240,7 +238,6 @@ VOCABULARY_OPS = {"log_softmax": _log_softmax, "log_softmax backward": _log_soft
                   "embedding backward": _embedding_backward}
 
 
-
 def gemm(device, m, n, k, dtype, layout, bias):
     x = _random(device, *((k, m) if layout == "tn" else (m, k)), dtype=dtype)
     w = _random(device, *((n, k) if layout == "nt" else (k, n)), dtype=dtype)
@@ -248,36 +245,6 @@ def gemm(device, m, n, k, dtype, layout, bias):
     if layout == "nt":
         return lambda: F.linear(x, w, b)
     return (lambda: torch.mm(x.t(), w)) if layout == "tn" else (lambda: torch.mm(x, w))
-
-
-def _adamw(form):
-    def make(device, total, tensors, dtype):
-        parameters = [torch.nn.Parameter(_random(device, total // tensors, dtype=dtype)) for _ in range(tensors)]
-        for parameter in parameters:
-            parameter.grad = torch.randn_like(parameter)
-        optimizer = torch.optim.AdamW(parameters, lr=1e-4, eps=1e-8, **{form: True})
-        return optimizer.step, 7 * dtype.itemsize  # reads p, g, m, v; writes p, m, v
-    return make
-
-
-def _unscale(device, total, tensors, dtype):
-    grads = [_random(device, total // tensors, dtype=dtype) for _ in range(tensors)]
-    found, inverse = torch.zeros(1, device=device), torch.ones(1, device=device)
-    return lambda: torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse), 2 * dtype.itemsize
-
-
-OPTIMIZERS = {"adamw foreach": _adamw("foreach"), "adamw fused": _adamw("fused"), "unscale": _unscale}
-
-
-
-def sdpa(device, b, heads, seq, dim, causal, dropout, dtype):
-    q, k, v = [_random(device, b, heads, seq, dim, dtype=dtype).requires_grad_() for _ in range(3)]
-    forward = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
-    kept = forward()
-    grad = torch.randn_like(kept)
-    return forward, lambda: torch.autograd.grad(kept, (q, k, v), grad, retain_graph=True)
-
-
 
 
 def convolution(device, batch, cin, cout, kernel, stride, size, groups, dtype, layout):

@@ -2,8 +2,8 @@
 
   {"family", "op", "dtype", ...shape..., "bytes" or "flops", "s", "s_min", "calls"[, "cold", "rotated"]}
 `s` is GPU time per call (the median of repeats; see device.gpu_seconds). `bytes` is what the operator must at least read and
-write. `cold`: operands and results rotate through `rotated` copies, too many to stay in the L2 cache; else the operands may be
-L2-resident. A case that fails leaves a line with "error" or "oom". What the keys of each family mean: docs/how_to/measure_a_gpu.md.
+write. `cold`: operands and results rotate through `rotated` copies, too many to stay in the L2 cache; else the operands may
+be L2-resident. A case that fails leaves a line with "error" or "oom". The keys by family: docs/how_to/measure_a_gpu.md.
 The cases are in plan/, how they are made on the device in make/.
 """
 from __future__ import annotations
@@ -72,9 +72,11 @@ def run(campaign: Session) -> None:
             campaign.note("budget: operators stopped after %d of %d cases" % (number, len(cases)))
             break
         campaign.progress("case %d of %d: %s %s %s" % (number + 1, len(cases), case.family, case.ops[0], case.dtype))
+        campaign.trying([case.line(op) for op in wanted])
         if not _measure(bench, case, wanted):
+            campaign.lost = True
             campaign.note("the GPU no longer answers after %s; the same call goes on behind it" % case.line(wanted[0]))
-            break
+            return
         if number % 500 == 499:
             bench.lines.write({"clocks": {} if campaign.dry_run else clocks_now()})
             campaign.say("%d of %d cases, %d measurements" % (number + 1, len(cases), bench.count))
@@ -85,7 +87,7 @@ def run(campaign: Session) -> None:
 
 
 def _supported(campaign: Session, case: Case) -> bool:
-    """Types that this GPU has no units for are left out, and of a rehearsal what a CPU has no kernels for, or seconds-long ones."""
+    """Not types that this GPU has no units for, nor in a rehearsal what a CPU has no kernels for or takes seconds for."""
     if campaign.dry_run:
         slow = case.dtype in ("fp16", "bf16") and case.family.startswith(("conv", "depthwise", "grouped", "recurrent"))
         return not slow and not case.ops[0].startswith(("cudnn", "efficient", "block", "row"))
@@ -127,15 +129,18 @@ def _measure(bench: Bench, case: Case, wanted: list[str]) -> bool:
         bench.lines.write({**case.line(op), **failed})
     if failed:
         campaign.failures += 1
-    if not device.dry_run and (failed or torch.cuda.memory_reserved() > 0.5 * torch.cuda.get_device_properties(0).total_memory):
-        device.free()
+    if not device.dry_run:
+        if failed or torch.cuda.memory_reserved() > 0.5 * torch.cuda.get_device_properties(0).total_memory:
+            device.free()
     return True
 
 
 def _rotate(case: Case, device: str, copies: list[dict[str, Work]], moved: float) -> None:
     """Adds copies until they are more than twice what the L2 holds."""
-    l2 = L2_BYTES if device == "cpu" else getattr(torch.cuda.get_device_properties(0), "L2_cache_size", None) or L2_BYTES
-    count = int(min(MOST_COPIES, 2 * l2 / max(moved, 1) + 2, MOST_COPIED / max(moved, 1) + 1)) if device != "cpu" else 2
+    count = 2
+    if device != "cpu":
+        l2 = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", None) or L2_BYTES
+        count = int(min(MOST_COPIES, 2 * l2 / max(moved, 1) + 2, MOST_COPIED / max(moved, 1) + 1))
     while len(copies) < count:
         copies.append(make(case, device))
 

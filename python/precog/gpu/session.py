@@ -15,7 +15,8 @@ from .device import Device
 
 # What a measurement adds to the record that says what is measured.
 RESULTS = {"s", "s_min", "calls", "bytes", "flops", "rotated", "blocks", "samples", "oom", "error",
-           "host_us", "host_us_min", "host_us_max", "total_us", "kernel_us", "kernel_us_min", "gap_us", "gap_us_min", "start_to_start_us", "count", "length"}
+           "host_us", "host_us_min", "host_us_max", "total_us", "kernel_us", "kernel_us_min", "gap_us", "gap_us_min",
+           "start_to_start_us", "count", "length"}
 
 
 class BudgetSpent(Exception):
@@ -63,11 +64,15 @@ class Session:
         self.clock = Clock(budget_s)
         self.notes: list[str] = []
         self.failures = 0
+        self.lost = False  # the GPU no longer answers this process
         self.measured: set[str] = set()
         self.progress: Callable[[str], None] = lambda text: None
 
     def lines(self, name: str) -> Writer:
         raise NotImplementedError
+
+    def trying(self, records: list[dict[str, Any]]) -> None:
+        """Told before each case, for those who want to know afterwards which one ended the process."""
 
     def has(self, record: dict[str, Any]) -> bool:
         return bool(self.measured) and identity(record) in self.measured

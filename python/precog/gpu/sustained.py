@@ -29,7 +29,7 @@ def work_of(case: Case, device: str) -> Work:
 
 
 def measure(device: Device, case: Case) -> dict[str, Any]:
-    """s: per call, the median over the last third; s_min: over the best quarter second; samples: see docs/how_to/measure_a_gpu.md."""
+    """s: per call, the median over the last third; s_min: of the best quarter second; docs/how_to/measure_a_gpu.md has the rest."""
     work = work_of(case, device.type)
     work.call()
     device.sync()

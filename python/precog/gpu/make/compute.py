@@ -61,7 +61,8 @@ def convolution(case: Case, device: str) -> Made:
     x = formatted(random(device, shape["batch"], cin, *[shape["size"]] * dims, dtype=dtype), shape["layout"])
     channels = (cin, cout // groups) if transposed else (cout, cin // groups)
     w = formatted(random(device, *channels, *[kernel] * dims, dtype=dtype), shape["layout"])
-    forward = functools.partial(torch.ops.aten.convolution, x, w, None, stride, padding, dilation, transposed, [0] * dims, groups)
+    settings = (None, stride, padding, dilation, transposed, [0] * dims, groups)
+    forward = functools.partial(torch.ops.aten.convolution, x, w, *settings)
     y = forward()
     grad = torch.randn_like(y)
     positions = (x if transposed else y).numel()
@@ -69,15 +70,15 @@ def convolution(case: Case, device: str) -> Made:
     moved = x.nbytes + w.nbytes + y.nbytes
 
     def backward(*mask: bool) -> Callable[[], Any]:
-        return lambda: torch.ops.aten.convolution_backward(grad, x, w, None, stride, padding, dilation, transposed, [0] * dims, groups, mask)
+        return lambda: torch.ops.aten.convolution_backward(grad, x, w, *settings, mask)
     calls = {"forward": forward, "dgrad": backward(True, False, False), "wgrad": backward(False, True, False)}
     return {op: Work(calls[op], moved, flops, 4, written=False) for op in case.ops}
 
 
 def sdpa(case: Case, device: str) -> Made:
     from torch.nn.attention import SDPBackend, sdpa_kernel
-    backend = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
-               "math": SDPBackend.MATH}[case.ops[0].split(" ")[0]]
+    backend = {"flash": SDPBackend.FLASH_ATTENTION, "efficient": SDPBackend.EFFICIENT_ATTENTION,
+               "cudnn": SDPBackend.CUDNN_ATTENTION, "math": SDPBackend.MATH}[case.ops[0].split(" ")[0]]
     shape, dtype = case.shape, DTYPES[case.dtype]
     b, heads, seq, dim = shape["b"], shape["heads"], shape["seq"], shape["dim"]
     kv_heads, kv_seq = shape.get("kv_heads", heads), shape.get("kv_seq", seq)
@@ -94,7 +95,8 @@ def sdpa(case: Case, device: str) -> Made:
         backward = gradient(forward(), (q, k, v))
     flops = 4 * b * heads * seq * kv_seq * dim // (2 if shape["causal"] else 1)
     moved = 2 * q.nbytes + 2 * k.nbytes
-    return {case.ops[0]: Work(forward, moved, flops, 8, False, within), case.ops[1]: Work(backward, 2 * moved, flops * 5 // 2, 14, False, within)}
+    return {case.ops[0]: Work(forward, moved, flops, 8, False, within),
+            case.ops[1]: Work(backward, 2 * moved, flops * 5 // 2, 14, False, within)}
 
 
 def recurrent(case: Case, device: str) -> Made:

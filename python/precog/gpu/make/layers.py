@@ -46,7 +46,8 @@ def norm(case: Case, device: str) -> Made:
     order = (0, *range(2, x.dim()), 1)
     back = (0, x.dim() - 1, *range(1, x.dim() - 1))
     calls: dict[str, Callable[[], Any]] = {
-        "batch_norm, weights alike": lambda: torch.batch_norm(x, weight, bias, mean, var, True, 0.1, 1e-5, torch.backends.cudnn.enabled),
+        "batch_norm, weights alike":
+            lambda: torch.batch_norm(x, weight, bias, mean, var, True, 0.1, 1e-5, torch.backends.cudnn.enabled),
         "group_norm": lambda: F.group_norm(x, case.shape.get("groups", 32), weight, bias),
         "instance_norm": lambda: F.instance_norm(x, None, None, weight, bias),
         "channel layer_norm": lambda: F.layer_norm(x.permute(order), (channels,), weight, bias).permute(back)}
@@ -60,7 +61,8 @@ def pool(case: Case, device: str) -> Made:
         function = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
         forward: Callable[[], Any] = lambda: function(x, shape["output"])
     else:
-        functions = {"max": (F.max_pool1d, F.max_pool2d, F.max_pool3d), "average": (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)}[op]
+        functions = {"max": (F.max_pool1d, F.max_pool2d, F.max_pool3d),
+                     "average": (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)}[op]
         forward = lambda: functions[dims - 1](x, shape["kernel"], shape["stride"], shape["padding"])
     ratio = 1 + forward().numel() / x.numel()
     return _both(case, x, forward, x, (ratio, ratio))
@@ -82,15 +84,18 @@ def optimizer(case: Case, device: str) -> Made:
     total = each * tensors
     if op == "unscale":
         found, inverse = torch.zeros(1, device=device), torch.ones(1, device=device)
-        return {op: Work(lambda: torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse), 2 * e * total, kernels=_launches(tensors))}
+        unscale = lambda: torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+        return {op: Work(unscale, 2 * e * total, kernels=_launches(tensors))}
     if op == "scaler update":
-        scale, growth, found = torch.ones((), device=device), torch.zeros((), device=device, dtype=torch.int32), torch.zeros((), device=device)
+        scale, found = torch.ones((), device=device), torch.zeros((), device=device)
+        growth = torch.zeros((), device=device, dtype=torch.int32)
         return {op: Work(lambda: torch._amp_update_scale_(scale, growth, found, 2.0, 0.5, 2000), 12)}
     if op.endswith("foreach") and not op.startswith(("adam", "sgd")):
         other = [torch.empty_like(grad, dtype=torch.bfloat16 if dtype == torch.float32 else torch.float32) for grad in grads]
         scale = torch.ones((), device=device)
         calls: dict[str, tuple[Callable[[], Any], float]] = {
-            "grad norm foreach": (lambda: torch.nn.utils.get_total_norm(grads), e), "grad scale foreach": (lambda: torch._foreach_mul_(grads, scale), 2 * e),
+            "grad norm foreach": (lambda: torch.nn.utils.get_total_norm(grads), e),
+            "grad scale foreach": (lambda: torch._foreach_mul_(grads, scale), 2 * e),
             "cast foreach": (lambda: torch._foreach_copy_(other, grads), 6), "zero foreach": (lambda: torch._foreach_zero_(grads), e)}
         call, per_element = calls[op]
         return {op: Work(call, total * per_element, kernels=_launches(tensors))}
@@ -104,7 +109,8 @@ def optimizer(case: Case, device: str) -> Made:
             parameters, lr=1e-4, eps=1e-3 if dtype == torch.float16 else 1e-8, **{form: True})  # 1e-8 is zero in fp16
     else:
         stepper = torch.optim.SGD(parameters, lr=1e-4, momentum=0.9 if name == "sgd-momentum" else 0.0, **{form: True})
-    passes = 7 if name.startswith("adam") else 5 if name == "sgd-momentum" else 3  # parameters, gradients and states read, all but gradients written
+    # Parameters, gradients and states are read, all but gradients written.
+    passes = 7 if name.startswith("adam") else 5 if name == "sgd-momentum" else 3
     return {op: Work(stepper.step, total * passes * e, kernels=_launches(tensors))}
 
 

@@ -21,8 +21,10 @@ _aten = torch.ops.aten
 _POINTWISE: dict[str, Callable[..., Any]] = {
     "sub": torch.sub, "div": torch.div, "maximum": torch.maximum, "lerp": lambda x, y: torch.lerp(x, y, 0.1), "exp": torch.exp,
     "sigmoid backward": _aten.sigmoid_backward, "tanh backward": _aten.tanh_backward, "addcmul": torch.addcmul, "sqrt": torch.sqrt,
-    "where": lambda x, y, mask: torch.where(mask, x, y), "masked_fill": lambda x, mask: x.masked_fill(mask, 0.0), "rsqrt": torch.rsqrt,
-    "mul mask": lambda x, mask: x * mask, "add scalar": lambda x: x + 1.5, "neg": torch.neg, "sigmoid": torch.sigmoid, "sin": torch.sin,
+    "where": lambda x, y, mask: torch.where(mask, x, y), "masked_fill": lambda x, mask: x.masked_fill(mask, 0.0),
+    "rsqrt": torch.rsqrt,
+    "mul mask": lambda x, mask: x * mask, "add scalar": lambda x: x + 1.5, "neg": torch.neg, "sigmoid": torch.sigmoid,
+    "sin": torch.sin,
     "clamp": lambda x: x.clamp(-1, 1), "greater": lambda x: x > 0, "leaky_relu": F.leaky_relu, "hardswish": F.hardswish,
     "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "is finite": torch.isfinite, "fill_": lambda x: x.fill_(1.5)}
 _ONE_BYTE_OUT = ("greater", "is finite")
@@ -60,7 +62,8 @@ def rows(case: Case, device: str) -> Made:
         return {op: Work(lambda: _aten._log_softmax_backward_data(grad, y, -1, dtype), 3 * size)}
     calls: dict[str, tuple[Callable[[], Any], float]] = {
         "log_softmax": (lambda: torch.log_softmax(x, -1), 2 * size), "var over columns": (lambda: x.var(-1), size),
-        "norm over columns": (lambda: torch.linalg.vector_norm(x, dim=-1), size), "argmax over columns": (lambda: x.argmax(-1), size),
+        "norm over columns": (lambda: torch.linalg.vector_norm(x, dim=-1), size),
+        "argmax over columns": (lambda: x.argmax(-1), size),
         "cumsum over columns": (lambda: x.cumsum(-1), 2 * size)}
     call, moved = calls[op]
     return {op: Work(call, moved, kernels=2)}
@@ -100,7 +103,8 @@ def copies(case: Case, device: str) -> Made:
         "slice outer": (lambda: x[:high].clone(), 2 * size / parts),
         "cat inner": (lambda: torch.cat([piece] * parts, 1), piece.nbytes * (1 + parts)),
         "cat outer": (lambda: torch.cat([piece] * parts, 0), piece.nbytes * (1 + parts)),
-        "stack": (lambda: torch.stack([piece] * parts), piece.nbytes * (1 + parts)), "pad": (lambda: F.pad(x, (parts, parts)), 2 * size),
+        "stack": (lambda: torch.stack([piece] * parts), piece.nbytes * (1 + parts)),
+        "pad": (lambda: F.pad(x, (parts, parts)), 2 * size),
         "roll": (lambda: x.roll(parts, 0), 2 * size), "repeat": (lambda: piece.repeat(1, parts), piece.nbytes * (1 + parts)),
         "slice backward": (lambda: _aten.slice_backward(piece, [count, columns], 1, 0, wide, 1), size + 2 * piece.nbytes),
         "split copy": (lambda: [part.contiguous() for part in x.split(wide, 1)], 2 * size)}
@@ -109,11 +113,13 @@ def copies(case: Case, device: str) -> Made:
 
 
 def index(case: Case, device: str) -> Made:
-    size, columns, count, dtype, op = case.shape["rows"], case.shape["columns"], case.shape["picked"], DTYPES[case.dtype], case.ops[0]
+    size, columns, count = case.shape["rows"], case.shape["columns"], case.shape["picked"]
+    dtype, op = DTYPES[case.dtype], case.ops[0]
     table = random(device, size, columns, dtype=dtype)
     ids = torch.randint(0, size, (count,), device=device)
     moved = 2 * count * columns * dtype.itemsize + 8 * count
-    source = random(device, count, columns, dtype=dtype) if op in ("scatter_add", "index_add", "index_put", "embedding backward") else table
+    added = op in ("scatter_add", "index_add", "index_put", "embedding backward")
+    source = random(device, count, columns, dtype=dtype) if added else table
     wide = ids[:, None].expand(count, columns)
     calls: dict[str, Callable[[], Any]] = {
         "index_select": lambda: table.index_select(0, ids), "gather": lambda: table.gather(0, wide),
@@ -127,7 +133,8 @@ def index(case: Case, device: str) -> Made:
 
 
 def sort(case: Case, device: str) -> Made:
-    x, k, op = random(device, case.shape["rows"], case.shape["columns"], dtype=DTYPES[case.dtype]), case.shape["k"], case.ops[0]
+    x, k = random(device, case.shape["rows"], case.shape["columns"], dtype=DTYPES[case.dtype]), case.shape["k"]
+    op = case.ops[0]
     calls: dict[str, Callable[[], Any]] = {
         "sort": lambda: x.sort(-1), "topk": lambda: x.topk(k, -1), "argsort": lambda: x.argsort(-1),
         "cumsum over rows": lambda: x.cumsum(0)}
@@ -137,8 +144,8 @@ def sort(case: Case, device: str) -> Made:
 def loss(case: Case, device: str) -> Made:
     n, dtype, op = case.shape["n"], DTYPES[case.dtype], case.ops[0]
     x, y = random(device, n, dtype=dtype).requires_grad_(), random(device, n, dtype=dtype).sigmoid()
-    function = {"mse": F.mse_loss, "l1": F.l1_loss, "smooth_l1": F.smooth_l1_loss, "bce_with_logits": F.binary_cross_entropy_with_logits,
-                "kl_div": lambda a, b: F.kl_div(a, b, reduction="batchmean")}[op]
+    function = {"mse": F.mse_loss, "l1": F.l1_loss, "smooth_l1": F.smooth_l1_loss,
+                "bce_with_logits": F.binary_cross_entropy_with_logits, "kl_div": lambda a, b: F.kl_div(a, b, reduction="batchmean")}[op]
     forward: Callable[[], Any] = lambda: function(x, y)
     return {op: Work(forward, 2 * x.nbytes, kernels=6), op + " backward": Work(gradient(forward(), x), 3 * x.nbytes, kernels=6)}
 
@@ -147,12 +154,15 @@ def quantise(case: Case, device: str) -> Made:
     count, columns, dtype, op = case.shape["rows"], case.shape["columns"], DTYPES[case.dtype], case.ops[0]
     x = random(device, count, columns, dtype=dtype)
     eight, narrow, e = torch.float8_e4m3fn, x.to(torch.float8_e4m3fn), dtype.itemsize
-    scale, per_row, blocks = torch.ones((), device=device), torch.ones(count, 1, device=device), x.view(count, columns // 128, 128)
+    scale, per_row = torch.ones((), device=device), torch.ones(count, 1, device=device)
+    blocks = x.view(count, columns // 128, 128)
     calls: dict[str, tuple[Callable[[], Any], float]] = {
         "abs": (lambda: x.abs(), 2 * e), "max of abs": (lambda: x.abs().max(), 3 * e), "aminmax": (lambda: torch.aminmax(x), e),
-        "amax rows": (lambda: x.amax(1, keepdim=True), e), "amax blocks": (lambda: blocks.amax(-1), e), "mul scale": (lambda: x * scale, 2 * e),
-        "mul rows": (lambda: x * per_row, 2 * e), "clamp": (lambda: x.clamp(-448.0, 448.0), 2 * e), "cast": (lambda: x.to(eight), e + 1),
-        "mul clamp cast": (lambda: (x * scale).clamp(-448.0, 448.0).to(eight), 5 * e + 1), "transpose 8": (lambda: narrow.t().contiguous(), 2)}
+        "amax rows": (lambda: x.amax(1, keepdim=True), e), "amax blocks": (lambda: blocks.amax(-1), e),
+        "mul scale": (lambda: x * scale, 2 * e), "mul rows": (lambda: x * per_row, 2 * e),
+        "clamp": (lambda: x.clamp(-448.0, 448.0), 2 * e), "cast": (lambda: x.to(eight), e + 1),
+        "mul clamp cast": (lambda: (x * scale).clamp(-448.0, 448.0).to(eight), 5 * e + 1),
+        "transpose 8": (lambda: narrow.t().contiguous(), 2)}
     call, per_element = calls[op]
     return {op: Work(call, count * columns * per_element, kernels=4)}
 

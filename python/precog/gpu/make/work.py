@@ -1,4 +1,4 @@
-"""A case on the device: closures over random data (zeros draw less power and run faster), and how much one call does at least."""
+"""A case on the device: closures over random data (zeros draw less power and run faster), and what one call does at least."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "
 @dataclasses.dataclass
 class Work:
     """`call` does it once. `bytes`: what it must at least read and write. `kernels`: about how many launches it makes.
-    `written`: whether the line says `bytes` (where time is traffic; else they only tell how many copies keep the operands cold)."""
+    `written`: whether the line says `bytes`, which are for memory-bound operators (others: how many copies keep them cold)."""
     call: Callable[[], Any]
     bytes: float = 0
     flops: float = 0

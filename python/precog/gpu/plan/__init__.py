@@ -13,11 +13,12 @@ from .case import Case, Groups, unique
 from .sampling import interleave
 
 FAMILIES: dict[str, Callable[[bool], Groups]] = {
-    "gemm": compute.gemm, "bmm": compute.bmm, "scaled_mm": compute.scaled_mm, "conv": compute.convolution, "depthwise": compute.depthwise,
-    "grouped": compute.grouped, "other convolutions": compute.other_convolutions, "recurrent": compute.recurrent,
+    "gemm": compute.gemm, "bmm": compute.bmm, "scaled_mm": compute.scaled_mm, "conv": compute.convolution,
+    "depthwise": compute.depthwise, "grouped": compute.grouped, "other convolutions": compute.other_convolutions, "recurrent": compute.recurrent,
     "sdpa": attention.sdpa, "sdpa variants": attention.sdpa_variants,
-    "elementwise": memory.elementwise, "pointwise": memory.pointwise, "rows": memory.rows, "broadcast": memory.broadcast, "reduce": memory.reduce, "permute": memory.permute,
-    "copies": memory.copies, "index": memory.index, "sort": memory.sort, "loss": memory.loss, "quantise": memory.quantise,
+    "elementwise": memory.elementwise, "pointwise": memory.pointwise, "rows": memory.rows,
+    "broadcast": memory.broadcast, "reduce": memory.reduce, "permute": memory.permute, "copies": memory.copies,
+    "index": memory.index, "sort": memory.sort, "loss": memory.loss, "quantise": memory.quantise,
     "transfer": memory.transfers, "image": layers.image, "norm": layers.norm, "pool": layers.pool, "resize": layers.resize,
     "vocabulary": layers.vocabulary, "optimizer": layers.optimizer, "sustained": layers.sustained}
 

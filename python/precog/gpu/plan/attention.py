@@ -41,7 +41,8 @@ def sdpa(small: bool) -> Groups:
             cases = []
             for index, draw in filling(f"sdpa {backend} {dtype}", 7, small, 26 if backend != "math" else 16):
                 shape = _shape(draw, backend, dtype)
-                cases.append(Case("sdpa", dtype, _ops(backend), cold_some(index, shape, 4 * shape["b"] * shape["heads"] * shape["seq"] * shape["dim"])))
+                moved = 4 * shape["b"] * shape["heads"] * shape["seq"] * shape["dim"]
+                cases.append(Case("sdpa", dtype, _ops(backend), cold_some(index, shape, moved, 4, 2 ** 20)))
             groups += [models, cases]
     return groups
 

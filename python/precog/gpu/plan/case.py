@@ -27,9 +27,9 @@ class Case:
 Groups = list[list[Case]]
 
 
-def cold_some(index: int, shape: dict[str, Any], elements: float) -> dict[str, Any]:
-    """Every third case whose operands would fit in an L2 cache, and are large enough to be kept out of it by rotation."""
-    return {**shape, "cold": True} if index % 3 == 2 and 2 ** 18 <= elements <= 2 ** 24 else shape
+def cold_some(index: int, shape: dict[str, Any], elements: float, every: int = 2, least: float = 2 ** 18) -> dict[str, Any]:
+    """Every second case (or so) whose operands would fit in an L2 cache, and are large enough to be kept out of it by rotation."""
+    return {**shape, "cold": True} if index % every == every - 1 and least <= elements <= 2 ** 24 else shape
 
 
 def filling(name: str, dimensions: int, small: bool, count: int) -> Iterator[tuple[int, Draw]]:

@@ -43,7 +43,7 @@ def gemm(small: bool) -> Groups:
             for index, draw in filling(f"gemm {layout} {dtype}", 6, small, count):
                 least = 8 if index % 4 == 3 else 64  # most products of a model are not skinny
                 m, n, k = _within(dtype, draw.size(least, 32768), draw.size(least, 16384), draw.size(least, 16384))
-                cases.append(Case("gemm", dtype, (layout,), cold_some(index, {"m": m, "n": n, "k": k}, m * k + n * k + m * n)))
+                cases.append(Case("gemm", dtype, (layout,), cold_some(index, {"m": m, "n": n, "k": k}, m * k + n * k + m * n, 3)))
             groups.append(cases)
     return groups
 
@@ -59,7 +59,7 @@ def bmm(small: bool) -> Groups:
                 while b * max(m * n, m * k, n * k) > MOST_ELEMENTS:
                     b = max(1, b // 2)
                 cases.append(Case("gemm", dtype, (f"bmm {layout}",),
-                                  cold_some(index, {"b": b, "m": m, "n": n, "k": k}, b * (m * k + n * k + m * n))))
+                                  cold_some(index, {"b": b, "m": m, "n": n, "k": k}, b * (m * k + n * k + m * n), 3)))
             groups.append(cases)
     return groups
 
@@ -70,9 +70,11 @@ def scaled_mm(small: bool) -> Groups:
         unit, deep = (128, 512) if op.startswith("block") else (16, 16)
         cases = []
         for index, draw in filling(f"scaled_mm {op}", 3, small, 12 if op.startswith("block") else 36):
-            m, n, k = _within("fp8", draw.multiple(128, 32768, unit), draw.multiple(128, 16384, unit), draw.multiple(512, 16384, deep))
+            m, n, k = _within("fp8", draw.multiple(128, 32768, unit), draw.multiple(128, 16384, unit),
+                              draw.multiple(512, 16384, deep))
             m, n, k = max(unit, m // unit * unit), max(unit, n // unit * unit), max(deep, k // deep * deep)
-            cases.append(Case("scaled_mm", "fp8", (op,), cold_some(index, {"m": m, "n": n, "k": k}, (m * k + n * k) / 2 + m * n)))
+            shape = {"m": m, "n": n, "k": k}
+            cases.append(Case("scaled_mm", "fp8", (op,), cold_some(index, shape, (m * k + n * k) / 2 + m * n, 3)))
         groups.append(cases)
     return groups
 
@@ -84,14 +86,15 @@ def convolution(small: bool) -> Groups:
         for layout in ("nchw", "nhwc"):
             models, cases = [], []
             for index, (model, cin, cout, kernel, stride, size, count) in enumerate([] if small else real.CONVOLUTIONS):
-                shape = {"batch": (32, 8, 128)[index % 3], "cin": cin, "cout": cout, "kernel": kernel, "stride": stride, "size": size,
-                         "groups": count, "layout": layout, "model": model}
+                shape = {"batch": (32, 8, 128)[index % 3], "cin": cin, "cout": cout, "kernel": kernel, "stride": stride,
+                         "size": size, "groups": count, "layout": layout, "model": model}
                 models.append(Case("conv", dtype, _directions(cin), shape))
             for index, draw in filling(f"conv {dtype} {layout}", 9, small, 55):
                 kernel = draw.one((1, 3, 5, 7), (4, 5, 1, 1))
                 stride = draw.one((1, 2), (7, 3))
-                shape = _fitted(dtype, 2, draw.number(2, 128), draw.size(16, 1024), draw.size(16, 1024), kernel, stride, draw.number(7, 128), 1)
-                cases.append(Case("conv", dtype, _directions(shape["cin"]), cold_some(index, {**shape, "layout": layout}, _moved(shape, 2))))
+                shape = _fitted(dtype, 2, draw.number(2, 128), draw.size(16, 1024), draw.size(16, 1024), kernel, stride,
+                                draw.number(7, 128), 1, layout=layout)
+                cases.append(Case("conv", dtype, _directions(shape["cin"]), cold_some(index, shape, _moved(shape), 4, 2 ** 20)))
             groups += [interleave([models, cases]) if models else cases]
     return groups
 
@@ -112,11 +115,12 @@ def _fitted(dtype: str, axes: int, batch: int, cin: int, cout: int, kernel: int,
             batch //= 2
         else:
             size //= 2
-    return {"batch": batch, "cin": cin, "cout": cout, "kernel": kernel, "stride": stride, "size": max(size, kernel), "groups": groups, **more}
+    return {"batch": batch, "cin": cin, "cout": cout, "kernel": kernel, "stride": stride, "size": max(size, kernel),
+            "groups": groups, **more}
 
 
-def _moved(shape: dict[str, Any], dims: int) -> float:
-    return shape["batch"] * (shape["cin"] * shape["size"] ** dims + shape["cout"] * (shape["size"] / shape["stride"]) ** dims)
+def _moved(shape: dict[str, Any]) -> float:
+    return shape["batch"] * (shape["cin"] * shape["size"] ** 2 + shape["cout"] * (shape["size"] / shape["stride"]) ** 2)
 
 
 def depthwise(small: bool) -> Groups:
@@ -126,8 +130,8 @@ def depthwise(small: bool) -> Groups:
             cases = []
             for index, draw in filling(f"depthwise {dtype} {layout}", 6, small, 14):
                 channels = draw.multiple(16, 1536, 8)
-                shape = _fitted(dtype, 2, draw.number(4, 128), channels, channels, draw.one((3, 5, 7), (3, 2, 2)), draw.one((1, 2), (3, 1)),
-                                draw.number(7, 112), channels)
+                shape = _fitted(dtype, 2, draw.number(4, 128), channels, channels, draw.one((3, 5, 7), (3, 2, 2)),
+                                draw.one((1, 2), (3, 1)), draw.number(7, 112), channels)
                 cases.append(Case("depthwise", dtype, _directions(9), {**shape, "layout": layout}))
             groups.append(cases)
     return groups
@@ -141,7 +145,8 @@ def grouped(small: bool) -> Groups:
             for index, draw in filling(f"grouped {dtype} {layout}", 6, small, 10):
                 count, width = draw.one((2, 4, 8, 16, 32, 64)), draw.one((4, 8, 16, 24, 32, 64))
                 channels = count * width
-                shape = _fitted(dtype, 2, draw.number(4, 64), channels, channels, 3, draw.one((1, 2), (3, 1)), draw.number(7, 56), count)
+                shape = _fitted(dtype, 2, draw.number(4, 64), channels, channels, 3, draw.one((1, 2), (3, 1)),
+                                draw.number(7, 56), count)
                 cases.append(Case("grouped", dtype, _directions(9), {**shape, "layout": layout}))
             groups.append(cases)
     return groups
@@ -164,23 +169,23 @@ def other_convolutions(small: bool) -> Groups:
             cases = []
             for index, draw in filling(f"conv3d {dtype} {layout}", 8, small, 9):
                 kernel = draw.one((1, 3, 3))
-                shape = _fitted(dtype, 3, draw.number(1, 16), draw.size(4, 256), draw.size(8, 256), kernel, draw.one((1, 2), (3, 1)),
-                                draw.number(8, 96), 1, padding=kernel // 2, dilation=1, layout=layout)
+                shape = _fitted(dtype, 3, draw.number(1, 16), draw.size(4, 256), draw.size(8, 256), kernel,
+                                draw.one((1, 2), (3, 1)), draw.number(8, 96), 1, padding=kernel // 2, dilation=1, layout=layout)
                 cases.append(Case("conv3d", dtype, _directions(9), shape))
             groups.append(cases)
             cases = []
             for index, draw in filling(f"conv_dilated {dtype} {layout}", 7, small, 4):
                 dilation = draw.one((2, 4, 12))
-                shape = _fitted(dtype, 2, draw.number(2, 32), draw.size(16, 1024), draw.size(16, 512), 3, 1, draw.number(14, 64), 1,
-                                padding=dilation, dilation=dilation, layout=layout)
+                shape = _fitted(dtype, 2, draw.number(2, 32), draw.size(16, 1024), draw.size(16, 512), 3, 1,
+                                draw.number(14, 64), 1, padding=dilation, dilation=dilation, layout=layout)
                 cases.append(Case("conv_dilated", dtype, _directions(9), shape))
             groups.append(cases)
             cases = []
             for index, draw in filling(f"conv_transpose {dtype} {layout}", 8, small, 8):
                 kernel, padding = draw.one(((2, 0), (4, 1), (3, 1)))
                 dims = draw.one((2, 3, 1), (4, 1, 1)) if layout == "nchw" else 2
-                shape = _fitted(dtype, dims, draw.number(2, 64), draw.size(16, 512), draw.size(16, 512), kernel, 1, draw.number(4, 64), 1,
-                                padding=padding, dilation=1, layout=layout, dims=dims)
+                shape = _fitted(dtype, dims, draw.number(2, 64), draw.size(16, 512), draw.size(16, 512), kernel, 1,
+                                draw.number(4, 64), 1, padding=padding, dilation=1, layout=layout, dims=dims)
                 cases.append(Case("conv_transpose", dtype, _directions(9), {**shape, "stride": 2}))
             groups.append(cases)
     return groups
@@ -192,10 +197,12 @@ def recurrent(small: bool) -> Groups:
         for kind in ("lstm", "gru", "rnn"):
             for family in ("recurrent", "recurrent_bidirectional"):
                 cases = []
-                for index, draw in filling(f"{family} {kind} {dtype}", 7, small, (10 if kind == "lstm" else 6) // (1 if family == "recurrent" else 3)):
+                count = (10 if kind == "lstm" else 6) // (1 if family == "recurrent" else 3)
+                for index, draw in filling(f"{family} {kind} {dtype}", 7, small, count):
                     hidden = draw.size(32, 1536)
-                    shape = {"batch": draw.number(1, 192), "steps": draw.number(8, 160), "width": hidden if draw.unit() < 0.6 else draw.size(16, 1024),
-                             "hidden": hidden, "layers": 1 if index % 3 else 2}
+                    shape = {"batch": draw.number(1, 192), "steps": draw.number(8, 160),
+                             "width": hidden if draw.unit() < 0.6 else draw.size(16, 1024), "hidden": hidden,
+                             "layers": 1 if index % 3 else 2}
                     cases.append(Case(family, dtype, (kind + " forward", kind + " backward"), shape))
                 groups.append(cases)
     return groups

@@ -1,4 +1,4 @@
-"""Cases on images, vocabularies and whole parameter lists: normalisation, pooling, resizing, token losses, optimizers; and long runs."""
+"""Cases on images, vocabularies and lists of parameters: norms, pooling, resizing, token losses, optimizers; and long runs."""
 
 from __future__ import annotations
 
@@ -54,11 +54,13 @@ def image(small: bool) -> Groups:
     for op in IMAGE:
         for layout in ("nchw", "nhwc"):
             for dtype, count in zip(WIDE_AND_NARROW, (6, 6, 4)):
-                models = [Case("image", dtype, _both(op), {"shape": list(shape), "layout": layout}) for shape in ([] if small else real.IMAGES[::2])]
+                models = [Case("image", dtype, _both(op), {"shape": list(shape), "layout": layout})
+                          for shape in ([] if small else real.IMAGES[::2])]
                 cases = []
                 for index, draw in filling(f"image {op} {layout} {dtype}", 5, small, count):
                     shape = _image(draw)
-                    cases.append(Case("image", dtype, _both(op), {**cold_some(index, {"shape": shape}, _size(shape)), "layout": layout}))
+                    keys = {"shape": shape, "layout": layout}
+                    cases.append(Case("image", dtype, _both(op), cold_some(index, keys, _size(shape), 3, 2 ** 20)))
                 groups.append(interleave([models, cases]) if models else cases)
     return groups
 
@@ -73,7 +75,8 @@ def norm(small: bool) -> Groups:
                 for index, draw in filling(f"norm {op} {layout} {dtype}", 6, small, count):
                     dims = draw.one((2, 3, 1), (4, 1, 1)) if layout == "nchw" else 2
                     shape = _image(draw, dims, 32)
-                    cases.append(Case("norm", dtype, _both(op), {**cold_some(index, {"shape": shape}, _size(shape)), "layout": layout}))
+                    keys = {"shape": shape, "layout": layout}
+                    cases.append(Case("norm", dtype, _both(op), cold_some(index, keys, _size(shape), 3, 2 ** 20)))
                 groups.append(cases)
     return groups
 
@@ -85,7 +88,8 @@ def pool(small: bool) -> Groups:
             for dtype, count in zip(WIDE_AND_NARROW, (6, 6, 2)):
                 cases = []
                 for _, draw in filling(f"pool {op} {layout} {dtype}", 7, small, count):
-                    window: dict[str, Any] = dict(zip(("kernel", "stride", "padding"), draw.one(((2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 1, 2)))))
+                    windows = ((2, 2, 0), (3, 2, 1), (3, 1, 1), (5, 1, 2))
+                    window: dict[str, Any] = dict(zip(("kernel", "stride", "padding"), draw.one(windows)))
                     dims = draw.one((2, 3, 1), (4, 1, 1)) if layout == "nchw" else 2
                     shape = [max(extent, 5) if at > 1 else extent for at, extent in enumerate(_image(draw, dims))]
                     if op.startswith("adaptive"):
@@ -108,7 +112,8 @@ def resize(small: bool) -> Groups:
                         batch, channels = (batch // 2, channels) if batch > 1 else (1, max(8, channels // 2))
                         if batch == 1 and channels == 8:
                             break
-                    cases.append(Case("resize", dtype, _both(op), {"shape": [batch, channels, *sides], "layout": layout, "scale": scale}))
+                    shape = [batch, channels, *sides]
+                    cases.append(Case("resize", dtype, _both(op), {"shape": shape, "layout": layout, "scale": scale}))
                 groups.append(cases)
     return groups
 
@@ -138,12 +143,13 @@ def optimizer(small: bool) -> Groups:
         for dtype, count in zip(WIDE_AND_NARROW, (9, 6, 2)):
             if op in ("unscale", "scaler update") and dtype != "fp32":
                 continue  # loss scaling works on fp32 gradients
-            models = [Case("optimizer", dtype, (op,), {"elements": total, "tensors": tensors}) for total in (1 << 20, 1 << 23, 1 << 26)
-                      for tensors in (20, 160) if op.startswith(("adamw", "unscale")) and dtype != "fp16" and not small]
+            models = [Case("optimizer", dtype, (op,), {"elements": total, "tensors": tensors})
+                      for total in (1 << 20, 1 << 23, 1 << 26) for tensors in (20, 160) if op.startswith(("adamw", "unscale")) and dtype != "fp16" and not small]
             cases = []
             for _, draw in filling(f"optimizer {op} {dtype}", 2, small, count):
                 tensors = draw.number(1, 600)
-                cases.append(Case("optimizer", dtype, (op,), {"elements": max(1, draw.number(1024, 2 ** 28) // tensors) * tensors, "tensors": tensors}))
+                elements = max(1, draw.number(1024, 2 ** 28) // tensors) * tensors
+                cases.append(Case("optimizer", dtype, (op,), {"elements": elements, "tensors": tensors}))
             if op == "scaler update":
                 cases = [Case("optimizer", dtype, (op,), {"elements": 1, "tensors": 1})]
             groups += [models, cases]
@@ -154,6 +160,7 @@ def sustained(small: bool) -> Groups:
     """Seconds of the same work: what the clock does when the power limit is met. A line holds samples over time."""
     if small:
         return [[Case("sustained", "bf16", ("gemm",), {"m": 64, "n": 64, "k": 64, "seconds": 0.1})]]
-    products = [Case("sustained", dtype, ("gemm",), {"m": 8192, "n": 8192, "k": 8192, "seconds": 7.0}) for dtype in ("bf16", "tf32", "fp16", "fp8")]
+    products = [Case("sustained", dtype, ("gemm",), {"m": 8192, "n": 8192, "k": 8192, "seconds": 7.0})
+                for dtype in ("bf16", "tf32", "fp16", "fp8")]
     chain = Case("sustained", "bf16", ("chain",), {"n": 2 ** 27, "seconds": 7.0})
     return [[products[0], chain, *products[1:]]]

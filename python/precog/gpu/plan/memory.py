@@ -16,8 +16,8 @@ POINTWISE = {"sub": (2, False), "div": (2, False), "maximum": (2, False), "lerp"
              "sigmoid": (1, False), "clamp": (1, False), "greater": (1, False), "leaky_relu": (1, False), "hardswish": (1, False),
              "sin": (1, False), "gelu tanh": (1, False), "is finite": (1, False), "fill_": (0, False)}
 ROWS = ("layer_norm", "layer_norm backward", "rms_norm", "rms_norm backward", "softmax", "softmax backward", "log_softmax",
-        "log_softmax backward", "sum over rows", "sum over columns", "mean over columns", "add bias", "rotate half (neg + cat)", "var over columns",
-        "norm over columns", "argmax over columns", "cumsum over columns")
+        "log_softmax backward", "sum over rows", "sum over columns", "mean over columns", "add bias", "rotate half (neg + cat)",
+        "var over columns", "norm over columns", "argmax over columns", "cumsum over columns")
 BROADCAST = ("inner", "middle", "outer", "outer+middle", "one")
 REDUCE_OVER = ("inner", "middle", "outer", "outer+inner", "all")
 PERMUTES = {"heads (0,2,1,3)": (0, 2, 1, 3), "heads to front (2,0,1,3)": (2, 0, 1, 3), "inner moved (0,1,3,2)": (0, 1, 3, 2),
@@ -26,7 +26,8 @@ COPIES = ("slice inner", "slice outer", "cat inner", "cat outer", "stack", "pad"
 INDEX = ("index_select", "gather", "scatter_add", "index_add", "index_put", "embedding", "embedding backward", "embedding_bag")
 SORT = ("sort", "topk", "argsort", "cumsum over rows")
 LOSSES = ("mse", "l1", "smooth_l1", "bce_with_logits", "kl_div")
-QUANTISE = ("abs", "max of abs", "aminmax", "amax rows", "amax blocks", "mul scale", "mul rows", "clamp", "cast", "mul clamp cast", "transpose 8")
+QUANTISE = ("abs", "max of abs", "aminmax", "amax rows", "amax blocks", "mul scale", "mul rows", "clamp", "cast",
+            "mul clamp cast", "transpose 8")
 MOST = 2 ** 27  # elements
 
 
@@ -88,8 +89,8 @@ def broadcast(small: bool) -> Groups:
             cases = []
             for index, draw in filling(f"broadcast {op} {operand} {dtype}", 6, small, count):
                 shape = _volume(draw.size(4, 2048), draw.size(4, 4096), draw.size(4, 8192))
-                cases.append(Case("broadcast", dtype, (op,), {**cold_some(index, shape, shape["outer"] * shape["middle"] * shape["inner"]),
-                                                               "operand": operand}))
+                elements = shape["outer"] * shape["middle"] * shape["inner"]
+                cases.append(Case("broadcast", dtype, (op,), cold_some(index, {**shape, "operand": operand}, elements)))
             groups.append(cases)
     return groups
 
@@ -102,8 +103,8 @@ def reduce(small: bool) -> Groups:
             cases = []
             for index, draw in filling(f"reduce {op} {over} {dtype}", 6, small, count):
                 shape = _volume(draw.size(4, 4096), draw.size(4, 4096), draw.size(4, 8192))
-                cases.append(Case("reduce", dtype, (op,), {**cold_some(index, shape, shape["outer"] * shape["middle"] * shape["inner"]),
-                                                            "over": over}))
+                elements = shape["outer"] * shape["middle"] * shape["inner"]
+                cases.append(Case("reduce", dtype, (op,), cold_some(index, {**shape, "over": over}, elements)))
             groups.append(cases)
     return groups
 
@@ -132,7 +133,8 @@ def copies(small: bool) -> Groups:
             for index, draw in filling(f"copies {op} {dtype}", 5, small, count):
                 parts = draw.one((2, 3, 4, 8))
                 shape = _area(draw.size(8, 2 ** 16), draw.size(16, 16384))
-                cases.append(Case("copies", dtype, (op,), {**cold_some(index, shape, shape["rows"] * shape["columns"]), "parts": parts}))
+                elements = shape["rows"] * shape["columns"]
+                cases.append(Case("copies", dtype, (op,), cold_some(index, {**shape, "parts": parts}, elements)))
             groups.append(cases)
     return groups
 
@@ -190,5 +192,6 @@ def transfers(small: bool) -> Groups:
     """Copies between host and GPU, and on the GPU, of `n` bytes."""
     groups: Groups = []
     for op in ("h2d pinned", "h2d pageable", "d2h pinned", "d2h pageable", "d2d", "memset"):
-        groups.append([Case("transfer", "u8", (op,), {"n": draw.number(64, 2 ** 28)}) for _, draw in filling(f"transfer {op}", 1, small, 14)])
+        groups.append([Case("transfer", "u8", (op,), {"n": draw.number(64, 2 ** 28)})
+                       for _, draw in filling(f"transfer {op}", 1, small, 14)])
     return groups
