@@ -27,7 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 GIGABYTE = 10**9
 # What precog takes off for the driver and the CUDA context (src/memory/memory.cpp); an allocator's limit does not hold it.
-CONTEXT, DRIVER = 520_000_000, 0.0043
+CONTEXT, DRIVER = 810_000_000, 0.0043
 # (model, layers, precision, seq, src_seq, limit); the limit in GB, None for the whole device
 JOBS: list[tuple[str, int | None, str, int | None, int | None, float | None]] = [
     ("bert-base", None, "amp-bf16", 512, None, 24),
@@ -83,6 +83,14 @@ def main() -> int:
     return 0
 
 
+def with_memory(spec: str, limit: float | None) -> str:
+    """The GPU's file, with so much memory for the allocator as a limit leaves it."""
+    gpu = json.loads(spec)
+    for field in ("capacity", "reported") if limit is not None else ():
+        gpu["memory"][field]["value"] = "%d B" % ((limit + CONTEXT) / (1 - DRIVER))
+    return json.dumps(gpu)
+
+
 def predict_jobs(program: str, path: str) -> int:
     """The largest batch of each job on an H200 with so much memory, as `precog predict --max-batch` finds it."""
     import pathlib
@@ -93,14 +101,9 @@ def predict_jobs(program: str, path: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder) / "data"
         shutil.copytree(pathlib.Path(HERE).parent.parent / "data", data, ignore=shutil.ignore_patterns("measured"))
-        spec = data / "gpus" / "h200-sxm.json"
-        whole = spec.read_text()
+        whole = (data / "gpus" / "h200-sxm.json").read_text()
         for model, layers, precision, seq, src_seq, limit in JOBS:
-            gpu = json.loads(whole)
-            if limit is not None:
-                for field in ("capacity", "reported"):
-                    gpu["memory"][field]["value"] = "%d B" % ((limit * GIGABYTE + CONTEXT) / (1 - DRIVER))
-            spec.write_text(json.dumps(gpu))
+            (data / "gpus" / "h200-sxm.json").write_text(with_memory(whole, limit and limit * GIGABYTE))
             request: dict[str, Any] = {"schema": 1, "model": {"name": model, "layers": layers} if layers else model, "precision": precision,
                                        "optimizer": "adamw", "cluster": {"gpu": "h200-sxm", "gpus": 1}}
             request.update({key: value for key, value in (("seq", seq), ("src_seq", src_seq)) if value})
