@@ -78,7 +78,7 @@ class OutOfMemory(unittest.TestCase):
         rows = [json.loads(line) for line in (MEASURED / "2026-11-15-h200-memory" / "limits.jsonl").read_text().splitlines()]
         attempts = {}
         for row in rows:
-            if "ran" in row:
+            if "measured" in row:
                 attempts.setdefault(row["job"], []).append(row)
         self.assertGreaterEqual(len(attempts), 8)
         exact, bounded = 0, 0
@@ -91,7 +91,7 @@ class OutOfMemory(unittest.TestCase):
                 spec.write_text(memory_limits.with_memory(whole, tried[0]["limit_bytes"]))
                 job.write_text(json.dumps(tried[0]["request"]))
                 found = run_json("predict", job, "--max-batch", "--data", data)["max_batch"]["batch"]
-                ran, died = max([r["batch"] for r in tried if r["ran"]], default=0), min([r["batch"] for r in tried if not r["ran"]], default=None)
+                ran, died = max([r["batch"] for r in tried if r["measured"]["ran"]], default=0), min([r["batch"] for r in tried if not r["measured"]["ran"]], default=None)
                 with self.subTest(name, found=found, ran=ran, died=died):
                     self.assertGreaterEqual(1.05 * found, ran)
                     if died is not None:
