@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kMaxGpus = 1'000'000;
 constexpr std::int64_t kMaxBatch = 1'000'000;
+constexpr std::int64_t kMaxStages = 4096;
 
 class RequestReader {
  public:
@@ -185,6 +186,7 @@ class RequestReader {
       if (auto gpu = reader.text("gpu")) request_.gpu = look_up(reader, "gpu", catalog_.gpu(*gpu));
       gpus = reader.integer("gpus", 1, kMaxGpus);
       gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
+      request_.jitter = reader.number("jitter", 0, 1).value_or(0);
       if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
       reader.reject_unknown_keys();
     } else {
@@ -224,13 +226,7 @@ class RequestReader {
     std::int64_t dp = gpus;
     if (auto plan = root_.object("plan")) {
       const std::size_t before = problems_.size();
-      std::int64_t product = read_split_layers(*plan);
-      for (const char* axis : {"pp", "vpp"}) {
-        auto degree = plan->integer(axis, 1, kMaxGpus);
-        if (!degree || *degree == 1) continue;
-        plan->problem(axis, fmt::format("is {}; this version models no pipelines, so it must be 1", *degree));
-        product *= *degree;
-      }
+      std::int64_t product = read_split_layers(*plan) * read_pipeline(*plan);
       if (problems_.size() == before && gpus % product != 0)
         plan->problem(request_.plan.tp > 1 ? "tp" : request_.plan.cp > 1 ? "cp" : "pp",
                       fmt::format("is part of tp x cp x pp = {} GPUs for one replica, of which {} make no whole number", product, gpus));
@@ -242,8 +238,6 @@ class RequestReader {
       if (sharding < 0) plan->problem("fsdp", "is 'hybrid', which this version does not model; known: none, zero1, zero2, zero3, full");
       else request_.plan.fsdp = static_cast<Sharding>(sharding);
       sharding_given_ = plan->has("fsdp");
-      if (plan->has("schedule")) plan->problem("schedule", "needs pipeline parallelism, which this version does not model");
-      plan->raw("schedule");
       plan->reject_unknown_keys();
       if (problems_.size() == before && product != gpus)
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
@@ -253,6 +247,44 @@ class RequestReader {
         plan->problem("ep", fmt::format("is {}; experts are shared out among data-parallel ranks, so it must divide dp = {}", request_.plan.ep, dp));
     }
     request_.plan.dp = static_cast<int>(dp);
+  }
+
+  // Returns how many stages there are: a factor of the GPU count.
+  std::int64_t read_pipeline(JsonReader& reader) {
+    Plan& plan = request_.plan;
+    plan.pp = static_cast<int>(reader.integer("pp", 1, kMaxStages).value_or(1));
+    plan.vpp = static_cast<int>(reader.integer("vpp", 1, kMaxStages).value_or(1));
+    plan.schedule = choice<PipelineSchedule>(reader, "schedule",
+        {{"gpipe", PipelineSchedule::gpipe}, {"1f1b", PipelineSchedule::one_f_one_b}, {"interleaved", PipelineSchedule::interleaved},
+         {"zb", PipelineSchedule::zero_bubble}, {"dualpipe", PipelineSchedule::dualpipe}},
+        plan.vpp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b);
+    if (const Json* layers = reader.raw("stage_layers")) {
+      const bool whole = layers->is_array() && std::all_of(layers->begin(), layers->end(), [](const Json& one) { return one.is_number_integer() && one >= 1 && one <= 4096; });
+      if (whole) plan.stage_layers = layers->get<std::vector<int>>();
+      else reader.problem("stage_layers", "wants a list of whole numbers from 1 to 4096: the layers of each chunk, first to last");
+    }
+    if (plan.pp == 1) {
+      for (const char* key : {"vpp", "schedule", "stage_layers"})
+        if (reader.has(key) && !(std::string_view(key) == "vpp" && plan.vpp == 1)) reader.problem(key, "needs pipeline parallelism: pp of at least 2");
+      return 1;
+    }
+    if (plan.schedule == PipelineSchedule::interleaved && plan.vpp == 1) reader.problem("vpp", "is 1; an interleaved schedule has at least 2 chunks of layers per stage");
+    if (plan.schedule != PipelineSchedule::interleaved && plan.vpp > 1)
+      reader.problem("vpp", fmt::format("is {}; only an interleaved schedule has several chunks per stage, not {}", plan.vpp, to_text(plan.schedule)));
+    if (plan.schedule == PipelineSchedule::dualpipe && plan.pp % 2 != 0) reader.problem("pp", fmt::format("is {}; dualpipe feeds both ends of an even number of stages", plan.pp));
+    return plan.pp;
+  }
+
+  // What schedules ask of the number of micro-batches.
+  void check_micro_batches() {
+    const Plan& plan = request_.plan;
+    const std::int64_t m = request_.training.micro_batches;
+    const auto says = [&] { return fmt::format("is {}: {} micro-batches of {} x dp {}", request_.global_batch, m, request_.inputs.batch, plan.dp); };
+    if (plan.pp == 1) return;
+    if (plan.schedule == PipelineSchedule::interleaved && m % plan.pp != 0)
+      root_.problem("global_batch", fmt::format("{}; an interleaved schedule needs a multiple of pp = {} micro-batches", says(), plan.pp));
+    if (plan.schedule == PipelineSchedule::dualpipe && (m % 2 != 0 || m < 2 * plan.pp))
+      root_.problem("global_batch", fmt::format("{}; dualpipe needs an even number, at least 2 x pp = {}", says(), 2 * plan.pp));
   }
 
   // The degrees that change the forward graph; returns how many GPUs one replica takes because of them.
@@ -303,6 +335,7 @@ class RequestReader {
     const std::int64_t dp = std::max(1, request_.plan.dp);
     auto batch = root_.integer("batch", 1, kMaxBatch);
     auto global = root_.integer("global_batch", 1, kMaxBatch * kMaxGpus);
+    const auto micro_batches = root_.integer("micro_batches", 1, kMaxBatch);
     if (!batch && !root_.has("batch")) {
       if (request_.model && request_.model->default_batch > 0) batch = request_.model->default_batch;
       else if (global && *global % dp == 0 && *global / dp <= kMaxBatch) batch = *global / dp;
@@ -312,13 +345,16 @@ class RequestReader {
     if (!batch) return;
     request_.inputs.batch = *batch;
     if (request_.model) accept("batch", request_.inputs.batch, request_.model->default_batch, request_.model->fixed_batch);
-    request_.global_batch = global.value_or(*batch * dp);
+    request_.global_batch = global.value_or(*batch * dp * micro_batches.value_or(1));
+    if (global && micro_batches && *global != *batch * dp * *micro_batches)
+      root_.problem("micro_batches", fmt::format("is {}; batch x dp x micro_batches = {} x {} x {} is not the global batch of {}: leave one out", *micro_batches, *batch, dp, *micro_batches, *global));
     if (request_.global_batch % (*batch * dp) != 0) {
       root_.problem("global_batch", fmt::format("is {}; it must be a multiple of batch x dp = {} x {} = {}", request_.global_batch, *batch,
                                                 dp, *batch * dp));
       return;
     }
     request_.training.micro_batches = request_.global_batch / (*batch * dp);
+    check_micro_batches();
   }
 
   // A name from the catalog, several names to be put together ("fp8+optimizer-8bit"), a recipe's file, or the recipe itself.
@@ -457,8 +493,14 @@ class RequestReader {
     length.epochs = run->number("epochs", 1e-6, 1e9);
     length.steps = run->number("steps", 1, 1e15);
     length.dataset_samples = run->number("dataset_samples", 1, 1e18);
+    length.mtbf_hours = run->number("mtbf_hours", 1e-3, 1e12);
+    length.checkpoint_s = run->number("checkpoint_s", 0, 1e9);
+    length.restart_s = run->number("restart_s", 0, 1e9);
     const int given = length.tokens.has_value() + length.samples.has_value() + length.epochs.has_value() + length.steps.has_value();
     if (given > 1) run->problem("tokens", "and samples, epochs, steps exclude each other: give one");
+    if (length.mtbf_hours && given == 0) run->problem("mtbf_hours", "needs the length of the run: tokens, samples, epochs or steps");
+    for (const auto& [key, value] : {std::pair{"checkpoint_s", length.checkpoint_s}, {"restart_s", length.restart_s}})
+      if (value && !length.mtbf_hours) run->problem(key, "needs mtbf_hours: without failures there are no checkpoints to take");
     if (length.epochs && !length.dataset_samples) run->problem("dataset_samples", "is missing: how many samples an epoch has");
     if (length.tokens && request_.model && !request_.model->language)
       run->problem("tokens", fmt::format("does not apply: {} takes {}; give samples or epochs", request_.model->name, request_.model->unit));
@@ -493,12 +535,14 @@ class RequestReader {
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"pp", 1}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
     if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
     constexpr const char* kSplits[] = {"column", "row", "whole"};
     for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
+    if (r.plan.pp > 1) out["plan"]["vpp"] = r.plan.vpp, out["plan"]["schedule"] = to_text(r.plan.schedule);
+    if (!r.plan.stage_layers.empty()) out["plan"]["stage_layers"] = r.plan.stage_layers;
     out["host"] = r.host->name;
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();
@@ -507,6 +551,10 @@ class RequestReader {
     if (r.run.epochs) run["epochs"] = *r.run.epochs;
     if (r.run.steps) run["steps"] = *r.run.steps;
     if (r.run.dataset_samples) run["dataset_samples"] = *r.run.dataset_samples;
+    if (r.run.mtbf_hours) run["mtbf_hours"] = *r.run.mtbf_hours;
+    if (r.run.checkpoint_s) run["checkpoint_s"] = *r.run.checkpoint_s;
+    if (r.run.restart_s) run["restart_s"] = *r.run.restart_s;
+    if (r.jitter > 0) out["cluster"]["jitter"] = r.jitter;
     if (!run.empty()) out["run"] = run;
     if (r.price_usd_per_gpu_hour) out["price_usd_per_gpu_hour"] = *r.price_usd_per_gpu_hour;
   }
