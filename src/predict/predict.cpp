@@ -13,6 +13,7 @@
 #include "precision/precision.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
+#include "predict/sustained.h"
 #include "predict/whole_run.h"
 
 namespace precog {
@@ -79,7 +80,7 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-constexpr const char* kResourceNames[] = {"host", "compute", "communication"};
+constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication"};
 
 std::string schedule_text(const Schedule& schedule, const KernelProgram& program, const Graph& graph, const Timeline* timeline) {
   std::string out;
@@ -170,6 +171,8 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       return to_text(chunk.program, chunk.step.graph) + to_text(fusions[static_cast<std::size_t>(&chunk - all.data())], chunk.step.graph);
     });
   });
+  const Seconds gap = kernel_gap(*profile);
+  double clock = 1;
   chunks = stages.run("cost", [&] {
     for (ChunkOfStep& chunk : chunks) {
       chunk.costs.reserve(chunk.program.kernels.size());
@@ -179,16 +182,16 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                                          : kernel_cost(kernel, *request.gpu, *profile));
       }
     }
+    if (pipelined) share_out(request.plan, cut, chunks);
+    clock = keep_within_power(request, *profile, gap, chunks);
     return std::move(chunks);
   }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });
 
-  const Seconds gap = kernel_gap(*profile);
   StepTimes times;
   MemoryUse memory;
   std::string peak_at;
   PipelineParts parts;
   if (pipelined) {
-    share_out(request.plan, cut, chunks);
     parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
@@ -214,6 +217,8 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
   out.report.warnings.insert(out.report.warnings.end(), rank->notes.begin(), rank->notes.end());
+  out.report.sustained_clock = clock;
+  if (!pipelined) out.report.memory_points = memory_points(memory, out.schedule, out.timeline);
   if (pipelined) {
     if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
     out.pipeline = pipeline_view(request, cut, std::move(chunks), std::move(parts));

@@ -227,6 +227,9 @@ class RequestReader {
     if (auto plan = root_.object("plan")) {
       const std::size_t before = problems_.size();
       std::int64_t product = read_split_layers(*plan) * read_pipeline(*plan);
+      if (problems_.size() == before && gpus % product != 0)
+        plan->problem(request_.plan.tp > 1 ? "tp" : request_.plan.cp > 1 ? "cp" : "pp",
+                      fmt::format("is part of tp x cp x pp = {} GPUs for one replica, of which {} make no whole number", product, gpus));
       dp = std::max<std::int64_t>(1, gpus / product);
       if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
       product *= dp;
@@ -239,6 +242,7 @@ class RequestReader {
       if (problems_.size() == before && product != gpus)
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
                                         product != dp ? fmt::format(", and they make {}", product) : ""));
+      if (request_.plan.ep > 1 && request_.plan.fsdp == Sharding::full) plan->problem("ep", "together with fully sharded parameters is not modelled by this version; use fsdp none, zero1 or zero2");
       if (problems_.size() == before && dp % request_.plan.ep != 0)
         plan->problem("ep", fmt::format("is {}; experts are shared out among data-parallel ranks, so it must divide dp = {}", request_.plan.ep, dp));
     }
@@ -304,8 +308,13 @@ class RequestReader {
           else out.tp_plan.emplace_back(pattern, split->second);
         }
     }
-    if (out.cp > 1) plan.problem("cp", "is not modelled by this version; it must be 1");
-    if (out.ep > 1) plan.problem("ep", "is not modelled by this version; it must be 1");
+    if (out.cp > 1 && request_.model) {
+      const ModelSource& model = *request_.model;
+      if (!model.language) plan.problem("cp", fmt::format("shares sequences out; {} takes {}", model.name, model.unit));
+      else if (model.fixed_seq || model.fixed_src_seq) plan.problem("cp", fmt::format("needs another sequence length on each rank, and {} was captured at one only", model.name));
+      else if (request_.inputs.seq % out.cp != 0 || request_.inputs.src_seq % out.cp != 0)
+        plan.problem("cp", fmt::format("is {}; it must divide the sequence of {} tokens", out.cp, request_.inputs.seq % out.cp != 0 ? request_.inputs.seq : request_.inputs.src_seq));
+    }
     return static_cast<std::int64_t>(out.tp) * out.cp;
   }
 
@@ -526,7 +535,8 @@ class RequestReader {
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"sp", r.plan.sp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
     constexpr const char* kSplits[] = {"column", "row", "whole"};
@@ -567,7 +577,10 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 }
 
 Result<Graph> build_forward(const Request& request) {
-  PRECOG_TRY(built, request.model->build(request.inputs));
+  ModelInputs inputs = request.inputs;  // of one rank: those that share a sequence have a part of its tokens each
+  inputs.seq /= request.plan.cp;
+  inputs.src_seq /= request.plan.cp;
+  PRECOG_TRY(built, request.model->build(inputs));
   if (request.pad_vocabulary > 1) {
     if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
     built = pad_vocabulary(std::move(built), request.pad_vocabulary);

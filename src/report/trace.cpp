@@ -8,11 +8,12 @@
 
 #include "base/ensure.h"
 #include "base/json.h"
+#include "report/parts.h"
 
 namespace precog {
 namespace {
 
-constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream"};
+constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream", "communication of split layers"};
 
 std::string json_text(std::string_view text) {
   return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -49,7 +50,7 @@ std::string event(const TimelineParts& parts, std::size_t task, Picoseconds orig
 
 }  // namespace
 
-std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
+std::string chrome_trace(const TimelineParts& parts, const std::string& title, const std::vector<MemoryPoint>& memory) {
   const auto& labels = parts.schedule.labels;
   ensure(labels.size() == parts.timeline.spans.size(), "a timeline has one span per task");
   std::int16_t last = 0;
@@ -60,7 +61,9 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
 
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   out += fmt::format(R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})", json_text(title));
-  for (std::size_t track = 0; track < kTrackNames.size(); ++track) {
+  const auto tasks = parts.schedule.graph.tasks();
+  const bool layers = std::any_of(tasks.begin(), tasks.end(), [](const Task& task) { return task.resource == kLayerCommunication; });
+  for (std::size_t track = 0; track < (layers ? kTrackNames.size() : kTrackCount); ++track) {
     out += fmt::format(
         ",\n"
         R"({{"ph":"M","pid":1,"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})",
@@ -73,6 +76,11 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (labels[i].step == last && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
       out += ",\n" + event(parts, i, origin, 1, parts.schedule.graph.tasks()[i].resource);
+  for (const MemoryPoint& point : memory) {
+    std::string bytes;
+    for (const MemoryLayer& layer : memory_layers()) bytes += fmt::format(R"({}"{}":{})", bytes.empty() ? "" : ",", layer.name, layer_bytes(layer, point.bytes).value);
+    out += fmt::format(",\n" R"({{"ph":"C","pid":1,"ts":{:.6f},"name":"memory in bytes","args":{{{}}}}})", point.at.value * 1e6, bytes);
+  }
   out += "\n]}\n";
   return out;
 }
