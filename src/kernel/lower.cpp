@@ -439,8 +439,7 @@ class Lowering {
     // Two partial products in fp32, summed and rounded.
     const Bytes whole{shape.batch * shape.m * shape.n * 4};
     Kernel& sum = memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
-    sum.estimated = true;
-    call_.workspace += whole * 2.0;
+    sum.estimated = true;  // in cuBLAS's own workspace
   }
 
   // --- convolution: cuDNN's tensor-core kernels want NHWC, its fp32 kernels NCHW; from the other layout each operand is
