@@ -510,7 +510,8 @@ class Lowering {
     if (layout || turned) transpose_of(op, "nchw_to_nhwc", second, helpers.loops);
     if (helpers.clears) clear(op);
     if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
-    if (helpers.inner > 0) helper(op, "conv_transforms", first + second + work.written, first + second + work.written, helpers.inner * helpers.loops);
+    // The bytes of transforms are in the pace that was fitted to the whole convolution; here are their launches.
+    if (helpers.inner > 0) helper(op, "conv_transforms", {4096}, {4096}, helpers.inner * helpers.loops);
     ConvShape one = shape;  // of a loop
     if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
     put(name, op, one, work).launches = helpers.loops;
