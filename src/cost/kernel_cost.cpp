@@ -62,6 +62,10 @@ double sustained_efficiency(const MathCoefficients& math, const GpuSpec& gpu, Fl
   return std::min(std::max(kUnlimitedEfficiency, math.efficiency), math.efficiency * own / math.watts_per_tflops);
 }
 
+// Weight gradients of depthwise filters over 5x5 have no kernel of their own in cuDNN 9's NHWC fp32 and fall to its direct one for
+// any groups: six shapes of 7x7 on an H200 run at 0.21 to 0.52 TFLOP/s (geometric mean 0.31) where 3x3 and 5x5 reach 8.7.
+constexpr double kWideFilter = 25, kWideFilterSlowdown = 28;
+
 struct Costing {
   const Kernel& kernel;
   const GpuSpec& gpu;
@@ -117,7 +121,9 @@ struct Costing {
     // A strided data gradient tries every tap at every input, those that meet no output too.
     const double tried = s.direction == ConvDirection::data_gradient ? static_cast<double>(s.strides()) : 1;
     const double taps = static_cast<double>(s.kernel_h * s.kernel_w);
-    const Seconds compute{kernel.flops.value * tried * (taps + c.tap_overhead) / taps / (gpu.sms * gpu.boost_clock.value * c.flops_per_clock)};
+    const bool slow = s.channels_last && s.direction == ConvDirection::weight_gradient && !is_16bit(kernel.input) && taps > kWideFilter;
+    const Seconds compute{kernel.flops.value * tried * (taps + c.tap_overhead) / taps / (gpu.sms * gpu.boost_clock.value * c.flops_per_clock) *
+                          (slow ? kWideFilterSlowdown : 1)};
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const Seconds launch = c.launch_floor * launches();
     return finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
