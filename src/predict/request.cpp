@@ -36,8 +36,9 @@ class RequestReader {
     settle_sharding();
     read_training();
     read_host();
+    read_input();
     read_run();
-    for (const char* later : {"software", "stack", "input"})
+    for (const char* later : {"software", "stack"})
       if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
     root_.reject_unknown_keys();
     if (!problems_.empty()) return fail(std::move(problems_));
@@ -186,6 +187,7 @@ class RequestReader {
       if (auto gpu = reader.text("gpu")) request_.gpu = look_up(reader, "gpu", catalog_.gpu(*gpu));
       gpus = reader.integer("gpus", 1, kMaxGpus);
       gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
+      request_.jitter = reader.number("jitter", 0, 1).value_or(0);
       if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
       reader.reject_unknown_keys();
     } else {
@@ -226,6 +228,9 @@ class RequestReader {
     if (auto plan = root_.object("plan")) {
       const std::size_t before = problems_.size();
       std::int64_t product = read_split_layers(*plan) * read_pipeline(*plan);
+      if (problems_.size() == before && gpus % product != 0)
+        plan->problem(request_.plan.tp > 1 ? "tp" : request_.plan.cp > 1 ? "cp" : "pp",
+                      fmt::format("is part of tp x cp x pp = {} GPUs for one replica, of which {} make no whole number", product, gpus));
       dp = std::max<std::int64_t>(1, gpus / product);
       if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
       product *= dp;
@@ -477,7 +482,39 @@ class RequestReader {
     if (attention != "sdpa") root_.problem("attention", fmt::format("is '{}'; this version models sdpa only", attention.substr(0, 80)));
   }
 
-  void read_host() { request_.host = look_up(root_, "host", catalog_.host(root_.text("host").value_or("default"))); }
+  // A name of data/hosts, or the file that `precog host` wrote.
+  void read_host() {
+    const std::string name = root_.text("host").value_or("default");
+    if (!name.ends_with(".json")) {
+      request_.host = look_up(root_, "host", catalog_.host(name));
+      return;
+    }
+    auto json = read_json_file(folder_ / name);
+    if (!json) return root_.problem("host", json.error().text());
+    auto parsed = parse_host(*json, name, catalog_.host_files);
+    if (!parsed) {
+      for (const Problem& problem : parsed.error().problems) root_.problem("host", problem.where + ": " + problem.message);
+      return;
+    }
+    request_.own_host = std::make_shared<const HostSpec>(std::move(*parsed));
+    request_.host = request_.own_host.get();
+    request_.own_host_path = name;
+  }
+
+  void read_input() {
+    auto input = root_.object("input");
+    if (!input) return;
+    InputSpec out;
+    if (auto seconds = input->number("seconds_per_batch", 0, 1e5)) out.per_batch = {*seconds};
+    else if (!input->has("seconds_per_batch")) input->problem("seconds_per_batch", "is missing: what one worker needs for one batch, in seconds");
+    if (auto workers = input->integer("workers", 0, 4096)) out.workers = static_cast<int>(*workers);
+    else if (!input->has("workers")) input->problem("workers", "is missing: processes that prepare batches; 0 where the training loop does it itself");
+    if (auto prefetch = input->integer("prefetch", 1, 1024)) out.prefetch = static_cast<int>(*prefetch);
+    if (auto bytes = input->number("bytes_per_batch", 0, 1e13)) out.copied = Bytes{static_cast<std::int64_t>(*bytes)};
+    input->reject_unknown_keys();
+    if (request_.plan.pp > 1) root_.problem("input", "is modelled without pipeline stages only; leave it out, or pp at 1");
+    request_.input = out;
+  }
 
   void read_run() {
     request_.price_usd_per_gpu_hour = root_.number("price_usd_per_gpu_hour", 0, 1e6);
@@ -489,8 +526,14 @@ class RequestReader {
     length.epochs = run->number("epochs", 1e-6, 1e9);
     length.steps = run->number("steps", 1, 1e15);
     length.dataset_samples = run->number("dataset_samples", 1, 1e18);
+    length.mtbf_hours = run->number("mtbf_hours", 1e-3, 1e12);
+    length.checkpoint_s = run->number("checkpoint_s", 0, 1e9);
+    length.restart_s = run->number("restart_s", 0, 1e9);
     const int given = length.tokens.has_value() + length.samples.has_value() + length.epochs.has_value() + length.steps.has_value();
     if (given > 1) run->problem("tokens", "and samples, epochs, steps exclude each other: give one");
+    if (length.mtbf_hours && given == 0) run->problem("mtbf_hours", "needs the length of the run: tokens, samples, epochs or steps");
+    for (const auto& [key, value] : {std::pair{"checkpoint_s", length.checkpoint_s}, {"restart_s", length.restart_s}})
+      if (value && !length.mtbf_hours) run->problem(key, "needs mtbf_hours: without failures there are no checkpoints to take");
     if (length.epochs && !length.dataset_samples) run->problem("dataset_samples", "is missing: how many samples an epoch has");
     if (length.tokens && request_.model && !request_.model->language)
       run->problem("tokens", fmt::format("does not apply: {} takes {}; give samples or epochs", request_.model->name, request_.model->unit));
@@ -525,14 +568,19 @@ class RequestReader {
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"sp", r.plan.sp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
     constexpr const char* kSplits[] = {"column", "row", "whole"};
     for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
     if (r.plan.pp > 1) out["plan"]["vpp"] = r.plan.vpp, out["plan"]["schedule"] = to_text(r.plan.schedule);
     if (!r.plan.stage_layers.empty()) out["plan"]["stage_layers"] = r.plan.stage_layers;
-    out["host"] = r.host->name;
+    out["host"] = r.own_host ? r.own_host_path : r.host->name;
+    if (r.input) {
+      out["input"] = {{"seconds_per_batch", r.input->per_batch.value}, {"workers", r.input->workers}, {"prefetch", r.input->prefetch}};
+      if (r.input->copied.value > 0) out["input"]["bytes_per_batch"] = r.input->copied.value;
+    }
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();
     if (r.run.tokens) run["tokens"] = *r.run.tokens;
@@ -540,6 +588,10 @@ class RequestReader {
     if (r.run.epochs) run["epochs"] = *r.run.epochs;
     if (r.run.steps) run["steps"] = *r.run.steps;
     if (r.run.dataset_samples) run["dataset_samples"] = *r.run.dataset_samples;
+    if (r.run.mtbf_hours) run["mtbf_hours"] = *r.run.mtbf_hours;
+    if (r.run.checkpoint_s) run["checkpoint_s"] = *r.run.checkpoint_s;
+    if (r.run.restart_s) run["restart_s"] = *r.run.restart_s;
+    if (r.jitter > 0) out["cluster"]["jitter"] = r.jitter;
     if (!run.empty()) out["run"] = run;
     if (r.price_usd_per_gpu_hour) out["price_usd_per_gpu_hour"] = *r.price_usd_per_gpu_hour;
   }

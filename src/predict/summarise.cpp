@@ -33,6 +33,26 @@ constexpr Spread kGuessedHostSpread{0.40, 1.60};  // the default is a slow host:
 constexpr Spread kNodeLinkSpread{0.75, 1.35};   // collectives inside a node: fitted to NCCL timings of a few systems
 constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's latency and efficiency are estimates
 
+// What would remove the wait: as many workers as make a batch within the step that is left without it.
+std::string input_warning(const InputSpec& input, const Report& report) {
+  const Seconds without = (report.step - report.breakdown.input) / static_cast<double>(report.micro_batches);
+  const std::string share = fmt::format("the GPU waits {} of each step ({}) for its data", to_text(report.breakdown.input), fmt::format("{:.0f}%", 100 * (report.breakdown.input / report.step)));
+  const std::string enough = without.value > 0 ? fmt::format("{:.0f}", std::ceil(input.per_batch / without)) : "more";
+  if (input.workers == 0) return fmt::format("{}: the training loop loads by itself; {} worker{} beside it would hide it", share, enough, enough == "1" ? "" : "s");
+  return fmt::format("{}: {} worker{} make{} a batch every {}; {} would keep up, or faster loading", share, input.workers, input.workers == 1 ? "" : "s",
+                     input.workers == 1 ? "s" : "", to_text(input.per_batch / input.workers), enough);
+}
+
+// What is shared out, and how: layers first.
+std::vector<std::string> split_layers_text(const Plan& plan, std::string replicas) {
+  std::vector<std::string> parts;
+  if (plan.tp > 1) parts.push_back(fmt::format("layers split {} ways{}", plan.tp, plan.sp ? " with sequence parallelism" : ""));
+  if (plan.cp > 1) parts.push_back(fmt::format("sequences split {} ways ({})", plan.cp, plan.exchange == ContextExchange::ring ? "ring" : "all-to-all"));
+  if (plan.ep > 1) parts.push_back(fmt::format("experts split {} ways", plan.ep));
+  if (!replicas.empty()) parts.push_back(std::move(replicas));
+  return parts;
+}
+
 }  // namespace
 
 Exposure exposure(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph, Picoseconds begin, Picoseconds end) {
@@ -53,6 +73,7 @@ Exposure exposure(const Schedule& schedule, const Timeline& timeline, const Kern
       if (label.micro_batch == 1) host_second += span.end - span.start;
     }
     if (span.end <= begin || span.start >= end) continue;
+    if (label.call < 0) continue;  // a batch on its way
     if (tasks[i].resource == kCompute) compute.push_back(span);
     if (tasks[i].resource >= kCommunication) collectives.push_back({span, label});
   }
@@ -97,6 +118,8 @@ StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const 
     const auto again = shown.in_second.find(name);
     out.exposed[name] = exposed + (again == shown.in_second.end() ? Seconds{} : again->second * missing);
   }
+  const InputWait waited = input_wait(schedule, timeline, begin, end);
+  out.input = seconds(waited.all) + seconds(waited.in_second) * missing;
   return out;
 }
 
@@ -141,7 +164,7 @@ std::string describe(const Graph& graph, OpId op) {
   return fmt::format("{} {}{}{}", to_text(at.phase), name_of(graph, at), at.module.valid() ? " in " : "", graph.name(at.module));
 }
 
-Report summarise(const Request& request, const Graph& whole, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
+Report summarise(const Request& request, const Graph& whole, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
                  const MemoryUse& memory, const std::string& peak_at) {
   Report report;
   report.request = request.echo;
@@ -159,7 +182,7 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
   report.micro_batches = request.training.micro_batches;
   report.seq = request.inputs.seq;
   constexpr const char* kShared[] = {"", "optimizer states sharded (ZeRO 1)", "states and gradients sharded (ZeRO 2)", "fully sharded (ZeRO 3, FSDP)"};
-  if (request.cluster.gpus > 1) report.sharding = kShared[static_cast<int>(request.plan.fsdp)];
+  if (request.cluster.gpus > 1) report.sharding = join(split_layers_text(request.plan, kShared[static_cast<int>(request.plan.fsdp)]), ", ");
   report.memory = memory;
   report.memory.timeline.clear();  // by operator; what is shown of it is by time
   report.peak_at = peak_at;
@@ -218,12 +241,16 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
   Seconds exposed_collectives;
   for (const auto& [name, exposed] : times_of_step.exposed) exposed_collectives += exposed;
   // A gap that the host fills with waiting is no gap of the stream's: what is left over bounds it.
-  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives - report.breakdown.pipeline_bubble);
+  Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives - report.breakdown.pipeline_bubble);
+  report.breakdown.input = std::min(idle, times_of_step.input);
+  idle = idle - report.breakdown.input;
   report.breakdown.between_kernels = std::min(report.breakdown.between_kernels, idle);
   report.breakdown.host = idle - report.breakdown.between_kernels;
 
   // What bounds it: what the GPU spends most of its time waiting for or working at.
-  if (report.breakdown.host > report.step * 0.3) report.bound = "host";
+  // A loader that is waited for at all in the steady state decides the step.
+  if (report.breakdown.input > report.step * 0.05) report.bound = "input";
+  else if (report.breakdown.host > report.step * 0.3) report.bound = "host";
   else if (exposed_collectives > report.step * 0.3) report.bound = "network";
   else report.bound = compute_bound > memory_bound ? "compute" : "memory";
 
@@ -236,7 +263,7 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
     report.tokens_per_s_per_gpu = *report.tokens_per_s / report.gpus;
   }
   // One replica's micro-batches, shared out among the GPUs that it takes.
-  const double step_flops = training_flops(whole).value * static_cast<double>(report.micro_batches) * (static_cast<double>(request.plan.dp) / report.gpus);
+  const double step_flops = model_flops.value * static_cast<double>(report.micro_batches);
   report.tflops_per_gpu = step_flops * per_s / 1e12;
   std::size_t main_type = static_cast<std::size_t>(DType::fp32);
   for (std::size_t i = 0; i < kDTypeCount; ++i)
@@ -247,15 +274,16 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
   report.peak_16bit = to_text(sixteen);
 
   const double host_share = report.breakdown.host / report.step;
+  const double input_share = report.breakdown.input / report.step;  // as the user says: no width of its own
   const double network_share = exposed_collectives / report.step;
-  const double gpu_share = std::max(0.0, 1 - host_share - network_share);
+  const double gpu_share = std::max(0.0, 1 - host_share - network_share - input_share);
   const double carried = report.gpu_busy.value > 0 ? estimated / report.gpu_busy : 0;
   const bool host_estimated = request.mode == Mode::eager ? request.host->estimated : request.host->compiled_estimated;
   const Spread& host_spread = host_estimated ? kGuessedHostSpread : kMeasuredHostSpread;
   const Spread& network_spread = request.cluster.nodes() > 1 ? kNetworkSpread : kNodeLinkSpread;
   auto mixed = [&](double Spread::* side) {
     return gpu_share * ((1 - carried) * kFittedSpread.*side + carried * kCarriedSpread.*side) + host_share * host_spread.*side +
-           network_share * network_spread.*side;
+           network_share * network_spread.*side + input_share;
   };
   report.step_low = report.step * mixed(&Spread::low);
   report.step_high = report.step * mixed(&Spread::high);
@@ -292,7 +320,7 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
                                    collective ? network_share : kernel_time.value > 0 ? spent / kernel_time : 0});
     }
   report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), "", 0});
-  report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name),
+  report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", request.own_host ? request.own_host_path : fmt::format("data/hosts/{}.json", request.host->name),
                                "", host_share});
   report.provenance.push_back({"memory", "estimate", "tensor lifetimes replayed through PyTorch's allocator rules; CUDA context and NCCL buffers are estimates", "", 0});
 
@@ -324,6 +352,7 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
   if (request.precision->autocast && wide_products.value > 0.2 * report.gpu_busy.value / static_cast<double>(std::max<std::int64_t>(1, request.training.micro_batches)))
     report.warnings.push_back(fmt::format("autocast leaves {} in fp32 ({} of GPU time per micro-batch): --override op:{}={} would not", wide_name, to_text(wide_products),
                                           wide_name, to_text(*request.precision->autocast)));
+  if (report.bound == "input") report.warnings.push_back(input_warning(*request.input, report));
   if (report.bound == "host" && host_estimated)
     report.warnings.push_back("bound by the host, whose speed is a guess: describe it with --host");
   return report;

@@ -70,7 +70,8 @@ Json to_json(const Breakdown& breakdown) {
           {"exposed_communication", seconds_by_name(breakdown.exposed_communication)},
           {"pipeline_bubble", finite(breakdown.pipeline_bubble)},
           {"between_kernels", finite(breakdown.between_kernels)},
-          {"host", finite(breakdown.host)}};
+          {"host", finite(breakdown.host)},
+          {"input", finite(breakdown.input)}};
 }
 
 Json to_json(const std::vector<ProvenanceEntry>& provenance) {
@@ -126,6 +127,13 @@ Json to_json(const Report& report) {
   out["steps"] = or_null(report.steps);
   out["total_s"] = or_null(report.total);
   if (report.skipped_steps) out["skipped_steps"] = *report.skipped_steps;
+  if (report.losses) {
+    const RunLosses& l = *report.losses;
+    out["run_losses"] = {{"between_failures_s", finite(l.between_failures)}, {"failures", finite(l.failures)}, {"checkpoint_bytes", finite(l.checkpoint_bytes)},
+                         {"checkpoint_s", finite(l.checkpoint)}, {"checkpoint_source", l.checkpoint_estimated ? "estimate" : "request"},
+                         {"checkpoint_interval_s", finite(l.interval)}, {"restart_s", finite(l.restart)}, {"restart_source", l.restart_estimated ? "estimate" : "request"},
+                         {"useful_share", finite(l.useful_share)}};
+  }
   out["price_usd_per_gpu_hour"] = or_null(report.price_usd_per_gpu_hour);
   out["cost_usd"] = or_null(report.cost_usd);
   out["breakdown"] = to_json(report.breakdown);

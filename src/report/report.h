@@ -20,6 +20,7 @@ struct Breakdown {  // adds up to the step
   Seconds pipeline_bubble;
   Seconds between_kernels;  // the stream's own idle time between queued kernels
   Seconds host;             // the GPU idle, waiting for the host
+  Seconds input;            // the GPU idle, waiting for its next batch
 };
 
 struct ProvenanceEntry {
@@ -36,9 +37,19 @@ struct MemoryPoint {
   BytesByCategory bytes{};
 };
 
+// What failures and checkpoints add to a whole run (predict/whole_run.h).
+struct RunLosses {
+  Seconds between_failures;  // of the whole job, on average
+  double checkpoint_bytes = 0;
+  Seconds checkpoint, restart, interval;  // interval: work between two checkpoints
+  bool checkpoint_estimated = true, restart_estimated = true;
+  double failures = 0;       // of the whole run, on average
+  double useful_share = 1;   // steps that are kept, of the whole time
+};
+
 struct Report {
   Json request;  // as understood, defaults filled in
-  std::string model, gpu, gpu_title, precision, precision_title, bound;  // bound: compute, memory, host, network
+  std::string model, gpu, gpu_title, precision, precision_title, bound;  // bound: compute, memory, host, network, input
   std::int64_t parameters = 0;
   int gpus = 1;
   std::int64_t batch = 1, global_batch = 1, micro_batches = 1, seq = 0;
@@ -58,6 +69,7 @@ struct Report {
   std::string sharding;  // what data-parallel ranks share out, in words; empty where each keeps everything
   std::optional<double> skipped_steps;  // of the run, lost to the loss scaler; part of total
   std::optional<double> price_usd_per_gpu_hour;
+  std::optional<RunLosses> losses;  // part of total
 
   Breakdown breakdown;
   std::map<std::string, Seconds> by_dtype, by_op_class;

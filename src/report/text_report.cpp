@@ -1,5 +1,7 @@
 #include "report/text_report.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "report/parts.h"
@@ -99,6 +101,10 @@ std::string text_report(const Report& r, const Style& style) {
                                                fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
   }
   if (r.total) out += field(style, "whole run", run_line(r));
+  if (r.losses)
+    out += field(style, "failures", fmt::format("one every {} on average, {} in all; a checkpoint of {}{} every {}, restarts of {}{}: {} of the run is kept", to_text(r.losses->between_failures),
+                                                number_text(std::round(r.losses->failures)), to_text(r.losses->checkpoint), r.losses->checkpoint_estimated ? " (estimate)" : "",
+                                                to_text(r.losses->interval), to_text(r.losses->restart), r.losses->restart_estimated ? " (estimate)" : "", percent_text(r.losses->useful_share)));
 
   out += '\n' + style(Ink::bold, "Where the step goes") + '\n' + breakdown_table(r, style);
   out += '\n' + style(Ink::bold, "Memory at the peak") + '\n' + wrapped("  ", memory_table(r));
