@@ -27,7 +27,7 @@ ProductHelpers product_helpers(const GemmShape& shape, DType math, const GpuSpec
 // fewer go through one kernel.
 constexpr std::int64_t kUnsortedIndices = 3072;
 
-constexpr std::int64_t kSingleTile = 4096;  // keys that CUB sorts in one block
+constexpr std::int64_t kSingleTile = 2304;  // 64-bit keys that CUB sorts in one block
 
 struct SortLaunches {
   int kernels, memsets;

@@ -213,7 +213,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   }
   if (request.jitter > 0) times = with_stragglers(std::move(times), request.jitter, request.cluster.gpus);
   out.report = stages.run("report", [&] {
-    Report report = summarise(request, *built, gap, chunks, times, memory, peak_at);
+    Report report = summarise(request, *built, rank->model_flops * (1.0 / request.plan.pp), gap, chunks, times, memory, peak_at);
     add_failures(request, report.parameters, report);
     return report;
   },

@@ -164,7 +164,7 @@ std::string describe(const Graph& graph, OpId op) {
   return fmt::format("{} {}{}{}", to_text(at.phase), name_of(graph, at), at.module.valid() ? " in " : "", graph.name(at.module));
 }
 
-Report summarise(const Request& request, const Graph& whole, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
+Report summarise(const Request& request, const Graph& whole, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
                  const MemoryUse& memory, const std::string& peak_at) {
   Report report;
   report.request = request.echo;
@@ -263,7 +263,7 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
     report.tokens_per_s_per_gpu = *report.tokens_per_s / report.gpus;
   }
   // One replica's micro-batches, shared out among the GPUs that it takes.
-  const double step_flops = training_flops(whole).value * static_cast<double>(report.micro_batches) * (static_cast<double>(request.plan.dp) / report.gpus);
+  const double step_flops = model_flops.value * static_cast<double>(report.micro_batches);
   report.tflops_per_gpu = step_flops * per_s / 1e12;
   std::size_t main_type = static_cast<std::size_t>(DType::fp32);
   for (std::size_t i = 0; i < kDTypeCount; ++i)
