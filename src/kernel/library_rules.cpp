@@ -49,7 +49,7 @@ bool keeps_innermost(const Shape& from, const Shape& to) {
   return true;
 }
 
-ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gpu) {
+ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gpu, bool forward) {
   ProductHelpers helpers;
   const std::int64_t tiles = s.batch * divide_up(s.m, kTile) * divide_up(s.n, kTile);
   const bool wide = math == DType::fp32 || math == DType::tf32;
@@ -57,9 +57,12 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
     // Weight gradients: a long sum and few tiles. nvjet's 16-bit kernels split only very long ones.
     const double length = static_cast<double>(s.k), side = static_cast<double>(s.m) * static_cast<double>(s.n);
     helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= 512 : length * length > 144 * side && tiles < gpu.sms * 2;
-    helpers.clears = (helpers.reduces && math == DType::fp32 && s.k <= 2048) || (is_16bit(math) && gpu.capability() >= 90 && tiles > 7 * gpu.sms);
+    const bool cleared_sums = math == DType::fp32 && (s.k <= 2048 || s.k > 8192);
+    helpers.clears = (helpers.reduces && cleared_sums) || (is_16bit(math) && gpu.capability() >= 90 && tiles > 7 * gpu.sms);
     return helpers;
   }
+  // Gradients of few rows in fp32: split too.
+  if (math == DType::fp32 && s.batch == 1 && !forward) helpers.reduces = tiles * 4 < gpu.sms && s.k >= 512 && s.m >= kTile;
   // Hopper's kernels hand out tiles by a counter: of batches, of very many tiles, and in TF32 where a few waves would leave
   // the last one thin.
   if (gpu.capability() < 90 || tiles <= gpu.sms) return helpers;
@@ -77,6 +80,12 @@ SortLaunches sort_launches(int bits) {
 ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
   ConvHelpers helpers;
   const bool tensor_cores = math != DType::fp32 && gpu.matrix.has(math);
+  if (s.depthwise()) {  // in NHWC the weights' gradients meet across blocks, in 16 bits by way of partial sums
+    const bool shared = s.channels_last && s.direction == ConvDirection::weight_gradient;
+    helpers.clears = shared;
+    helpers.sums = shared && is_16bit(math);
+    return helpers;
+  }
   const bool pointwise = s.kernel_h * s.kernel_w == 1 && s.stride == 1 && s.groups == 1;
   const bool three = s.kernel_h == 3 && s.kernel_w == 3 && s.stride == 1;
   const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups), weights = width * s.out_channels;
@@ -111,9 +120,10 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
 
 bool turns_pointwise(const ConvShape& s, DType math, bool tensor_cores) {
   if (s.channels_last || s.direction != ConvDirection::weight_gradient) return false;
+  if (math == DType::tf32 && s.batch < kManyImages) return false;
   const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels;
   if (!tensor_cores) return weights >= 4 * kTile * 4 * kTile;
-  return is_16bit(math) && pixels > 1 && (pixels % 2 == 1 || (pixels % 8 != 0 && weights >= 8 * kTile * kTile));
+  return pixels > 1 && (pixels % 2 == 1 || (pixels % 8 != 0 && weights >= 8 * kTile * kTile));
 }
 
 }  // namespace precog

@@ -432,15 +432,14 @@ class Lowering {
     product(op, name_of(op), GemmShape{a.batch, a.m, a.n, a.k, a.transposed_a});
   }
   void product(const Op& op, std::string_view name, const GemmShape& shape) {
-    const ProductHelpers helpers = product_helpers(shape, op.math, gpu_);
+    const ProductHelpers helpers = product_helpers(shape, op.math, gpu_, op.phase != Phase::backward);
     if (helpers.clears) clear(op);
     put(name, op, shape, work_of(graph_, op));
     if (!helpers.reduces) return;
     // Two partial products in fp32, summed and rounded.
     const Bytes whole{shape.batch * shape.m * shape.n * 4};
     Kernel& sum = memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
-    sum.estimated = true;
-    call_.workspace += whole * 2.0;
+    sum.estimated = true;  // in cuBLAS's own workspace
   }
 
   // --- convolution: cuDNN's tensor-core kernels want NHWC, its fp32 kernels NCHW; from the other layout each operand is
@@ -503,7 +502,7 @@ class Lowering {
   // The convolution between its layout copies: both operands on the way in, the result on the way out (the filter too: seen in
   // recorded kernels, two copies to NHWC for each one back), and what else the library launches for it.
   void convolution(const Op& op, std::string_view name, const ConvShape& shape, const Work& work, bool layout, Bytes first, Bytes second) {
-    const ConvHelpers helpers = shape.depthwise() ? ConvHelpers{} : conv_helpers(shape, op.math, gpu_);
+    const ConvHelpers helpers = conv_helpers(shape, op.math, gpu_);
     const bool tensor_cores = op.math != DType::fp32 && gpu_.matrix.has(op.math);
     const bool pointwise = shape.kernel_h * shape.kernel_w == 1 && shape.strides() == 1 && shape.groups == 1;
     const bool turned = !layout && pointwise && turns_pointwise(shape, op.math, tensor_cores);
