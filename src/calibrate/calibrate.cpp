@@ -184,8 +184,8 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
   std::vector<Row> rows;
   std::set<std::string_view> families;
   for (const Measurement& m : measurements.rows) {
-    // A repetition reads from the cache what a step reads from memory.
-    if (m.warm && std::all_of(m.kernels.begin(), m.kernels.end(), only_moves_memory)) {
+    // A repetition reads from the cache what a step reads from memory; and of the smallest operands the other way round.
+    if ((m.warm || m.chilled) && std::all_of(m.kernels.begin(), m.kernels.end(), only_moves_memory)) {
       ++out.warm;
       continue;
     }

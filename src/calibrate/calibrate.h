@@ -23,7 +23,7 @@ struct Calibration {
   std::vector<CalibrationRow> groups;    // products, convolutions, attention, what is bound by memory, the rest
   std::vector<CalibrationRow> families;  // by family and dtype
   std::size_t fitted = 0, held_out = 0;
-  std::size_t warm = 0;                  // not used: memory-bound, and timed on operands that stayed in the L2 cache
+  std::size_t warm = 0;                  // not used: memory-bound, and timed with operands in the L2 cache where a step has them in memory, or the reverse
 };
 
 struct CalibrateOptions {

@@ -30,7 +30,7 @@ std::string place(const Measurements& measurements, const UnusableLine& line) { 
 std::string unused_text(const Calibration& calibration, const Measurements& measurements, const char* bullet) {
   std::string out;
   if (calibration.warm > 0)
-    out += fmt::format("{}{} rows: memory-bound, timed again and again on operands that stayed in the L2 cache; a step reads them from memory (rows timed on many copies in turn are used)\n", bullet, calibration.warm);
+    out += fmt::format("{}{} rows: memory-bound, timed on operands that stayed in the L2 cache where a step reads them from memory, or kept out of it where a step does not\n", bullet, calibration.warm);
   const auto reasons = by_reason(measurements);
   for (std::size_t i = 0; i < reasons.size() && i < kReasonsShown; ++i)
     out += fmt::format("{}{} rows: {} ({}: {})\n", bullet, reasons[i].second.size(), reasons[i].first, place(measurements, *reasons[i].second.front()),
