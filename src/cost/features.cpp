@@ -82,6 +82,10 @@ using S = Situation;
 constexpr Feature kGemm[] = {
     PRECOG_COMMON_FEATURES, PRECOG_PRODUCT_FEATURES,
     {{"a stored [k,m]", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).transposed_a ? 1.0 : 0.0; }},
+    {{"alignment a", false}, [](const S& s) { return alignment(s.element_bytes() * (std::get<GemmShape>(s.kernel.shape).transposed_a ? s.m : s.k)); }},
+    {{"alignment b", false}, [](const S& s) { return alignment(s.element_bytes() * (s.kernel.name == "linear" ? s.k : s.n)); }},
+    {{"alignment c", false}, [](const S& s) { return alignment(s.element_bytes() * s.n); }},
+    {{"log smaller of m and n", true}, [](const S& s) { return octaves(std::min(s.m, s.n)); }},
     // A linear layer's weight is [n,k]; the operands of other products lie as they are multiplied, but for a's transpose.
     {{"b stored [n,k]", false}, [](const S& s) { return s.kernel.name == "linear" ? 1.0 : 0.0; }},
 };
