@@ -44,6 +44,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--input-seconds", "/input/seconds_per_batch", ValueKind::number, "S", kHardware, "one worker's time for one batch", ""},
     {"--input-workers", "/input/workers", ValueKind::whole, "N", kHardware, "data loader's processes; 0: the loop", ""},
     {"--jitter", "/cluster/jitter", ValueKind::number, "SIGMA", kHardware, "a rank's step varies by so much", ""},
+    {"--profile", "/profile", ValueKind::text, "FILE|none", kHardware, "costs fitted by precog calibrate", ""},
     {"--allow-emulated", "/allow_emulated", ValueKind::truth, "", kHardware, "precisions without hardware too", ""},
     {"--dp", "/plan/dp", ValueKind::whole, "N", kPlan, "data-parallel replicas", ""},
     {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "none, zero1, zero2, zero3, full",

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/ensure.h"
+#include "cost/pricing.h"
 #include "frontend/traced.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
@@ -174,12 +175,13 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const Seconds gap = kernel_gap(*profile);
   double clock = 1;
   chunks = stages.run("cost", [&] {
+    KernelPrices prices(*request.gpu, *profile, request.fitted);
     for (ChunkOfStep& chunk : chunks) {
       chunk.costs.reserve(chunk.program.kernels.size());
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
-                                         : kernel_cost(kernel, *request.gpu, *profile));
+                                         : prices(kernel));
       }
     }
     if (pipelined) share_out(request.plan, cut, chunks);

@@ -36,6 +36,7 @@ class RequestReader {
     settle_sharding();
     read_training();
     read_host();
+    read_profile();
     read_input();
     read_run();
     for (const char* later : {"software", "stack"})
@@ -516,6 +517,29 @@ class RequestReader {
     request_.input = out;
   }
 
+  // A file that precog calibrate wrote, or "none": physics alone. Without one, what data/profiles has for this GPU.
+  void read_profile() {
+    const auto path = root_.text("profile");
+    if (!request_.gpu || (path && *path == "none")) return;
+    if (!path) {
+      request_.fitted = catalog_.fitted_for(*request_.gpu);
+      if (request_.fitted) request_.fitted_from = fmt::format("data/profiles/{}.json", request_.fitted->gpu);
+      return;
+    }
+    auto json = read_json_file(folder_ / *path);
+    auto parsed = json ? parse_fitted_profile(*json, *path) : Result<FittedProfile>(tl::unexpected(json.error()));
+    if (!parsed) {
+      problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      return;
+    }
+    if (parsed->architecture != request_.gpu->architecture)
+      return root_.problem("profile", fmt::format("was fitted on {} ({}); {} is {}, and corrections carry over inside one architecture only", parsed->gpu,
+                                                  parsed->architecture, request_.gpu->name, request_.gpu->architecture));
+    request_.own_fitted = std::make_shared<const FittedProfile>(std::move(*parsed));
+    request_.fitted = request_.own_fitted.get();
+    request_.fitted_from = *path;
+  }
+
   void read_run() {
     request_.price_usd_per_gpu_hour = root_.number("price_usd_per_gpu_hour", 0, 1e6);
     auto run = root_.object("run");
@@ -576,6 +600,7 @@ class RequestReader {
     for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
     if (r.plan.pp > 1) out["plan"]["vpp"] = r.plan.vpp, out["plan"]["schedule"] = to_text(r.plan.schedule);
     if (!r.plan.stage_layers.empty()) out["plan"]["stage_layers"] = r.plan.stage_layers;
+    if (const auto given = root_.text("profile")) out["profile"] = *given;
     out["host"] = r.own_host ? r.own_host_path : r.host->name;
     if (r.input) {
       out["input"] = {{"seconds_per_batch", r.input->per_batch.value}, {"workers", r.input->workers}, {"prefetch", r.input->prefetch}};

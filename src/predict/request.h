@@ -39,6 +39,9 @@ struct Request {
   std::shared_ptr<const HostSpec> own_host;  // one from a file of the user's; `host` then points to it
   std::string own_host_path;                 // and where that is, as it was given
   std::optional<InputSpec> input;            // the data loader, where the request says anything of it
+  const FittedProfile* fitted = nullptr;  // corrections to kernel costs: of this GPU or of a relative; nullptr: physics alone
+  std::shared_ptr<const FittedProfile> own_fitted;  // a file's that the request names; `fitted` then points to it
+  std::string fitted_from;                          // where it comes from, for the report
   Plan plan;
   TrainingOptions training;
   MemoryFormat memory_format = MemoryFormat::contiguous;
