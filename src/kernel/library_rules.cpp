@@ -92,8 +92,10 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
   const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups), weights = width * s.out_channels;
   const std::int64_t pixels = s.out_h * s.out_w, rows = s.batch * pixels;
   const bool weight = s.direction == ConvDirection::weight_gradient, data = s.direction == ConvDirection::data_gradient;
-  // Groups too wide for the direct kernels and no plain convolution: one call each, but for one direction.
-  if (s.groups > 1 && width >= kWideGroup && width < 256 && !s.channels_last) {
+  // Groups too wide for the direct kernels and of no power of two: one call each, but for one direction (RegNet's 56 channels;
+  // 32 or 64 take one call, as their times show).
+  const bool odd_width = !std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, width)));
+  if (s.groups > 1 && width >= kWideGroup && width < 256 && odd_width && !s.channels_last) {
     if (is_16bit(math) && tensor_cores && !data) helpers.loops = static_cast<int>(s.groups);
     if (!tensor_cores && (weight || data)) helpers.loops = static_cast<int>(s.groups);
   }
