@@ -10,7 +10,7 @@
 #include "frontend/source.h"
 #include "frontend/zoo.h"
 #include "graph/operator.h"
-#include "memory/memory.h"
+#include "parallel/forward_rewrite.h"
 #include "parallel/parallel.h"
 #include "parallel/placement.h"
 #include "precision/precision.h"
@@ -68,6 +68,34 @@ std::map<std::string, Wire> wire(const StepGraph& step, Phase phase, int block) 
     kind.bytes += message_bytes(step.graph, op).value;
   }
   return out;
+}
+
+// The same model with attention as it was run in 2022: two products, a masked softmax and dropout between them.
+Graph written_out(Graph forward) {
+  ForwardRewrite graph(std::move(forward));
+  for (const Op& op : graph.in.ops) {
+    if (op.kind != OpKind::scaled_dot_product_attention) {
+      graph.keep(op);
+      continue;
+    }
+    const auto& a = std::get<AttentionAttributes>(op.attributes);
+    const TensorId q = graph.in.input(op, 0), k = graph.in.input(op, 1), v = graph.in.input(op, 2), result = graph.in.output(op);
+    const Shape scores{a.batch, a.heads, a.q_len, a.kv_len};
+    const TensorId turned = graph.like(k, Shape{a.batch, a.heads, a.head_dim, a.kv_len});
+    graph.out.tensors[turned].storage = graph.out.tensors[k].storage;
+    graph.put(graph.beside(op, OpKind::view, ViewAttributes{ViewKind::transpose}), {k}, {turned});
+    const TensorId mask = graph.out.add_tensor({.shape = {1, 1, a.q_len, a.kv_len}, .dtype = DType::boolean, .role = Role::buffer, .name = graph.out.intern("mask")});
+    const TensorId raw = graph.like(result, scores), scaled = graph.like(result, scores), masked = graph.like(result, scores);
+    const TensorId weights = graph.like(result, scores), kept = graph.like(result, scores);
+    const TensorId dropped = graph.out.add_tensor({.shape = scores, .dtype = DType::boolean});
+    graph.put(graph.beside(op, OpKind::matmul, GemmAttributes{a.batch * a.heads, a.q_len, a.kv_len, a.head_dim}), {q, turned}, {raw});
+    graph.put(graph.beside(op, OpKind::mul_scalar), {raw}, {scaled});
+    graph.put(graph.beside(op, OpKind::masked_fill), {scaled, mask}, {masked});
+    graph.put(graph.beside(op, OpKind::softmax), {masked}, {weights});
+    graph.put(graph.beside(op, OpKind::dropout), {weights}, {kept, dropped});
+    graph.put(graph.beside(op, OpKind::matmul, GemmAttributes{a.batch * a.heads, a.q_len, a.head_dim, a.kv_len}), {kept, v}, {result});
+  }
+  return std::move(graph.out);
 }
 
 // Bytes that a block's forward leaves for backward.
@@ -158,6 +186,19 @@ TEST_CASE("ActivationsPerLayerAreKorthikantis") {
   // Full recomputation keeps the layer's input, which the layer before made: here its own result, split with the tokens.
   CHECK(saved_by(step_of({.tp = 4}, gpt(), {.recompute = Recompute::full}), 1) == 2 * sbh);
   CHECK(saved_by(step_of({.tp = 4, .sp = true}, gpt(), {.recompute = Recompute::full}), 1) == 2 * sbh / 4);
+}
+
+TEST_CASE("ActivationsOfAttentionThatIsWrittenOutToo") {
+  const std::int64_t sbh = kSeq * kBatch * kHidden, scores = 5 * kHeads * kSeq * kSeq * kBatch, statistics = 2 * 2 * 4 * kSeq * kBatch;
+  CHECK(saved_by(step_of({}, written_out(gpt())), 1) == 34 * sbh + scores + statistics);  // equation 1
+  for (std::int64_t t : {2, 4, 8}) {
+    const Plan tp{.tp = static_cast<int>(t)}, sp{.tp = static_cast<int>(t), .sp = true};
+    const TrainingOptions selective{.recompute = Recompute::selective};
+    CHECK(saved_by(step_of(tp, written_out(gpt())), 1) == 10 * sbh + 24 * sbh / t + scores / t + statistics);  // equation 2
+    CHECK(saved_by(step_of(sp, written_out(gpt())), 1) == 34 * sbh / t + scores / t + statistics / t);        // equation 4
+    CHECK(saved_by(step_of(tp, written_out(gpt()), selective), 1) == 10 * sbh + 24 * sbh / t + statistics);
+    CHECK(saved_by(step_of(sp, written_out(gpt()), selective), 1) == 34 * sbh / t + statistics / t);          // equation 6
+  }
 }
 
 TEST_CASE("AVocabularyIsPaddedForItsRanks") {
