@@ -134,6 +134,12 @@ TEST_CASE("SplitsFollowReshapesAndTranspositions") {
   CHECK(rows->axis == 0);
   CHECK(through_reshape({64, 96}, {4, 16, 96}, *rows, 4)->axis == 1);  // tokens again, though the batch would divide too
   CHECK(through_reshape({4, 16, 96}, {4, 1, 16, 96}, tokens, 4)->axis == 2);
+  // nn.MultiheadAttention: samples and heads as one axis, and apart again.
+  const auto merged = through_reshape({197, 32, 1024}, {197, 512, 64}, Placement{2, 1024, false, false}, 4);
+  REQUIRE(merged);
+  CHECK(merged->axis == 1);
+  CHECK(merged->extent == 16);
+  CHECK(through_reshape({512, 197, 64}, {32, 16, 197, 64}, Placement{0, 16, false, false}, 4)->axis == 1);
   CHECK_FALSE(through_reshape({2, 16, 96}, {2, 16, 3, 32}, columns, 5));
 }
 
