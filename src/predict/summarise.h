@@ -29,6 +29,7 @@ struct StepTimes {
   Seconds length, host;                    // host: busy
   std::map<std::string, Seconds> exposed;  // by collective: the compute stream idle while the communication stream runs
   Seconds bubble;
+  Seconds input;                           // the GPU idle until a batch was there
 };
 
 // What a part of a timeline shows of the streams beside the kernels.
