@@ -1,0 +1,34 @@
+// Makes the tables of docs/carry_over.md from the reference data: how well costs carry to a GPU left out of every fit.
+// usage: precog_carry_over REFERENCE_DATA [rows [trees [bf16]]]
+#include <cstdlib>
+#include <iostream>
+
+#include "calibrate/carry_over.h"
+#include "cost/cost.h"
+
+int main(int argc, char** argv) {
+  using namespace precog;
+  namespace fs = std::filesystem;
+  const auto stop = [](const std::string& message) {
+    std::cerr << message << "\n";
+    return 2;
+  };
+  if (argc < 2) return stop("usage: precog_carry_over REFERENCE_DATA [rows [trees [bf16]]]");
+  std::vector<GpuSpec> gpus;
+  for (const fs::directory_entry& file : fs::directory_iterator(PRECOG_SOURCE_DATA_DIR "/gpus")) {
+    auto json = read_json_file(file.path());
+    auto gpu = json ? parse_gpu(*json, file.path().string()) : Result<GpuSpec>(tl::unexpected(json.error()));
+    if (!gpu) return stop(gpu.error().text());
+    gpus.push_back(std::move(*gpu));
+  }
+  auto json = read_json_file(PRECOG_SOURCE_DATA_DIR "/profiles/datasheet.json");
+  auto profile = json ? CostProfile::parse(*json, "datasheet.json") : Result<CostProfile>(tl::unexpected(json.error()));
+  if (!profile) return stop(profile.error().text());
+  CarryOverOptions options;
+  if (argc > 2) options.rows = static_cast<std::size_t>(std::atoll(argv[2]));
+  if (argc > 3) options.trees = std::atoi(argv[3]);
+  options.only_bf16 = argc > 4;
+  auto groups = carry_over(fs::path(argv[1]) / "measured_ops", gpus, *profile, options);
+  if (!groups) return stop(groups.error().text());
+  std::cout << to_markdown(*groups);
+}
