@@ -31,13 +31,22 @@ constexpr double kMostTarget = 0.7;
 constexpr double kOwnStiffness = 2.5;      // after thirty timings: how much firmer a relative of the same architecture holds ...
 constexpr double kForeignStiffness = 1.0;  // ... than one of another
 
+// Efficiencies fitted on this GPU are what its power allows.
+void set_watts(Physics& p, const GpuSpec& gpu) {
+  for (std::size_t type = 0; type < kDTypeCount; ++type) {
+    const FlopsPerSecond peak = gpu.matrix[static_cast<DType>(type)];
+    p.profile.gemm.math[type].watts_per_tflops = peak.value > 0 ? gpu.power.value / (peak.value * 1e-12) : 0;
+  }
+}
+
 // Where every fit starts: no GPU's own.
-Physics generic(const ArchitectureProfile& any) {
+Physics generic(const ArchitectureProfile& any, const GpuSpec& gpu) {
   Physics p{any, {}};
   GemmCoefficients& g = p.profile.gemm;
   g.launch_floor = {1.8e-6}, g.tile_overhead = {0.8e-6}, g.split_overhead = {1.8e-6};
   g.l2_bytes_per_clock = 100, g.bandwidth_efficiency = 0.84, g.wave_quantisation = 0.5, g.l2_gain = 1.2, g.overlap_norm = 2.4;
-  for (MathCoefficients& math : g.math) math.efficiency = 0.8, math.k_latency_clocks = 3, math.watts_per_tflops = 0;
+  for (MathCoefficients& math : g.math) math.efficiency = 0.8, math.k_latency_clocks = 3;
+  set_watts(p, gpu);
   AttentionCoefficients& a = p.profile.attention.flash[0];
   a.launch_floor = {7e-6}, a.block_overhead = {2e-6}, a.efficiency = 0.6, a.head_dim_exponent = 0.4, a.tail = 0.4, a.bandwidth_efficiency = 0.8;
   p.timing.pass_bytes = 5;
@@ -99,11 +108,12 @@ Physics scaled(Physics p, double bf16_efficiency, const GpuSpec& from, const Gpu
   GemmCoefficients& g = p.profile.gemm;
   g.launch_floor = g.launch_floor * clocks, g.tile_overhead = g.tile_overhead * clocks, g.split_overhead = g.split_overhead * clocks;
   AttentionCoefficients& a = p.profile.attention.flash[0];
-  a.launch_floor = a.launch_floor * clocks, a.block_overhead = a.block_overhead * clocks;
-  if (from.architecture == to.architecture) return p;
+  a.launch_floor = a.launch_floor * clocks;  // but a block of attention waits for memory first, which has no clock of the SMs
+  if (from.architecture == to.architecture) {
+    set_watts(p, to);  // as efficient as its twin
+    return p;
+  }
   a.efficiency = attention_efficiency(a.efficiency, std::min(1.0, bf16_efficiency / kUnlimited), from, to);
-  for (std::size_t type = 0; type < kDTypeCount; ++type)
-    if (const FlopsPerSecond peak = from.matrix[static_cast<DType>(type)]; peak.value > 0) g.math[type].watts_per_tflops = from.power.value / (peak.value * 1e-12);
   return p;
 }
 
@@ -268,7 +278,7 @@ Result<std::vector<CarriedGroup>> carry_over(const std::filesystem::path& folder
     d.rows["attention_forward bfloat16"] = std::move(rows);
     const ArchitectureProfile* any = profile.find(gpu->architecture);
     ensure(any, "every architecture of data/gpus has coefficients");
-    fit_own(d, generic(*any));
+    fit_own(d, generic(*any, *gpu));
     all.push_back(std::move(d));
   }
   std::vector<CarriedGroup> out;

@@ -62,6 +62,12 @@ double sustained_efficiency(const MathCoefficients& math, const GpuSpec& gpu, Fl
   return std::min(std::max(kUnlimitedEfficiency, math.efficiency), math.efficiency * own / math.watts_per_tflops);
 }
 
+// Power is short when all SMs are busy; a kernel that leaves some idle keeps its clock. Blocks: per SM.
+double unthrottled(double sustained, double blocks) {
+  const double throttled = std::min(1.0, sustained / kUnlimitedEfficiency);
+  return std::min(1 / throttled, std::max(1.0, 1 / blocks));
+}
+
 struct Costing {
   const Kernel& kernel;
   const GpuSpec& gpu;
@@ -142,7 +148,8 @@ struct Costing {
     const double keys = s.causal ? std::min(kv, (kv + kAttentionBlock) / 2) : kv;
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(wide ? DType::fp32 : kernel.math)];
     const double power = math.efficiency > 0 ? sustained_efficiency(math, gpu, peak) / math.efficiency : 1;
-    const double rate = peak.value / sms * std::min(std::max(0.95, c.efficiency), c.efficiency * power) * std::pow(std::min(1.0, dim / 128), c.head_dim_exponent);
+    const double idle = math.watts_per_tflops > 0 ? unthrottled(sustained_efficiency(math, gpu, peak), blocks) : 1;
+    const double rate = peak.value / sms * std::min(std::max(0.95, c.efficiency), c.efficiency * power * idle) * std::pow(std::min(1.0, dim / 128), c.head_dim_exponent);
     const double work = (s.backward ? kBackwardFlops : kForwardFlops) * kAttentionBlock * dim / rate;
     const double compute = std::max(blocks, 1.0) * (c.block_overhead.value + work * keys) +
                            c.tail * (c.block_overhead.value + work * kv);
