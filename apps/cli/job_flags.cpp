@@ -40,6 +40,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--network", "/cluster/network", ValueKind::text, "NAME", kHardware, "between nodes (precog networks)", "networks"},
     {"--cluster", "/cluster/name", ValueKind::text, "NAME[:NODES]", kHardware, "a known system: dgx-h100:8", "clusters"},
     {"--host", "/host", ValueKind::text, "NAME", kHardware, "CPU side (precog hosts)", "hosts"},
+    {"--profile", "/profile", ValueKind::text, "FILE|none", kHardware, "costs fitted by precog calibrate", ""},
     {"--allow-emulated", "/allow_emulated", ValueKind::truth, "", kHardware, "precisions without hardware too", ""},
     {"--dp", "/plan/dp", ValueKind::whole, "N", kPlan, "data-parallel replicas", ""},
     {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "none, zero1, zero2, zero3, full",

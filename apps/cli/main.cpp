@@ -52,6 +52,7 @@ Result<Output> run(const Arguments& arguments, const Context& context) {
   if (arguments.command == "predict") return run_predict(arguments, context);
   if (arguments.command == "compare") return run_compare(arguments, context);
   if (arguments.command == "validate") return run_validate(arguments, context);
+  if (arguments.command == "calibrate") return run_calibrate(arguments, context);
   if (arguments.command == "inspect") return run_inspect(arguments, context);
   return run_list(arguments, context);
 }

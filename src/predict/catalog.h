@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cost/cost.h"
+#include "cost/residual.h"
 #include "frontend/zoo.h"
 #include "spec/cluster_spec.h"
 #include "spec/gpu_spec.h"
@@ -25,6 +26,7 @@ struct Catalog {
   std::vector<HostSpec> hosts;
   std::vector<ModelSpec> models;
   CostProfile profile;
+  std::vector<FittedProfile> fitted;  // every other file of data/profiles: what was measured on one GPU
 
   Result<const GpuSpec*> gpu(const std::string& name) const;
   Result<const SystemSpec*> system(const std::string& name) const;
@@ -32,6 +34,8 @@ struct Catalog {
   Result<const PrecisionRecipe*> precision(const std::string& name) const;
   Result<const HostSpec*> host(const std::string& name) const;
   Result<const ModelSpec*> model(const std::string& name) const;
+  // What was measured on this GPU, else on a relative of its architecture, else nullptr.
+  const FittedProfile* fitted_for(const GpuSpec& gpu) const;
 };
 
 // Every problem of every file at once.

@@ -6,6 +6,7 @@
 
 #include "base/ensure.h"
 #include "frontend/traced.h"
+#include "cost/pricing.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
 #include "precision/precision.h"
@@ -121,10 +122,11 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   out.costs = stages.run("cost", [&] {
     std::vector<KernelCost> costs;
     costs.reserve(out.program.kernels.size());
+    KernelPrices prices(*request.gpu, *profile, request.fitted);
     for (const Kernel& kernel : out.program.kernels) {
       const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
       costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
-                                 : kernel_cost(kernel, *request.gpu, *profile));
+                                 : prices(kernel));
     }
     return costs;
   }, [&](const std::vector<KernelCost>& costs) { return costs_text(out.program, costs); });

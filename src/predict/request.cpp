@@ -34,6 +34,7 @@ class RequestReader {
     settle_sharding();
     read_training();
     read_host();
+    read_profile();
     read_run();
     for (const char* later : {"software", "stack", "input"})
       if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
@@ -407,6 +408,29 @@ class RequestReader {
 
   void read_host() { request_.host = look_up(root_, "host", catalog_.host(root_.text("host").value_or("default"))); }
 
+  // A file that precog calibrate wrote, or "none": physics alone. Without one, what data/profiles has for this GPU.
+  void read_profile() {
+    const auto path = root_.text("profile");
+    if (!request_.gpu || (path && *path == "none")) return;
+    if (!path) {
+      request_.fitted = catalog_.fitted_for(*request_.gpu);
+      if (request_.fitted) request_.fitted_from = fmt::format("data/profiles/{}.json", request_.fitted->gpu);
+      return;
+    }
+    auto json = read_json_file(folder_ / *path);
+    auto parsed = json ? parse_fitted_profile(*json, *path) : Result<FittedProfile>(tl::unexpected(json.error()));
+    if (!parsed) {
+      problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      return;
+    }
+    if (parsed->architecture != request_.gpu->architecture)
+      return root_.problem("profile", fmt::format("was fitted on {} ({}); {} is {}, and corrections carry over inside one architecture only", parsed->gpu,
+                                                  parsed->architecture, request_.gpu->name, request_.gpu->architecture));
+    request_.own_fitted = std::make_shared<const FittedProfile>(std::move(*parsed));
+    request_.fitted = request_.own_fitted.get();
+    request_.fitted_from = *path;
+  }
+
   void read_run() {
     request_.price_usd_per_gpu_hour = root_.number("price_usd_per_gpu_hour", 0, 1e6);
     auto run = root_.object("run");
@@ -454,6 +478,7 @@ class RequestReader {
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
     out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
     out["host"] = r.host->name;
+    if (const auto given = root_.text("profile")) out["profile"] = *given;
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();
     if (r.run.tokens) run["tokens"] = *r.run.tokens;

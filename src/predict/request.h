@@ -31,6 +31,9 @@ struct Request {
   const GpuSpec* gpu = nullptr;
   ClusterSpec cluster;
   const HostSpec* host = nullptr;
+  const FittedProfile* fitted = nullptr;  // corrections to kernel costs: of this GPU or of a relative; nullptr: physics alone
+  std::shared_ptr<const FittedProfile> own_fitted;  // a file's that the request names; `fitted` then points to it
+  std::string fitted_from;                          // where it comes from, for the report
   Plan plan;
   TrainingOptions training;
   MemoryFormat memory_format = MemoryFormat::contiguous;

@@ -127,9 +127,10 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   constexpr std::size_t kFamilies = static_cast<std::size_t>(Family::host) + 1, kSources = static_cast<std::size_t>(CostSource::estimate) + 1;
   std::array<std::array<Seconds, kSources>, kFamilies> sources{};
   std::array<Seconds, kFamilies> by_family{};
+  std::array<std::array<bool, kSources>, kFamilies> corrected{};  // by what was measured on a GPU, beyond the physics
   std::array<Seconds, kDTypeCount> by_type{};
   std::array<double, kDTypeCount> matrix_flops{};
-  Seconds compute_bound{}, memory_bound{}, estimated{}, unknown{};
+  Seconds compute_bound{}, memory_bound{}, unknown{}, low{}, high{};  // the last two: of the 80% interval of the busy time
   double kernels = 0;
   for (const Call& call : program.calls) {
     const auto times = static_cast<double>(runs_per_step(call.phase, report.micro_batches));
@@ -139,6 +140,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
       const Seconds spent = cost.total * times;
       const auto family = static_cast<std::size_t>(call.family == Family::host ? Family::copy : call.family);  // a read-back is a copy
       sources[family][static_cast<std::size_t>(cost.source)] += spent;
+      if (cost.high > 0) corrected[family][static_cast<std::size_t>(cost.source)] = true;
       kernels += times * kernel.launches;
       if (call.collective) continue;
       report.gpu_busy += spent;
@@ -146,7 +148,10 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
       by_family[family] += spent;
       by_type[static_cast<std::size_t>(kernel.math)] += spent;
       (cost.bound == Bound::compute ? compute_bound : memory_bound) += spent;
-      if (cost.source == CostSource::estimate || cost.source == CostSource::scaled) estimated += spent;
+      const bool carried = cost.source == CostSource::estimate || cost.source == CostSource::scaled;
+      const Spread spread = cost.high > 0 ? Spread{cost.low, cost.high} : carried ? kCarriedSpread : kFittedSpread;
+      low += spent * spread.low;
+      high += spent * spread.high;
       if (kernel.unknown) {
         unknown += spent;
         report.unknown_names.emplace_back(name_of(step.graph, step.graph.ops[call.op]));
@@ -212,13 +217,13 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   const double host_share = report.breakdown.host / report.step;
   const double network_share = exposed_collectives / report.step;
   const double gpu_share = std::max(0.0, 1 - host_share - network_share);
-  const double carried = report.gpu_busy.value > 0 ? estimated / report.gpu_busy : 0;
+  const bool busy = report.gpu_busy.value > 0;
+  const Spread gpu_spread = busy ? Spread{low / report.gpu_busy, high / report.gpu_busy} : kFittedSpread;
   const bool host_estimated = request.mode == Mode::eager ? request.host->estimated : request.host->compiled_estimated;
   const Spread& host_spread = host_estimated ? kGuessedHostSpread : kMeasuredHostSpread;
   const Spread& network_spread = request.cluster.nodes() > 1 ? kNetworkSpread : kNodeLinkSpread;
   auto mixed = [&](double Spread::* side) {
-    return gpu_share * ((1 - carried) * kFittedSpread.*side + carried * kCarriedSpread.*side) + host_share * host_spread.*side +
-           network_share * network_spread.*side;
+    return gpu_share * gpu_spread.*side + host_share * host_spread.*side + network_share * network_spread.*side;
   };
   report.step_low = report.step * mixed(&Spread::low);
   report.step_high = report.step * mixed(&Spread::high);
@@ -250,7 +255,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
       report.provenance.push_back({std::string(to_text(static_cast<Family>(family))), std::string(to_text(static_cast<CostSource>(source))),
                                    static_cast<Family>(family) == Family::unknown ? std::string("unknown operators, costed by the bytes they move")
                                    : collective && request.cluster.nodes() > 1 ? fmt::format("data/networks/{}.json", request.cluster.network.name)
-                                                                             : std::string("data/profiles/datasheet.json"),
+                                                                             : corrected[family][source] ? request.fitted_from : std::string("data/profiles/datasheet.json"),
                                    collective ? request.cluster.system : request.gpu->architecture,
                                    collective ? network_share : kernel_time.value > 0 ? spent / kernel_time : 0});
     }
