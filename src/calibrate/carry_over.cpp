@@ -57,8 +57,16 @@ struct Data {  // one GPU's
   const Known* known = nullptr;
   const GpuSpec* gpu = nullptr;
   std::map<std::string, std::vector<ReferenceRow>> rows;  // by "gemm bfloat16", ..., "attention_forward bfloat16"
+  std::map<std::string, std::vector<ReferenceRow>> many;  // more of them, for what is said of a known GPU
   std::map<std::string, Physics> own;                     // fitted to all of them
 };
+
+void keep(Data& d, const std::string& group, std::vector<ReferenceRow> rows, std::size_t most) {
+  constexpr std::size_t kMore = 4;
+  d.rows[group].assign(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(std::min(most, rows.size())));
+  if (rows.size() > kMore * most) rows.resize(kMore * most);
+  d.many[group] = std::move(rows);
+}
 
 bool is_attention(const std::string& group) { return group.starts_with("attention"); }
 
@@ -143,9 +151,9 @@ double corrected_by(const std::vector<Tree>& trees, const std::vector<double>& f
   return std::exp(std::clamp(sum, -kMostTarget, kMostTarget));
 }
 
-void add_samples(std::vector<Sample>& out, const Data& d, const std::string& group, double weight, bool all_shapes) {
+void add_samples(std::vector<Sample>& out, const Data& d, const std::string& group, const std::vector<ReferenceRow>& rows, double weight, bool all_shapes) {
   const Physics& p = d.own.at(group);
-  for (const ReferenceRow& row : d.rows.at(group)) {
+  for (const ReferenceRow& row : rows) {
     if (!all_shapes && row.shape / 7 % 5 == 0) continue;
     Sample s;
     s.features = features(row, *d.gpu, p);
@@ -229,8 +237,9 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
                                  *relative->gpu, *left.gpu);
     std::vector<Sample> samples;
     for (const Data& other : all)
-      if (&other != &left && other.own.contains(group) && (!attention || other.known->generation == left.known->generation))  // each has its own attention kernels
-        add_samples(samples, other, group, &other == relative ? kRelativeWeight : 1, true);
+      // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's.
+      if (&other != &left && other.own.contains(group) && (!attention || other.gpu->architecture == left.gpu->architecture))
+        add_samples(samples, other, group, other.rows.at(group), &other == relative ? kRelativeWeight : 1, true);
     const std::vector<Tree> trees = boost(samples, boosting(options, 1));
     Judged datasheet, carried;
     std::vector<double> corrections;
@@ -244,11 +253,12 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
     out.thirty = after_thirty(rows, corrections, *left.gpu, start, attention, group != "gemm bfloat16" && !attention, same ? kOwnStiffness : kForeignStiffness, options.draws);
   }
   std::vector<Sample> samples;
-  for (const Data& other : all)
-    if (other.own.contains(group)) add_samples(samples, other, group, &other == &left ? kRelativeWeight : 0.2, false);
-  const std::vector<Tree> trees = boost(samples, boosting(options, 1));
+  add_samples(samples, left, group, left.many.at(group), 1, false);
+  CarryOverOptions known = options;
+  known.trees *= 2;
+  const std::vector<Tree> trees = boost(samples, boosting(known, 0.5));
   Judged held;
-  for (const ReferenceRow& row : rows)
+  for (const ReferenceRow& row : left.many.at(group))
     if (row.shape / 7 % 5 == 0) held.errors.push_back(seconds_of(row, *left.gpu, left.own.at(group)) * corrected_by(trees, features(row, *left.gpu, left.own.at(group))) / row.seconds - 1);
   out.held_out = held.result();
   return out;
@@ -263,19 +273,17 @@ Result<std::vector<CarriedGroup>> carry_over(const std::filesystem::path& folder
   for (const Known& known : kKnown) {
     const auto gpu = std::find_if(gpus.begin(), gpus.end(), [&](const GpuSpec& one) { return one.name == known.gpu; });
     if (gpu == gpus.end()) return fail(std::string(known.gpu), "is missing from data/gpus");
-    Data d{&known, &*gpu, {}, {}};
+    Data d{&known, &*gpu, {}, {}, {}};
     for (std::string_view type : kTypes) {
       if (options.only_bf16 && type != "bfloat16") continue;
       PRECOG_TRY(rows, read_reference_products(folder / fmt::format("gemm_{}.csv.gz", known.file), std::string(type), kEverything));
       const std::string group = fmt::format("gemm {}", type);
       rough[d.gpu->name][group] = roughness(rows);
-      if (rows.size() > options.rows) rows.resize(options.rows);
-      if (rows.size() >= 2 * kThirty) d.rows[group] = std::move(rows);
+      if (rows.size() >= 2 * kThirty) keep(d, group, std::move(rows), options.rows);
     }
     PRECOG_TRY(rows, read_reference_attention(folder / fmt::format("attention_forward_{}.csv.gz", known.file), kEverything));
     rough[d.gpu->name]["attention_forward bfloat16"] = roughness(rows);
-    if (rows.size() > options.rows) rows.resize(options.rows);
-    d.rows["attention_forward bfloat16"] = std::move(rows);
+    keep(d, "attention_forward bfloat16", std::move(rows), options.rows);
     const ArchitectureProfile* any = profile.find(gpu->architecture);
     ensure(any, "every architecture of data/gpus has coefficients");
     fit_own(d, generic(*any, *gpu));

@@ -46,9 +46,12 @@ constexpr Knob kAttention[] = {
     kPassBytes,
 };
 
-// Bytes at memory's speed that take as long as what the row moves: operands met again in the cache count for less. An operand
-// is still there when what was touched since does not fill the cache.
-double bytes_from_memory(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p, double efficiency) {
+struct Traffic {  // bytes that take as long as what is moved, at the memory's speed
+  double kernel, pass_share;  // the latter: of a pass beside it, of its bytes
+};
+
+// Operands met again in the cache count for less. One is still there when what was touched since does not fill the cache.
+Traffic traffic(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p, double efficiency) {
   constexpr double kCallsBefore = 5;  // how many sets of weights go round
   const double all = static_cast<double>(row.kernel.read.value + row.kernel.written.value);
   const auto found = [&](double since) {
@@ -57,7 +60,8 @@ double bytes_from_memory(const ReferenceRow& row, const GpuSpec& gpu, const Phys
   };
   const double warm = found(all + (kCallsBefore - 1) * row.rotated) * row.rotated + found(all) * (all - row.rotated);
   const double gain = p.timing.l2_bytes_per_clock * gpu.sms * gpu.boost_clock.value / (gpu.memory_bandwidth.value * efficiency);
-  return all - warm + warm / gain;
+  const double kept = found(all);
+  return {all - warm + warm / gain, 1 - kept + kept / gain};
 }
 
 struct Fit {
@@ -122,9 +126,10 @@ std::span<const Knob> attention_knobs() { return kAttention; }
 double seconds_of(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p) {
   const bool attention = std::holds_alternative<AttentionShape>(row.kernel.shape);
   Kernel timed = row.kernel;
-  timed.read = {static_cast<std::int64_t>(bytes_from_memory(row, gpu, p, attention ? p.profile.attention.flash[0].bandwidth_efficiency : p.profile.gemm.bandwidth_efficiency))};
+  const Traffic moved = traffic(row, gpu, p, attention ? p.profile.attention.flash[0].bandwidth_efficiency : p.profile.gemm.bandwidth_efficiency);
+  timed.read = {static_cast<std::int64_t>(moved.kernel)};
   timed.written = {0};
-  const double pass = row.beside > 0 ? (attention ? 0 : p.timing.pass_floor.value) + p.timing.pass_bytes * row.beside / gpu.memory_bandwidth.value : 0;
+  const double pass = row.beside > 0 ? (attention ? 0 : p.timing.pass_floor.value) + p.timing.pass_bytes * row.beside * moved.pass_share / gpu.memory_bandwidth.value : 0;
   return kernel_cost(timed, gpu, p.profile).total.value + pass;
 }
 
