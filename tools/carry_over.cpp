@@ -1,5 +1,6 @@
-// Makes the tables of docs/carry_over.md from the reference data: how well costs carry to a GPU left out of every fit.
-// usage: precog_carry_over REFERENCE_DATA [rows [trees [bf16]]]
+// Writes docs/carry_over.md from the reference data: how well costs carry to a GPU that was left out of every fit.
+// usage: precog_carry_over REFERENCE_DATA OUT.md [rows [trees]]
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 
@@ -13,7 +14,10 @@ int main(int argc, char** argv) {
     std::cerr << message << "\n";
     return 2;
   };
-  if (argc < 2) return stop("usage: precog_carry_over REFERENCE_DATA [rows [trees [bf16]]]");
+  if (argc < 3) return stop("usage: precog_carry_over REFERENCE_DATA OUT.md [rows [trees]]");
+  CarryOverOptions options;
+  if (argc > 3) options.rows = static_cast<std::size_t>(std::max(100, std::atoi(argv[3])));
+  if (argc > 4) options.trees = std::max(1, std::atoi(argv[4]));
   std::vector<GpuSpec> gpus;
   for (const fs::directory_entry& file : fs::directory_iterator(PRECOG_SOURCE_DATA_DIR "/gpus")) {
     auto json = read_json_file(file.path());
@@ -22,13 +26,10 @@ int main(int argc, char** argv) {
     gpus.push_back(std::move(*gpu));
   }
   auto json = read_json_file(PRECOG_SOURCE_DATA_DIR "/profiles/datasheet.json");
-  auto profile = json ? CostProfile::parse(*json, "datasheet.json") : Result<CostProfile>(tl::unexpected(json.error()));
+  auto profile = json ? CostProfile::parse(*json, "data/profiles/datasheet.json") : Result<CostProfile>(tl::unexpected(json.error()));
   if (!profile) return stop(profile.error().text());
-  CarryOverOptions options;
-  if (argc > 2) options.rows = static_cast<std::size_t>(std::atoll(argv[2]));
-  if (argc > 3) options.trees = std::atoi(argv[3]);
-  options.only_bf16 = argc > 4;
   auto groups = carry_over(fs::path(argv[1]) / "measured_ops", gpus, *profile, options);
   if (!groups) return stop(groups.error().text());
-  std::cout << to_markdown(*groups);
+  if (auto written = write_text_file(argv[2], carry_over_page(*groups, options)); !written) return stop(written.error().text());
+  return 0;
 }

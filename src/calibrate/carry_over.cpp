@@ -298,16 +298,4 @@ Result<std::vector<CarriedGroup>> carry_over(const std::filesystem::path& folder
   return out;
 }
 
-std::string to_markdown(const std::vector<CarriedGroup>& groups) {
-  const auto text = [](const CarriedError& e) { return fmt::format("{:.1f} / {:.0f} / {:+.1f}", 100 * e.median, 100 * e.p95, 100 * e.bias); };
-  std::string out = "| GPU left out | operator | type | rows | nearest relative | its coefficients, scaled | and trees of the others | and 30 timings | known GPU, new shapes | roughness |\n"
-                    "|---|---|---|---|---|---|---|---|---|---|\n";
-  for (const CarriedGroup& g : groups) {
-    const bool alone = g.relative.empty();
-    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", g.gpu, g.family, g.dtype, g.rows, alone ? "none" : g.relative, alone ? "" : text(g.datasheet),
-                       alone ? "" : text(g.carried), alone ? "" : text(g.thirty), text(g.held_out), g.roughness > 0 ? fmt::format("{:.1f}", 100 * g.roughness) : "");
-  }
-  return out;
-}
-
 }  // namespace precog

@@ -27,14 +27,14 @@ struct CarriedGroup {
 };
 
 struct CarryOverOptions {
-  std::size_t rows = 4000;   // of each GPU and type, at most
-  int trees = 240;
+  std::size_t rows = 3000;   // of each GPU and type, at most
+  int trees = 120;
   int draws = 5;             // of thirty timings
   bool only_bf16 = false;
 };
 
 Result<std::vector<CarriedGroup>> carry_over(const std::filesystem::path& measured_ops, const std::vector<GpuSpec>& gpus, const CostProfile& profile, const CarryOverOptions& options);
 
-std::string to_markdown(const std::vector<CarriedGroup>& groups);  // the table alone
+std::string carry_over_page(const std::vector<CarriedGroup>& groups, const CarryOverOptions& options);  // docs/carry_over.md
 
 }  // namespace precog
