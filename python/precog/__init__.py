@@ -70,7 +70,7 @@ def measure(loss_fn: Callable[[Any], Any], model: Any, precision: str = "fp32", 
     return work(loss_fn, model, precision, optimizer, **options)
 
 
-def profile(path: str | os.PathLike[str], quick: bool = False, budget_s: float = 600, **options: Any) -> Mapping[str, Any]:
+def profile(path: str | os.PathLike[str], quick: bool = False, budget_s: float | None = None, **options: Any) -> Mapping[str, Any]:
     """Measures operators and host dispatch on the local GPU into a file; see precog.profiling.profile."""
     from .torch_import import import_torch
     import_torch("precog.profile")

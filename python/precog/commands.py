@@ -46,8 +46,10 @@ def _parser() -> argparse.ArgumentParser:
     profile = commands.add_parser("profile", help="operators and host dispatch of the local GPU",
                                   epilog="Example: precog profile h200.measurements.jsonl.zst (interrupted, it goes on)")
     profile.add_argument("output", metavar="FILE", help=".jsonl, or .jsonl.zst to compress it")
-    profile.add_argument("--quick", action="store_true", help="a fraction of the shapes, in a minute or two")
-    profile.add_argument("--budget", type=float, default=600, metavar="SECONDS", help="start no measurement after this (600)")
+    profile.add_argument("--quick", action="store_true", help="a balanced tenth of the cases, in two minutes")
+    profile.add_argument("--budget", type=float, metavar="SECONDS", help="start no measurement after this (600; 120 with --quick)")
+    profile.add_argument("--only", type=lambda text: text.split(","), metavar="A,B", help="host, operators, or families of operators")
+    profile.add_argument("--known", action="append", default=[], metavar="FILE", help="do not repeat what this file has measured")
     return parser
 
 
@@ -127,7 +129,13 @@ def _measure(options: argparse.Namespace) -> int:
 
 def _profile(options: argparse.Namespace) -> int:
     import precog
-    summary = precog.profile(options.output, quick=options.quick, budget_s=options.budget, progress=Progress())
+    summary = precog.profile(options.output, quick=options.quick, budget_s=options.budget, only=options.only, known=options.known,
+                             progress=Progress())
+    for family, counts in summary["families"].items():
+        print(f"{family:24}" + "  ".join(f"{dtype} {count}" for dtype, count in counts.items()))
     rest = "" if summary["complete"] else "; not all: the same command goes on"
-    print(f"{summary['measurements']} measurements in {options.output}{rest}")
+    failed = f", {summary['failed']} cases failed" if summary["failed"] else ""
+    print(f"{summary['measurements']} measurements in {options.output}{failed}{rest}")
+    if summary["lost"]:
+        raise PrecogError("no_device", f"{summary['notes'][-1]}")
     return 0

@@ -140,8 +140,9 @@ class Profile(unittest.TestCase):
                 self.assertTrue(self.read(name)[0]["meta"]["torch"])
 
     def test_a_spent_budget_is_said(self):
-        summary = self.profile("b.jsonl", only=["elementwise", "gemm"], budget_s=6.2)
+        summary = self.profile("b.jsonl", only=["operators"], budget_s=5)
         self.assertFalse(summary["complete"])
+        self.assertRegex(" ".join(summary["notes"]), r"budget: operators stopped after \d+ of \d+ cases")
 
     def test_another_machines_file_is_refused(self):
         (self.folder / "c.jsonl").write_text(json.dumps({"meta": {"torch": "0.1"}}) + "\n")
@@ -152,7 +153,7 @@ class Profile(unittest.TestCase):
             self.profile("d.jsonl", only=["gemm"])
 
     def test_wrong_arguments(self):
-        with self.assertRaisesRegex(precog.PrecogError, "only: has 'x'; known are elementwise"):
+        with self.assertRaisesRegex(precog.PrecogError, "only: has 'x'; known are host, operators, gemm"):
             self.profile("e.jsonl", only=["x"])
         with self.assertRaisesRegex(precog.PrecogError, "there is no folder"):
             self.profile("no/e.jsonl")

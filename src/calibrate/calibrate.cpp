@@ -12,11 +12,9 @@ namespace precog {
 namespace {
 
 constexpr std::uint32_t kHeldOutOf = 5;
-constexpr int kRounds = 2;            // kernels that run beside others are judged by what those were found to cost
 constexpr double kMostTarget = 1.5;   // of a logarithm: a row further off says that it is no such kernel
 constexpr double kLeastLeft = 0.25;   // of a kernel's physical time, when what ran beside it seems to have taken all
 
-bool only_moves_memory(const Kernel& kernel) { return std::holds_alternative<MemoryShape>(kernel.shape); }
 
 struct Row {
   const Measurement* measured = nullptr;
@@ -55,6 +53,10 @@ Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile
   return row;
 }
 
+bool only_moves_memory(const Row& row) {
+  return std::all_of(row.measured->kernels.begin(), row.measured->kernels.end(), [](const Kernel& kernel) { return std::holds_alternative<MemoryShape>(kernel.shape); });
+}
+
 double corrected(const Row& row, std::size_t i, const FittedProfile& profile) {
   const FamilyResidual* family = profile.find(row.family[i]);
   return row.physical(i) * (family ? std::exp(family->correct(row.measured->kernels[i], row.features[i])) : 1);
@@ -90,6 +92,7 @@ std::vector<KernelSample> samples_of(std::string_view family, const std::vector<
       sample.dtype = residual_dtype(row.measured->kernels[i]);
       sample.name = row.measured->kernels[i].name;
       sample.shape = row.measured->shape;
+      sample.warm = row.measured->warm;
       out.push_back(std::move(sample));
     }
   }
@@ -148,6 +151,7 @@ void judge(const std::vector<Row>& rows, Calibration& out) {
   std::map<std::pair<std::string, std::string>, std::vector<const Row*>> families;
   for (const Row& row : rows) {
     if (!row.held_out || row.label.empty()) continue;
+    if (row.measured->warm && only_moves_memory(row)) continue;  // no step would see it
     ++out.held_out;
     groups[group_of(row)].push_back(&row);
     families[{std::string(row.label), "all"}].push_back(&row);
@@ -184,12 +188,13 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
   std::vector<Row> rows;
   std::set<std::string_view> families;
   for (const Measurement& m : measurements.rows) {
-    // A repetition reads from the cache what a step reads from memory.
-    if (m.warm && std::all_of(m.kernels.begin(), m.kernels.end(), only_moves_memory)) {
-      ++out.warm;
+    rows.push_back(make_row(m, gpu, physics));
+    if (m.chilled && only_moves_memory(rows.back())) {
+      ++out.chilled;
+      rows.pop_back();
       continue;
     }
-    rows.push_back(make_row(m, gpu, physics));
+    if (m.warm) ++out.warm;
     if (rows.back().held_out) continue;
     ++out.fitted;
     for (std::size_t i = 0; i < rows.back().family.size(); ++i)
@@ -197,21 +202,27 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
   }
   out.profile.families = base.families;
   for (auto& [name, family] : out.profile.families) family.carried = true;
+  // Kernels that only move memory first: they run beside the others, which are judged by what is left of a row's time.
+  std::vector<std::pair<FeatureKind, std::string_view>> order;
+  for (std::string_view name : families) {
+    FeatureKind kind = FeatureKind::memory;
+    for (const Row& row : rows)
+      for (std::size_t i = 0; i < row.family.size(); ++i)
+        if (row.family[i] == name) kind = feature_kind(row.measured->kernels[i]);
+    order.emplace_back(kind, name);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::size_t done = 0;
-  for (int round = 0; round < kRounds; ++round)
-    for (std::string_view name : families) {
-      const std::vector<KernelSample> samples = samples_of(name, rows, out.profile, base);
-      if (options.progress) options.progress(++done, families.size() * kRounds);
-      if (samples.empty()) continue;
-      FeatureKind kind = FeatureKind::memory;
-      for (const Row& row : rows)
-        for (std::size_t i = 0; i < row.family.size(); ++i)
-          if (row.family[i] == name) kind = feature_kind(row.measured->kernels[i]);
+  for (const auto& [kind, name] : order) {
+    const std::vector<KernelSample> samples = samples_of(name, rows, out.profile, base);
+    if (!samples.empty()) {
       FamilyResidual learned = learn_family(samples, kind);
       learned.quality.rows = static_cast<std::int64_t>(samples.size());
       const FamilyResidual* below = base.find(name);
       out.profile.families[std::string(name)] = below && below->kind == kind ? on_top(*below, std::move(learned)) : std::move(learned);
     }
+    if (options.progress) options.progress(++done, order.size());
+  }
   judge(rows, out);
   return out;
 }

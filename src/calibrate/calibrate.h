@@ -23,7 +23,8 @@ struct Calibration {
   std::vector<CalibrationRow> groups;    // products, convolutions, attention, what is bound by memory, the rest
   std::vector<CalibrationRow> families;  // by family and dtype
   std::size_t fitted = 0, held_out = 0;
-  std::size_t warm = 0;                  // not used: memory-bound, and timed on operands that stayed in the L2 cache
+  std::size_t warm = 0;                  // of the fitted: timed on operands that stayed in the L2 cache; told apart, predictions are of the others
+  std::size_t chilled = 0;               // not used: kept out of the cache, but so few that in a step they would be in it
 };
 
 struct CalibrateOptions {

@@ -29,8 +29,7 @@ std::string place(const Measurements& measurements, const UnusableLine& line) { 
 
 std::string unused_text(const Calibration& calibration, const Measurements& measurements, const char* bullet) {
   std::string out;
-  if (calibration.warm > 0)
-    out += fmt::format("{}{} rows: memory-bound, timed again and again on operands that stayed in the L2 cache; a step reads them from memory (rows timed on many copies in turn are used)\n", bullet, calibration.warm);
+  if (calibration.chilled > 0) out += fmt::format("{}{} rows: operands kept out of the cache that are so few that in a step they would be in it\n", bullet, calibration.chilled);
   const auto reasons = by_reason(measurements);
   for (std::size_t i = 0; i < reasons.size() && i < kReasonsShown; ++i)
     out += fmt::format("{}{} rows: {} ({}: {})\n", bullet, reasons[i].second.size(), reasons[i].first, place(measurements, *reasons[i].second.front()),
@@ -73,7 +72,7 @@ Json to_json(const Calibration& calibration, const Measurements& measurements) {
   for (const CalibrationRow& row : calibration.families) families.push_back(row_json(row));
   for (const MeasurementSource& file : measurements.files) files.push_back({{"file", file.file}, {"rows", file.rows}, {"date", file.date}, {"software", file.software}});
   for (const UnusableLine& line : measurements.unusable) unusable.push_back({{"file", measurements.files[line.file].file}, {"line", line.line}, {"reason", line.reason}});
-  return {{"schema", 1}, {"gpu", calibration.profile.gpu}, {"fitted", calibration.fitted}, {"held_out", calibration.held_out}, {"left_out_warm", calibration.warm},
+  return {{"schema", 1}, {"gpu", calibration.profile.gpu}, {"fitted", calibration.fitted}, {"held_out", calibration.held_out}, {"warm", calibration.warm}, {"left_out_chilled", calibration.chilled},
           {"files", files}, {"groups", groups}, {"families", families}, {"unusable", unusable}};
 }
 
@@ -84,7 +83,9 @@ std::string to_markdown(const Calibration& calibration, const Measurements& meas
          "out: the tables below are of those alone. *Physics* is the cost model without corrections; *learned* is with the residual of the profile.\n"
          "Errors are of the time of the call, in per cent; bias is their median with its sign. The 80% interval comes from shapes left out one fold after\n"
          "the other among the fitted ones; what it covers is counted here, on the held-out ones.\n\n";
-  out += fmt::format("{} rows were fitted, {} are held out, from:\n\n", calibration.fitted, calibration.held_out);
+  out += fmt::format("{} rows were fitted, {} are held out, from the files below. {} of all were timed again and again on operands that stayed in the L2 cache: a\n"
+                     "feature tells them apart, a prediction is for operands that come from memory, and the memory-bound among them are not judged here.\n\n",
+                     calibration.fitted, calibration.held_out, calibration.warm);
   for (const MeasurementSource& file : measurements.files) out += fmt::format("- `{}`: {} rows, {} ({})\n", file.file, file.rows, file.date, file.software);
   const auto table = [&](const std::vector<CalibrationRow>& rows, bool types) {
     out += fmt::format("| family |{} rows | physics median | p95 | bias | learned median | p95 | bias | interval covers |\n", types ? " type |" : "");

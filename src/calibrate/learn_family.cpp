@@ -24,7 +24,16 @@ double constants_of(const Constants& constants, const KernelSample& s) {
   return sum;
 }
 
-Constants learn_constants(const std::vector<const KernelSample*>& samples) {
+// Of what a step would see; where nothing of that was measured, of all there is.
+std::vector<const KernelSample*> telling(const std::vector<const KernelSample*>& samples) {
+  std::vector<const KernelSample*> cold;
+  for (const KernelSample* s : samples)
+    if (!s->warm) cold.push_back(s);
+  return cold.empty() ? samples : cold;
+}
+
+Constants learn_constants(const std::vector<const KernelSample*>& all) {
+  const std::vector<const KernelSample*> samples = telling(all);
   Constants constants;
   std::vector<double> left;
   for (const KernelSample* s : samples) left.push_back(s->target);
@@ -83,10 +92,13 @@ Tried cross_validate(const std::vector<KernelSample>& samples, const BoostingOpt
   Tried out;
   out.error = std::numeric_limits<double>::infinity();
   double weight = 0;
-  for (const KernelSample& s : samples) weight += s.weight;
+  const bool any_cold = std::any_of(samples.begin(), samples.end(), [](const KernelSample& s) { return !s.warm; });  // then those count
+  for (const KernelSample& s : samples)
+    if (any_cold != s.warm) weight += s.weight;
   for (std::size_t t = 0; t < steps; ++t) {
     double error = 0;
-    for (std::size_t i = 0; i < samples.size(); ++i) error += samples[i].weight * std::abs(samples[i].target - after[i][t]);
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      if (any_cold != samples[i].warm) error += samples[i].weight * std::abs(samples[i].target - after[i][t]);
     error /= weight;
     if (error < out.error * 0.999) out.error = error, out.trees = static_cast<int>(t);
   }
@@ -120,10 +132,10 @@ FamilyResidual learn_family(const std::vector<KernelSample>& samples, FeatureKin
   options.trees = 0;
   Tried best = cross_validate(samples, options);
   if (samples.size() >= kLeastForTrees && shapes.size() >= kLeastShapesForTrees)
-    for (int depth : {2, 4, 6}) {
+    for (int depth : {3, 6}) {
       BoostingOptions tried;
       tried.depth = depth;
-      tried.trees = depth == 2 ? 300 : 160;
+      tried.trees = depth == 3 ? 300 : samples.size() < 300 ? 0 : 350;
       const Tried one = cross_validate(samples, tried);
       if (one.error < best.error * 0.99) best = one, options = tried;
     }
@@ -132,12 +144,14 @@ FamilyResidual learn_family(const std::vector<KernelSample>& samples, FeatureKin
   if (options.trees > 0) family.trees = learn_trees(all, family.constants, options);
 
   std::vector<std::pair<double, double>> errors, targets;
+  const bool any_cold = std::any_of(samples.begin(), samples.end(), [](const KernelSample& s) { return !s.warm; });
   for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (any_cold == samples[i].warm) continue;
     errors.emplace_back(std::exp(samples[i].target - best.left_out[i]), samples[i].weight);
     targets.emplace_back(samples[i].target, samples[i].weight);
   }
   family.ratio = {quantile(errors, 0.1), quantile(errors, 0.9)};
-  if (samples.size() < kLeastForTrees) family.ratio = {std::min(family.ratio.least, kUnknownRatio.least), std::max(family.ratio.most, kUnknownRatio.most)};
+  if (errors.size() < kLeastForTrees) family.ratio = {std::min(family.ratio.least, kUnknownRatio.least), std::max(family.ratio.most, kUnknownRatio.most)};
   family.correction = {std::min(0.0, quantile(targets, 0.01)), std::max(0.0, quantile(targets, 0.99))};
   for (std::size_t f = 0; f < feature_names(kind).size(); ++f) {
     Range seen{std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()};

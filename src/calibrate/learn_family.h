@@ -15,6 +15,7 @@ struct KernelSample : Sample {
   std::string dtype;      // residual_dtype
   std::string name;       // the kernel's
   std::uint32_t shape = 0;  // samples of one shape are never on both sides of a split
+  bool warm = false;      // timed on operands in the cache: a feature tells trees, constants and the interval come from the others
 };
 
 // The targets are logarithms of measured over predicted time. Not filled in: quality.

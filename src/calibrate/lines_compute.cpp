@@ -80,13 +80,15 @@ void attention(const Line& line, const std::string& op, Calls& calls) {
   else if (backend == "efficient") a.backend = AttentionBackend::memory_efficient;
   else if (backend == "math") throw Unusable{"the math path is products and a softmax, each with a cost of its own"};
   else throw Unusable{"is no attention that is known; like: flash forward, cudnn backward, efficient forward"};
-  if (line.flag("dropout")) throw Unusable{"dropout inside attention is not told apart"};
-  if (line.has("mask")) throw Unusable{"a mask inside attention is not told apart"};
+  a.dropout = line.flag("dropout");
+  a.mask = line.has("mask");
   const TensorId q = calls.tensor({a.batch, a.heads, a.q_len, a.head_dim}), k = calls.tensor({a.batch, a.kv_heads, a.kv_len, a.head_dim}),
                  v = calls.tensor({a.batch, a.kv_heads, a.kv_len, a.value_dim}), y = calls.tensor({a.batch, a.heads, a.q_len, a.value_dim}),
                  sums = calls.tensor({a.batch, a.heads, a.q_len}, DType::fp32);
   if (direction == "forward") {
-    calls.add(OpKind::scaled_dot_product_attention, {q, k, v}, {y, sums}, a);
+    std::vector<TensorId> inputs{q, k, v};
+    if (a.mask) inputs.push_back(calls.tensor({a.batch, 1, a.q_len, a.kv_len}, line.text("mask") == "bool" ? DType::boolean : calls.stored()));
+    calls.add(OpKind::scaled_dot_product_attention, inputs, {y, sums}, a);
   } else if (direction == "backward") {
     const auto like = [&](TensorId id) { return calls.tensor(calls.graph().tensors[id].shape); };
     calls.add(OpKind::attention_backward, {like(y), q, k, v, y, sums}, {like(q), like(k), like(v)}, a).phase = Phase::backward;

@@ -172,7 +172,7 @@ void copying(const Line& line, const std::string& op, Calls& calls) {
 }
 
 void indexing(const Line& line, const std::string& op, Calls& calls) {
-  const std::int64_t rows = line.extent("rows"), columns = line.extent("columns"), count = line.extent("count");
+  const std::int64_t rows = line.extent("rows"), columns = line.extent("columns"), count = line.extent("picked");
   const Shape table{rows, columns}, chosen{count, columns};
   const TensorId ids = calls.tensor({count}, DType::int64);
   const auto in_place = [&](Op& made) { made.in_place = true; };
@@ -212,7 +212,7 @@ void loss(const Line& line, const std::string& op, Calls& calls) {
   calls.named(known->second, {calls.tensor(shape), calls.tensor(shape)}, {calls.tensor({})});
 }
 
-constexpr LineFamily kLines[] = {{"elementwise", pointwise}, {"rows", row_wise}, {"permute", permutation}, {"quantise", quantising}, {"broadcast", broadcasting},
+constexpr LineFamily kLines[] = {{"elementwise", pointwise}, {"pointwise", pointwise}, {"rows", row_wise}, {"permute", permutation}, {"quantise", quantising}, {"broadcast", broadcasting},
                                  {"reduce", reducing}, {"copies", copying}, {"index", indexing}, {"sort", sorting}, {"loss", loss}};
 
 }  // namespace

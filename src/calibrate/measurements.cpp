@@ -76,7 +76,9 @@ Result<Measurement> measurement_of(const Json& line, const GpuSpec& gpu, const A
   out.seconds = seconds->get<double>() - (says(line, "graph") ? 0 : launches * physics.kernel_gap.value);
   if (out.seconds <= 0.2 * seconds->get<double>()) return fail("", "is shorter than the gaps between its kernels: fewer kernels run than are known of");
   out.kernels = std::move(kernels);
-  out.warm = !says(line, "rotated") && !says(line, "cold") && out.bytes > kAlwaysCached && out.bytes < kPastCache * static_cast<double>(gpu.l2.value);
+  const bool kept_out = says(line, "rotated") || says(line, "cold");
+  out.warm = !kept_out && out.bytes > kAlwaysCached && out.bytes < kPastCache * static_cast<double>(gpu.l2.value);
+  out.chilled = kept_out && out.bytes <= kAlwaysCached;
   out.shape = shape_of(line);
   out.dtype = line["dtype"].get<std::string>();
   return out;

@@ -14,7 +14,8 @@ struct Measurement {
   std::size_t file = 0, line = 0;
   std::vector<Kernel> kernels;   // what the program would launch for it
   double seconds = 0;            // of the kernels alone: the idle time between them is taken off
-  bool warm = false;             // operands small enough to stay in the L2 cache from one repetition to the next, and not kept out of it
+  bool warm = false;             // operands that stayed in the L2 cache from one repetition to the next, as in a step they would not
+  bool chilled = false;          // operands kept out of it that are so few that in a step they would be in it
   double bytes = 0;              // that its kernels move
   std::uint32_t shape = 0;       // the same for all types, layouts and directions of one shape
   std::string dtype;

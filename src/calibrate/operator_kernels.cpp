@@ -12,6 +12,7 @@ namespace {
 Graph end_of_step(const Line& line, const std::string& op, DType dtype) {
   const std::int64_t elements = line.extent("elements"), tensors = line.extent("tensors");
   if (tensors > 100'000 || elements < tensors) throw Unusable{"has more tensors than elements, or than any model"};
+  if (elements / tensors % 4 != 0) throw Unusable{"tensors of such a size are read element by element, four at a time being the rule: few of a model's are"};
   PrecisionRecipe recipe;
   recipe.optimizer_state = dtype;
   TrainingOptions options;

@@ -52,7 +52,7 @@ using S = Situation;
 #define PRECOG_COMMON_FEATURES                                                                                      \
   {{"log bytes", true}, [](const S& s) { return octaves(s.bytes()); }},                                             \
   {{"log bytes / l2", true}, [](const S& s) { return octaves(s.bytes() / real(s.gpu.l2.value)); }},                 \
-  {{"log time / launch", true}, [](const S& s) { return octaves(s.physics.total.value / s.launches * 1e6); }},      \
+  {{"log microseconds", true}, [](const S& s) { return octaves(s.physics.total.value / s.launches * 1e6); }},      \
   {{"compute share", false}, [](const S& s) { return share(s.physics.compute, s.physics.total); }},                 \
   {{"memory share", false}, [](const S& s) { return share(s.physics.memory, s.physics.total); }},                   \
   {{"launch share", false}, [](const S& s) { return share(s.physics.launch, s.physics.total); }},                   \
@@ -82,6 +82,10 @@ using S = Situation;
 constexpr Feature kGemm[] = {
     PRECOG_COMMON_FEATURES, PRECOG_PRODUCT_FEATURES,
     {{"a stored [k,m]", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).transposed_a ? 1.0 : 0.0; }},
+    {{"alignment a", false}, [](const S& s) { return alignment(s.element_bytes() * (std::get<GemmShape>(s.kernel.shape).transposed_a ? s.m : s.k)); }},
+    {{"alignment b", false}, [](const S& s) { return alignment(s.element_bytes() * (s.kernel.name == "linear" ? s.k : s.n)); }},
+    {{"alignment c", false}, [](const S& s) { return alignment(s.element_bytes() * s.n); }},
+    {{"log smaller of m and n", true}, [](const S& s) { return octaves(std::min(s.m, s.n)); }},
     // A linear layer's weight is [n,k]; the operands of other products lie as they are multiplied, but for a's transpose.
     {{"b stored [n,k]", false}, [](const S& s) { return s.kernel.name == "linear" ? 1.0 : 0.0; }},
 };
@@ -109,6 +113,8 @@ constexpr Feature kAttention[] = {
     {{"head dim", false}, [](const S& s) { return real(s.attention->head_dim); }},
     {{"queries per key head", false}, [](const S& s) { return real(s.attention->heads) / real(std::max<std::int64_t>(1, s.attention->kv_heads)); }},
     {{"causal", false}, [](const S& s) { return s.attention->causal ? 1.0 : 0.0; }},
+    {{"dropout", false}, [](const S& s) { return s.attention->dropout ? 1.0 : 0.0; }},
+    {{"mask", false}, [](const S& s) { return s.attention->mask ? 1.0 : 0.0; }},
     {{"backend", false}, [](const S& s) { return real(static_cast<std::int64_t>(s.attention->backend)); }},
     {{"log waves 128", true}, [](const S& s) { return octaves(s.m / s.gpu.sms); }},
     {{"wave efficiency 128", false}, [](const S& s) { return s.m / s.gpu.sms / std::ceil(s.m / s.gpu.sms); }},
@@ -122,6 +128,8 @@ constexpr Feature kMemory[] = {
     {{"log row length", true}, [](const S& s) { return octaves(real(s.memory->row_length)); }},
     {{"log row length / rows", false}, [](const S& s) { return octaves(real(s.memory->row_length) / real(std::max<std::int64_t>(1, s.memory->rows))); }},
     {{"log bytes / sm", true}, [](const S& s) { return octaves(s.bytes() / s.gpu.sms); }},
+    {{"bytes / element", false},
+     [](const S& s) { return std::min(64.0, s.bytes() * s.launches / std::max(1.0, real(s.memory->rows) * real(s.memory->row_length))); }},
     {{"read share", false}, [](const S& s) { return real(s.kernel.read.value) / std::max(1.0, s.bytes() * s.launches); }},
     {{"alignment row", false}, [](const S& s) { return alignment(real(s.memory->row_length)); }},
     {{"alignment rows", false}, [](const S& s) { return alignment(real(s.memory->rows)); }},

@@ -191,7 +191,9 @@ class Lowering {
       case Family::optimizer:
       case Family::loss_scaling:
         if (const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes)) {
-          Kernel& kernel = memory(name_of(op), op, many->one_by_one ? MemoryPattern::pointwise : MemoryPattern::multi_tensor);
+          // A row per tensor.
+          Kernel& kernel = memory(name_of(op), op, many->one_by_one ? MemoryPattern::pointwise : MemoryPattern::multi_tensor,
+                                  std::max<std::int64_t>(1, many->tensors), many->elements / std::max<std::int64_t>(1, many->tensors));
           kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, many->launches));
         } else {
           memory(name_of(op), op, MemoryPattern::pointwise, {8}, {8});
@@ -465,7 +467,7 @@ class Lowering {
   void lower_attention(const Op& op) {
     const auto& a = std::get<AttentionAttributes>(op.attributes);
     const bool backward = op.kind == OpKind::attention_backward;
-    AttentionShape shape{a.batch, a.heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim, a.causal, backward, a.backend};
+    AttentionShape shape{a.batch, a.heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim, a.causal, backward, a.backend, a.dropout, a.mask};
     if (backward) {
       // Row sums of gradient times output first; the query gradient is gathered in fp32 and converted last.
       const Bytes rows{a.batch * a.heads * a.q_len * 4};

@@ -2,6 +2,7 @@
 """Compiled training steps beside eager ones: what `--mode compile` is held against.
 
   python3 tools/gpu/compiled_steps.py --out results --budget 540
+  python3 tools/gpu/compiled_steps.py --out results --budget 320 --unopened --precisions amp-bf16,bf16,tf32
   python3 tools/gpu/compiled_steps.py --out /tmp/dry --dry-run --only bert-base --precisions bf16
 
 One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager),
@@ -49,6 +50,19 @@ MODELS: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("bert-base", None, 4, 128, None),
 ]
 PRECISIONS = ("amp-bf16", "bf16", "tf32", "amp-fp16", "fp32")
+# Of the garden's unopened half (garden_steps.py), for `--unopened`: measured once, like the rest of it.
+UNOPENED: list[tuple[str, int | None, int, int | None, int | None]] = [
+    ("garden:electra-base", None, 32, 256, None),
+    ("garden:resnext50_32x4d", None, 96, None, None),
+    ("garden:qwen3-0.6b", None, 3, 1024, None),
+    ("garden:beit_base_patch16_224", None, 64, None, None),
+    ("garden:mobilenet_v3_large", None, 192, None, None),
+    ("garden:dit-b2", None, 64, None, None),
+    ("garden:stablelm2-1.6b", None, 2, 1024, None),
+    ("garden:seresnet50", None, 16, None, None),
+    ("garden:marian-en-de", None, 32, 128, None),
+    ("garden:bloom-560m", None, 2, 256, None),
+]
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
 MODES = {"compile": None, "compile-cudagraphs": "reduce-overhead"}
@@ -60,6 +74,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=540, help="seconds after which everything is ended")
     parser.add_argument("--processes", type=int, default=7)
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these models")
+    parser.add_argument("--unopened", action="store_true", help="the garden's models in place of the zoo's")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=list(PRECISIONS))
     parser.add_argument("--dry-run", action="store_true", help="tiny models on the CPU, same code, no meaning")
     parser.add_argument("--worker", default=None, help=argparse.SUPPRESS)
@@ -76,8 +91,9 @@ def coordinate(args: argparse.Namespace) -> int:
     os.makedirs(args.out, exist_ok=True)
     if args.dry_run:
         args.processes = min(args.processes, 1)
-    waiting = [{"model": m, "precision": p, "mode": "compile", "dry_run": args.dry_run} for p in args.precisions for m in MODELS]
-    waiting += [{"model": m, "precision": "amp-bf16", "mode": "compile-cudagraphs", "dry_run": args.dry_run} for m in GRAPHED]
+    waiting = [{"model": m, "precision": p, "mode": "compile", "dry_run": args.dry_run} for p in args.precisions for m in (UNOPENED if args.unopened else MODELS)]
+    if not args.unopened:
+        waiting += [{"model": m, "precision": "amp-bf16", "mode": "compile-cudagraphs", "dry_run": args.dry_run} for m in GRAPHED]
     waiting = [job for job in waiting if not args.only or job["model"][0] in args.only]
     if args.dry_run:
         waiting = waiting[:2]
@@ -189,8 +205,12 @@ def work(job: dict[str, Any]) -> int:
         out.flush()
 
     name, layers, batch, seq, src_seq = job["model"]
-    import part_steps
-    record = part_steps._record(name, layers, False, job["precision"], batch, seq, src_seq)
+    if name.startswith("garden:"):
+        import garden_steps
+        record = garden_steps.record_of(name.removeprefix("garden:"), job["precision"], batch, seq)
+    else:
+        import part_steps
+        record = part_steps._record(name, layers, False, job["precision"], batch, seq, src_seq)
     record["source"] = "measured: tools/gpu/compiled_steps.py"
     try:
         measure(job, record, tell)
@@ -216,11 +236,22 @@ def measure(job: dict[str, Any], record: dict[str, Any], tell: Any) -> None:
     precision = job["precision"]
     switches = precisions.switch(device, precision)
     dtype = precisions.DTYPES.get(precision, torch.float32)
-    model = models.build(name, device.type, layers, tiny=job["dry_run"]).to(dtype)
-    data = models.inputs(name, model, device.type, batch, seq, src_seq, dtype, tiny=job["dry_run"])
+    if name.startswith("garden:"):
+        import garden
+        from precog.gpu.trainer import Trainer
+        entry = garden.find(name.removeprefix("garden:"))
+        with torch.device(device.type):
+            model = entry.build(tiny=job["dry_run"])
+        model = model.to(device=device.type, dtype=dtype)
+        data = entry.inputs(model, batch, seq, torch.device(device.type), dtype)
+        make = lambda trained: Trainer(device, lambda one: entry.loss(one, data), trained, precision)  # noqa: E731
+    else:
+        model = models.build(name, device.type, layers, tiny=job["dry_run"]).to(dtype)
+        data = models.inputs(name, model, device.type, batch, seq, src_seq, dtype, tiny=job["dry_run"])
+        make = lambda trained: precisions.Trainer(device, name, trained, data, precision)  # noqa: E731
     compiled = torch.compile(model, mode=MODES[job["mode"]], dynamic=False)
     started = time.perf_counter()
-    trainer = precisions.Trainer(device, name, compiled, data, precision)
+    trainer = make(compiled)
     for _ in range(3):
         trainer.step()
     device.sync()
@@ -239,7 +270,7 @@ def measure(job: dict[str, Any], record: dict[str, Any], tell: Any) -> None:
         if mode == "eager" and job["mode"] != "compile":
             continue
         row = {**record, "request": {**record["request"], "mode": mode}, "id": record["id"] + "-" + mode}
-        trainer = precisions.Trainer(device, name, trained, data, precision)
+        trainer = make(trained)
         measured, top = steps.time_steps(device, trainer, warmup=3)
         trainer.close()
         device.free()

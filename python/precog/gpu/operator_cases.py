@@ -1,5 +1,6 @@
-"""The operators and shapes that are measured. Each maker returns a closure over random data on the device (random, because
-zeros draw less power and run faster), with the least bytes or the flops of one call where that is the measure.
+"""Operators that are measured, by the names their lines carry. Each maker returns a closure over random data on the device
+(random, because zeros draw less power and run faster), with the least bytes or the flops of one call where that is the
+measure. Those of later families are in make/.
 """
 import torch
 import torch.nn.functional as F
@@ -76,7 +77,6 @@ ELEMENTWISE = {
     "zero_": (_unary(lambda x: x.zero_()), lambda e: e),
     "transpose copy (n/1024 x 1024)": (_transpose, lambda e: 2 * e),
 }
-ROTATED = ("copy_", "add", "relu", "gelu", "cast to the other width")
 
 
 def _layer_norm(device, rows, columns, dtype):
@@ -145,10 +145,6 @@ ROWS = {"layer_norm": _layer_norm, "layer_norm backward": _layer_norm_backward, 
         "sum over columns": _sum_rows(1), "mean over columns": _mean_last, "add bias": _bias_add,
         "head transpose copy": _strided_copy, "rotate half (neg + cat)": _cat_halves}
 
-# (batch, channels, height, width)
-IMAGES = [(32, 64, 112, 112), (32, 64, 56, 56), (32, 256, 56, 56), (32, 512, 28, 28), (32, 1024, 14, 14),
-          (32, 2048, 7, 7), (8, 64, 56, 56), (8, 512, 28, 28), (8, 2048, 7, 7), (128, 256, 56, 56), (128, 1024, 14, 14)]
-
 
 def _image(device, shape, dtype, layout):
     x = _random(device, *shape, dtype=dtype)
@@ -202,10 +198,6 @@ IMAGE_OPS = {"batch_norm": _batch_norm, "batch_norm backward": _batch_norm_backw
              "max_pool2d 3x3 backward": _max_pool_backward, "adaptive_avg_pool2d": _average_pool,
              "copy to the other layout": _other_layout}
 
-# (tokens, vocabulary, hidden)
-VOCABULARIES = [(512, 30522, 768), (8192, 30522, 768), (1024, 50257, 768), (8192, 50257, 768), (4096, 151936, 896),
-                (2048, 128256, 4096), (128, 1000, 768)]
-
 
 def _log_softmax(device, tokens, vocabulary, hidden, dtype):
     x = _random(device, tokens, vocabulary, dtype=dtype)
@@ -245,22 +237,6 @@ VOCABULARY_OPS = {"log_softmax": _log_softmax, "log_softmax backward": _log_soft
                   "nll_loss backward": _nll_backward, "embedding": _embedding,
                   "embedding backward": _embedding_backward}
 
-# (m, n, k): squares; the linear layers of the measured models at their batch sizes; skinny; ragged.
-GEMMS = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096),
-         (8192, 8192, 8192),
-         (512, 768, 768), (512, 3072, 768), (512, 768, 3072), (512, 30522, 768),
-         (8192, 768, 768), (8192, 2304, 768), (8192, 3072, 768), (8192, 768, 3072), (8192, 30522, 768),
-         (8192, 50257, 768), (1024, 2304, 768), (1024, 3072, 768), (1024, 50257, 768),
-         (4096, 1024, 1024), (4096, 4096, 1024), (4096, 1024, 4096), (1024, 1280, 1280), (4096, 5120, 1280),
-         (788, 768, 768), (12608, 3072, 768), (6304, 4096, 1024),
-         (1024, 896, 896), (4096, 128, 896), (4096, 4864, 896), (4096, 896, 4864), (4096, 151936, 896),
-         (2048, 4096, 4096), (2048, 1024, 4096), (2048, 14336, 4096), (2048, 4096, 14336), (2048, 128256, 4096),
-         (32, 1000, 2048), (64, 4096, 25088), (1, 4096, 4096), (16, 4096, 4096), (128, 4096, 4096),
-         (1000, 1000, 1000), (4095, 4095, 4095), (256, 256, 65536)]
-# (batch, m, n, k)
-BATCHED = [(48, 128, 128, 64), (192, 512, 512, 64), (192, 512, 64, 512), (96, 1024, 1024, 64), (12, 1024, 1024, 64),
-           (32, 2048, 2048, 128), (384, 197, 197, 64)]
-
 
 def gemm(device, m, n, k, dtype, layout, bias):
     x = _random(device, *((k, m) if layout == "tn" else (m, k)), dtype=dtype)
@@ -269,69 +245,6 @@ def gemm(device, m, n, k, dtype, layout, bias):
     if layout == "nt":
         return lambda: F.linear(x, w, b)
     return (lambda: torch.mm(x.t(), w)) if layout == "tn" else (lambda: torch.mm(x, w))
-
-
-def _adamw(form):
-    def make(device, total, tensors, dtype):
-        parameters = [torch.nn.Parameter(_random(device, total // tensors, dtype=dtype)) for _ in range(tensors)]
-        for parameter in parameters:
-            parameter.grad = torch.randn_like(parameter)
-        optimizer = torch.optim.AdamW(parameters, lr=1e-4, eps=1e-8, **{form: True})
-        return optimizer.step, 7 * dtype.itemsize  # reads p, g, m, v; writes p, m, v
-    return make
-
-
-def _unscale(device, total, tensors, dtype):
-    grads = [_random(device, total // tensors, dtype=dtype) for _ in range(tensors)]
-    found, inverse = torch.zeros(1, device=device), torch.ones(1, device=device)
-    return lambda: torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse), 2 * dtype.itemsize
-
-
-OPTIMIZERS = {"adamw foreach": _adamw("foreach"), "adamw fused": _adamw("fused"), "unscale": _unscale}
-
-# (batch, heads, sequence, head size, causal, dropout)
-ATTENTIONS = [(64, 12, 128, 64, False, 0.0), (16, 12, 512, 64, False, 0.0), (4, 12, 128, 64, False, 0.0),
-              (8, 12, 1024, 64, True, 0.0), (1, 12, 1024, 64, True, 0.0), (16, 12, 512, 64, False, 0.1),
-              (8, 12, 1024, 64, True, 0.1), (64, 12, 197, 64, False, 0.0), (4, 12, 197, 64, False, 0.0),
-              (32, 16, 128, 64, False, 0.1), (8, 16, 512, 64, False, 0.0), (4, 16, 1024, 64, True, 0.0),
-              (4, 20, 1024, 64, True, 0.0), (32, 16, 197, 64, False, 0.0), (2, 14, 2048, 64, True, 0.0),
-              (2, 12, 2048, 128, True, 0.0), (1, 32, 1024, 128, True, 0.0), (2, 32, 2048, 128, True, 0.0),
-              (1, 32, 4096, 128, True, 0.0), (1, 32, 8192, 128, True, 0.0), (1, 8, 256, 64, True, 0.0)]
-
-
-def sdpa(device, b, heads, seq, dim, causal, dropout, dtype):
-    q, k, v = [_random(device, b, heads, seq, dim, dtype=dtype).requires_grad_() for _ in range(3)]
-    forward = lambda: F.scaled_dot_product_attention(q, k, v, is_causal=causal, dropout_p=dropout)
-    kept = forward()
-    grad = torch.randn_like(kept)
-    return forward, lambda: torch.autograd.grad(kept, (q, k, v), grad, retain_graph=True)
-
-
-def _resnet50():
-    yield ("resnet50", 3, 64, 7, 2, 224, 1)
-    inputs, size = 64, 56
-    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-        yield ("resnet50", inputs, width, 1, 1, size, 1)
-        yield ("resnet50", width, width, 3, stride, size, 1)
-        yield ("resnet50", inputs, 4 * width, 1, stride, size, 1)  # the shortcut
-        size //= stride
-        yield ("resnet50", width, 4 * width, 1, 1, size, 1)
-        yield ("resnet50", 4 * width, width, 1, 1, size, 1)
-        yield ("resnet50", width, width, 3, 1, size, 1)
-        inputs = 4 * width
-
-
-# (model, in channels, out channels, kernel, stride, input size, groups)
-CONVOLUTIONS = list(dict.fromkeys(_resnet50())) + [
-    ("mobilenet_v2", 32, 32, 3, 1, 112, 32), ("mobilenet_v2", 144, 144, 3, 1, 56, 144),
-    ("mobilenet_v2", 192, 192, 3, 1, 28, 192), ("mobilenet_v2", 384, 384, 3, 1, 14, 384),
-    ("mobilenet_v2", 576, 576, 3, 2, 14, 576), ("mobilenet_v2", 960, 960, 3, 1, 7, 960),
-    ("mobilenet_v2", 96, 96, 3, 2, 112, 96), ("mobilenet_v2", 3, 32, 3, 2, 224, 1),
-    ("mobilenet_v2", 16, 96, 1, 1, 112, 1), ("mobilenet_v2", 144, 24, 1, 1, 56, 1),
-    ("mobilenet_v2", 32, 192, 1, 1, 28, 1), ("mobilenet_v2", 160, 960, 1, 1, 7, 1),
-    ("mobilenet_v2", 320, 1280, 1, 1, 7, 1),
-    ("vgg16", 64, 64, 3, 1, 224, 1), ("vgg16", 64, 128, 3, 1, 112, 1), ("vgg16", 128, 256, 3, 1, 56, 1),
-    ("vgg16", 512, 512, 3, 1, 28, 1), ("vgg16", 3, 64, 3, 1, 224, 1), ("vit-b", 3, 768, 16, 16, 224, 1)]
 
 
 def convolution(device, batch, cin, cout, kernel, stride, size, groups, dtype, layout):

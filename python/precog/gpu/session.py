@@ -14,8 +14,9 @@ import torch
 from .device import Device
 
 # What a measurement adds to the record that says what is measured.
-RESULTS = {"s", "s_min", "calls", "oom", "error", "host_us", "host_us_min", "host_us_max", "total_us", "kernel_us", "kernel_us_min",
-           "gap_us", "gap_us_min", "start_to_start_us", "count", "length"}
+RESULTS = {"s", "s_min", "calls", "bytes", "flops", "rotated", "blocks", "samples", "oom", "error",
+           "host_us", "host_us_min", "host_us_max", "total_us", "kernel_us", "kernel_us_min", "gap_us", "gap_us_min",
+           "start_to_start_us", "count", "length"}
 
 
 class BudgetSpent(Exception):
@@ -45,7 +46,10 @@ def identity(record: dict[str, Any]) -> str:
     """What was measured, without what came out."""
     if "group" in record:
         return json.dumps(["host", record["group"], record["name"]])
-    return json.dumps({key: value for key, value in record.items() if key not in RESULTS}, sort_keys=True)
+    what = {key: value for key, value in record.items() if key not in RESULTS}
+    if "rotated" in record:
+        what["cold"] = True  # files from before `cold` had a key of its own
+    return json.dumps(what, sort_keys=True)
 
 
 class Session:
@@ -59,11 +63,16 @@ class Session:
         self.device, self.dry_run = device, device.dry_run
         self.clock = Clock(budget_s)
         self.notes: list[str] = []
+        self.failures = 0
+        self.lost = False  # the GPU no longer answers this process
         self.measured: set[str] = set()
         self.progress: Callable[[str], None] = lambda text: None
 
     def lines(self, name: str) -> Writer:
         raise NotImplementedError
+
+    def trying(self, records: list[dict[str, Any]]) -> None:
+        """Told before each case, for those who want to know afterwards which one ended the process."""
 
     def has(self, record: dict[str, Any]) -> bool:
         return bool(self.measured) and identity(record) in self.measured

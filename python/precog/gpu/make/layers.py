@@ -1,0 +1,118 @@
+"""Normalisation, pooling, resizing, token losses and optimizers of a plan's cases, on the device."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import torch
+import torch.nn.functional as F
+
+from .. import operator_cases as known
+from ..plan.case import Case
+from .work import DTYPES, Work, formatted, gradient, random
+
+Made = dict[str, Work]
+
+
+def image(case: Case, device: str) -> Made:
+    made: Made = {}
+    for op in case.ops:
+        call, moved = known.IMAGE_OPS[op](device, tuple(case.shape["shape"]), DTYPES[case.dtype], case.shape["layout"])
+        made[op] = Work(call, moved, kernels=2)
+    return made
+
+
+def vocabulary(case: Case, device: str) -> Made:
+    made: Made = {}
+    for op in case.ops:
+        shape = case.shape
+        call, moved = known.VOCABULARY_OPS[op](device, shape["tokens"], shape["vocabulary"], shape["hidden"], DTYPES[case.dtype])
+        made[op] = Work(call, moved, kernels=6)
+    return made
+
+
+def _both(case: Case, x: torch.Tensor, forward: Callable[[], Any], wanted: Any, passes: tuple[float, float]) -> Made:
+    made = {case.ops[0]: Work(forward, x.nbytes * passes[0], kernels=4)}
+    made[case.ops[1]] = Work(gradient(forward(), wanted), x.nbytes * passes[1], kernels=6)
+    return made
+
+
+def norm(case: Case, device: str) -> Made:
+    shape, dtype, op = case.shape["shape"], DTYPES[case.dtype], case.ops[0]
+    channels = shape[1]
+    x = formatted(random(device, *shape, dtype=dtype), case.shape["layout"]).requires_grad_()
+    weight, bias = (torch.ones(channels, device=device, dtype=dtype, requires_grad=True) for _ in range(2))
+    mean, var = torch.zeros(channels, device=device, dtype=dtype), torch.ones(channels, device=device, dtype=dtype)
+    order = (0, *range(2, x.dim()), 1)
+    back = (0, x.dim() - 1, *range(1, x.dim() - 1))
+    calls: dict[str, Callable[[], Any]] = {
+        "batch_norm, weights alike":
+            lambda: torch.batch_norm(x, weight, bias, mean, var, True, 0.1, 1e-5, torch.backends.cudnn.enabled),
+        "group_norm": lambda: F.group_norm(x, case.shape.get("groups", 32), weight, bias),
+        "instance_norm": lambda: F.instance_norm(x, None, None, weight, bias),
+        "channel layer_norm": lambda: F.layer_norm(x.permute(order), (channels,), weight, bias).permute(back)}
+    return _both(case, x, calls[op], (x, weight, bias), (3, 5))
+
+
+def pool(case: Case, device: str) -> Made:
+    shape, op, dims = case.shape, case.ops[0], len(case.shape["shape"]) - 2
+    x = formatted(random(device, *shape["shape"], dtype=DTYPES[case.dtype]), shape["layout"]).requires_grad_()
+    if op == "adaptive average":
+        function = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)[dims - 1]
+        forward: Callable[[], Any] = lambda: function(x, shape["output"])
+    else:
+        functions = {"max": (F.max_pool1d, F.max_pool2d, F.max_pool3d),
+                     "average": (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)}[op]
+        forward = lambda: functions[dims - 1](x, shape["kernel"], shape["stride"], shape["padding"])
+    ratio = 1 + forward().numel() / x.numel()
+    return _both(case, x, forward, x, (ratio, ratio))
+
+
+def resize(case: Case, device: str) -> Made:
+    shape, mode = case.shape, case.ops[0]
+    x = formatted(random(device, *shape["shape"], dtype=DTYPES[case.dtype]), shape["layout"]).requires_grad_()
+    corners = {} if mode == "nearest" else {"align_corners": False}
+    forward = lambda: F.interpolate(x, scale_factor=shape["scale"], mode=mode, **corners)
+    ratio = 1 + shape["scale"] ** 2
+    return _both(case, x, forward, x, (ratio, ratio))
+
+
+def optimizer(case: Case, device: str) -> Made:
+    op, dtype, tensors = case.ops[0], DTYPES[case.dtype], case.shape["tensors"]
+    each, e = case.shape["elements"] // tensors, dtype.itemsize
+    grads = [random(device, each, dtype=dtype) for _ in range(tensors)]
+    total = each * tensors
+    if op == "unscale":
+        found, inverse = torch.zeros(1, device=device), torch.ones(1, device=device)
+        unscale = lambda: torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
+        return {op: Work(unscale, 2 * e * total, kernels=_launches(tensors))}
+    if op == "scaler update":
+        scale, found = torch.ones((), device=device), torch.zeros((), device=device)
+        growth = torch.zeros((), device=device, dtype=torch.int32)
+        return {op: Work(lambda: torch._amp_update_scale_(scale, growth, found, 2.0, 0.5, 2000), 12)}
+    if op.endswith("foreach") and not op.startswith(("adam", "sgd")):
+        other = [torch.empty_like(grad, dtype=torch.bfloat16 if dtype == torch.float32 else torch.float32) for grad in grads]
+        scale = torch.ones((), device=device)
+        calls: dict[str, tuple[Callable[[], Any], float]] = {
+            "grad norm foreach": (lambda: torch.nn.utils.get_total_norm(grads), e),
+            "grad scale foreach": (lambda: torch._foreach_mul_(grads, scale), 2 * e),
+            "cast foreach": (lambda: torch._foreach_copy_(other, grads), 6), "zero foreach": (lambda: torch._foreach_zero_(grads), e)}
+        call, per_element = calls[op]
+        return {op: Work(call, total * per_element, kernels=_launches(tensors))}
+    parameters = [torch.nn.Parameter(random(device, each, dtype=dtype)) for _ in range(tensors)]
+    for parameter, grad in zip(parameters, grads):
+        parameter.grad = grad
+    name, form = op.split(" ")
+    stepper: Any
+    if name.startswith("adam"):
+        stepper = (torch.optim.AdamW if name == "adamw" else torch.optim.Adam)(
+            parameters, lr=1e-4, eps=1e-3 if dtype == torch.float16 else 1e-8, **{form: True})  # 1e-8 is zero in fp16
+    else:
+        stepper = torch.optim.SGD(parameters, lr=1e-4, momentum=0.9 if name == "sgd-momentum" else 0.0, **{form: True})
+    # Parameters, gradients and states are read, all but gradients written.
+    passes = 7 if name.startswith("adam") else 5 if name == "sgd-momentum" else 3
+    return {op: Work(stepper.step, total * passes * e, kernels=_launches(tensors))}
+
+
+def _launches(tensors: int) -> int:
+    return 40 if tensors < 100 else 150

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""End-to-end truth: training steps of the garden's models at six precisions and two sizes.
+
+  python3 tools/gpu/garden_steps.py --half looking --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half unopened --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
+
+The split is the two lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
+program is written; `unopened` is measured once, after the program and the coefficients that it judges have been committed.
+
+  steps.jsonl              measured runs; the model of a run is its captured graph (graphs/NAME.precog.json.zst, made by
+                           tools/capture_garden.py), so `precog validate` reads the file as it is
+  steps_kernels.jsonl.gz   {"id", "kernels": [[name, launches, microseconds in one step]]}
+"""
+import argparse
+import os
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path[:0] = [HERE, os.path.join(ROOT, "python")]
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch  # noqa: E402
+
+import common  # noqa: E402
+
+import garden  # noqa: E402
+from precog.gpu import steps, trainer  # noqa: E402
+
+PRECISIONS = ("amp-bf16", "tf32", "amp-fp16", "fp32", "bf16", "fp16")  # the last two cast the model for good
+# entry: two (batch, seq). The first is small enough for the host to matter, the second fills the GPU.
+LOOKING = {
+    "efficientnet_b0": ((32, None), (160, None)),
+    "roberta-base": ((8, 128), (32, 256)),
+    "llama3.2-1b": ((1, 512), (2, 1024)),
+    "swin_t": ((16, None), (96, None)),
+    "densenet121": ((16, None), (96, None)),
+    "opt-125m": ((4, 256), (8, 1024)),
+    "whisper-small": ((2, 64), (8, 128)),
+    "convnext_tiny": ((16, None), (96, None)),
+    "lstm-language-model": ((20, 35), (64, 128)),
+    "deberta-v3-base": ((8, 128), (24, 256)),
+    "regnet_y_8gf": ((16, None), (96, None)),
+    "bart-base": ((4, 128), (16, 256)),
+    "diffusion-unet-ddpm": ((16, None), (64, None)),
+    "mixer_b16_224": ((16, None), (96, None)),
+    "pythia-410m": ((2, 256), (6, 1024)),
+    "clip-vit-b-32": ((16, 77), (128, 77)),
+    "deeplabv3_resnet50": ((4, None), (12, None)),
+    "wav2vec2-base": ((2, 20), (8, 20)),
+    "distilbert-base": ((8, 128), (48, 256)),
+    "dlrm": ((2048, None), (16384, None)),
+    "deit_base_patch16_224": ((8, None), (64, None)),
+}
+UNOPENED = {
+    "mobilenet_v3_large": ((32, None), (192, None)),
+    "electra-base": ((8, 128), (32, 256)),
+    "qwen3-0.6b": ((1, 512), (3, 1024)),
+    "resnext50_32x4d": ((16, None), (96, None)),
+    "beit_base_patch16_224": ((16, None), (64, None)),
+    "bloom-560m": ((2, 256), (4, 1024)),
+    "inception_v3": ((16, None), (96, None)),
+    "swin-tiny-hf": ((16, None), (96, None)),
+    "marian-en-de": ((8, 64), (32, 128)),
+    "albert-base-v2": ((8, 128), (32, 256)),
+    "seresnet50": ((16, None), (128, None)),
+    "stablelm2-1.6b": ((1, 512), (2, 1024)),
+    "dit-b2": ((8, None), (64, None)),
+    "efficientnet_v2_s": ((16, None), (96, None)),
+    "hubert-base": ((2, 20), (8, 20)),
+    "modernbert-base": ((4, 256), (8, 512)),
+    "fcn_resnet50": ((4, None), (12, None)),
+    "pvt_v2_b1": ((16, None), (96, None)),
+    "siglip-base": ((8, 64), (48, 64)),
+    "unet3d": ((1, None), (4, None)),
+    "gru-language-model": ((20, 35), (64, 128)),
+}
+HALVES = {"looking": LOOKING, "unopened": UNOPENED}
+
+
+def record_of(name, precision, batch, seq):
+    request = {"schema": 1, "model": {"graph": "graphs/%s.precog.json.zst" % name}, "batch": batch}
+    if seq:
+        request["seq"] = seq
+    request.update({"precision": precision, "mode": "eager", "optimizer": "adamw", "optimizer_impl": "foreach",
+                    "cluster": {"gpu": "h200-sxm", "gpus": 1}, "host": common.HOST})
+    size = "b%d" % batch + ("s%d" % seq if seq else "")
+    return {"id": "h200-%s-%s-%s" % (name, precision, size), "source": "measured: tools/gpu/garden_steps.py", "request": request}
+
+
+def measure(campaign, lines, kernel_lines, entry, settings):
+    device = campaign.device
+    torch.manual_seed(0)
+    with torch.device(device.type):
+        model = entry.build(tiny=campaign.dry_run)
+    model = model.to(device=device.type, dtype=torch.float32)
+    for precision in PRECISIONS:
+        if campaign.dry_run and precision in ("amp-fp16", "fp16"):
+            continue  # minutes on a CPU
+        dtype = trainer.DTYPES.get(precision, torch.float32)
+        model = model.to(dtype)
+        for batch, seq in settings:
+            if campaign.clock.left() < 3:
+                campaign.note("budget: %s %s %s" % (entry.name, precision, batch))
+                continue
+            if campaign.dry_run:
+                batch, seq = 2, seq and 16
+            record = record_of(entry.name, precision, batch, seq)
+            with campaign.survive(record["id"], lines, record):
+                switches = trainer.switch(device, precision)
+                data = entry.inputs(model, batch, seq, torch.device(device.type), dtype)
+                loop = trainer.Trainer(device, lambda one: entry.loss(one, data), model, precision)
+                try:
+                    record["measured"], top = steps.time_steps(device, loop, warmup=4)
+                    record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
+                                       "cudnn_benchmark": torch.backends.cudnn.benchmark, **switches}
+                finally:
+                    loop.close()
+                lines.write(record)
+                kernel_lines.write({"id": record["id"], "kernels": top})
+                got = record["measured"]
+                campaign.say("%-44s %8.2f ms, busy %8.2f, host %8.2f, %5d kernels, peak %6.2f GB (%.1f s)" % (
+                    record["id"], got["step_s"] * 1e3, got["gpu_busy_s"] * 1e3, got["host_enqueue_s"] * 1e3, got["kernels"],
+                    got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"]))
+            data = loop = None
+            for parameter in model.parameters():
+                parameter.grad = None
+            device.free()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="results")
+    parser.add_argument("--half", choices=sorted(HALVES), required=True)
+    parser.add_argument("--budget", type=float, default=560, help="seconds after which no new measurement is started")
+    parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these models")
+    parser.add_argument("--dry-run", action="store_true")
+    args = parser.parse_args()
+    args.held_out = args.half == "unopened"
+    if not args.dry_run and not torch.cuda.is_available():
+        parser.error("no CUDA device; --dry-run goes through the same code on a CPU")
+    campaign = common.Campaign(args, [args.half])
+    every = steps.kernels.summarise
+    steps.kernels.summarise = lambda intervals: every(intervals, top=1000)  # complete: their number is judged too
+    lines, kernel_lines = campaign.lines("steps.jsonl"), campaign.lines("steps_kernels.jsonl.gz")
+    begun = time.perf_counter()
+    for name, settings in HALVES[args.half].items():
+        if args.only and name not in args.only:
+            continue
+        if campaign.clock.left() < 6:
+            campaign.note("budget: not measured: " + name)
+            continue
+        with campaign.survive("build " + name):
+            measure(campaign, lines, kernel_lines, garden.find(name), settings)
+        campaign.device.free()
+    lines.close()
+    kernel_lines.close()
+    print("%.0f s" % (time.perf_counter() - begun))
+    for note in campaign.notes[:40]:
+        print("note:", note)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
