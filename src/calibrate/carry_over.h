@@ -27,7 +27,7 @@ struct CarriedGroup {
 };
 
 struct CarryOverOptions {
-  std::size_t rows = 3000;   // of each GPU and type, at most
+  std::size_t rows = 2000;   // of each GPU and type, at most
   int trees = 120;
   int draws = 5;             // of thirty timings
   bool only_bf16 = false;

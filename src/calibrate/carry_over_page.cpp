@@ -9,7 +9,8 @@ namespace {
 constexpr std::string_view kBegin = R"(# How costs carry from GPU to GPU
 
 Made by one command from the reference data (aiconfigurator's timings of products and attention on six GPUs):
-`cmake --build build --target precog_carry_over && build/precog_carry_over "$PRECOG_REFERENCE_DATA" docs/carry_over.md`.
+`cmake --build build --target precog_carry_over && build/precog_carry_over "$PRECOG_REFERENCE_DATA" docs/carry_over.md data/profiles`,
+which also writes the profiles of products of A100, L40S and B200 (`src/calibrate/reference_profile.h`).
 `src/calibrate/carry_over_test.cpp` repeats a part of it and fails when a figure gets worse.
 
 Each GPU in turn is treated as one that nobody measured:

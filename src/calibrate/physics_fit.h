@@ -36,7 +36,7 @@ std::span<const Knob> product_knobs();
 std::span<const Knob> further_type_knobs();
 std::span<const Knob> attention_knobs();
 
-// The time of a row as its source took it. `cost`, where given, gets the kernel's own, on operands in memory.
+// The time of a row as its source took it.
 double seconds_of(const ReferenceRow& row, const GpuSpec& gpu, const Physics& physics);
 
 // `factors` (empty, or one per row) multiply what the physics say: corrections that stay as they are. `stiffness` divides the
