@@ -16,9 +16,9 @@ struct Sample {
 
 struct BoostingOptions {
   int trees = 200, depth = 4;
-  double shrinkage = 0.08;
-  double least_leaf = 4;    // weight of the samples in a leaf, at least
-  double prior = 2;         // a leaf's value is its sum over weight + this: few samples say little
+  double shrinkage = 0.1;
+  double least_leaf = 3;    // weight of the samples in a leaf, at least
+  double prior = 1;         // a leaf's value is its sum over weight + this: few samples say little
   int bins = 48;
 };
 

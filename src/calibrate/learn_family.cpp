@@ -135,7 +135,7 @@ FamilyResidual learn_family(const std::vector<KernelSample>& samples, FeatureKin
     for (int depth : {3, 6}) {
       BoostingOptions tried;
       tried.depth = depth;
-      tried.trees = depth == 3 ? 300 : samples.size() < 300 ? 0 : 350;
+      tried.trees = 250;
       const Tried one = cross_validate(samples, tried);
       if (one.error < best.error * 0.99) best = one, options = tried;
     }

@@ -119,8 +119,8 @@ TEST_CASE("a profile that is none says what is wrong") {
   };
   CHECK(problem([](Json& j) { j.erase("gpu"); }).find("gpu") != std::string::npos);
   CHECK(problem([](Json& j) { j["features"]["gemm"][0] = "colour"; }).find("'colour', which this precog does not compute") != std::string::npos);
-  CHECK(problem([](Json& j) { j["families"]["gemm"]["trees"][0] = {0, 1, -1}; }).find("no tree") != std::string::npos);
-  CHECK(problem([](Json& j) { j["families"]["gemm"]["trees"][0] = {99, 1, -1, 0, -1, 0}; }).find("no tree") != std::string::npos);
+  CHECK(problem([](Json& j) { j["families"]["gemm"]["trees"][0] = "0 1 -1"; }).find("no tree") != std::string::npos);
+  CHECK(problem([](Json& j) { j["families"]["gemm"]["trees"][0] = "99 1 -1 0 -1 0"; }).find("no tree") != std::string::npos);
   CHECK(problem([](Json& j) { j["families"]["gemm"]["ratio"] = {1.2, 0.9}; }).find("ratio") != std::string::npos);
   CHECK(problem([](Json& j) { j["families"]["gemm"]["seen"] = Json::array(); }).find("seen") != std::string::npos);
   CHECK(problem([](Json& j) { j["kind"] = "datasheet"; }).find("precog calibrate") != std::string::npos);

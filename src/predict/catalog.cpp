@@ -20,8 +20,8 @@ std::vector<fs::path> json_files(const fs::path& folder, std::vector<Problem>& p
   return files;
 }
 
-// Recipes as written, so that each can extend any other. What cannot be read is reported by read_folder.
-std::vector<NamedJson> read_recipe_files(const fs::path& folder) {
+// Files as written, so that each can extend any other. What cannot be read is reported by read_folder.
+std::vector<NamedJson> read_files_as_written(const fs::path& folder) {
   std::vector<Problem> ignored;
   std::vector<NamedJson> out;
   for (const fs::path& file : json_files(folder, ignored))
@@ -95,13 +95,17 @@ Result<Catalog> load_catalog(const fs::path& data_dir) {
   catalog.gpus = read_folder<GpuSpec>(data_dir / "gpus", parse_gpu, problems);
   catalog.systems = read_folder<SystemSpec>(data_dir / "clusters", parse_system, problems);
   catalog.networks = read_folder<NetworkSpec>(data_dir / "networks", parse_network, problems);
-  catalog.recipe_files = read_recipe_files(data_dir / "precisions");
+  catalog.recipe_files = read_files_as_written(data_dir / "precisions");
   auto parse_recipe = [&](const Json& json, const std::string& where) -> Result<PrecisionRecipe> {
     PRECOG_TRY(whole, extended(json, catalog.recipe_files, where));
     return parse_precision(whole, where);
   };
   catalog.precisions = read_folder<PrecisionRecipe>(data_dir / "precisions", parse_recipe, problems);
-  catalog.hosts = read_folder<HostSpec>(data_dir / "hosts", parse_host, problems);
+  catalog.host_files = read_files_as_written(data_dir / "hosts");
+  auto parse_extended_host = [&](const Json& json, const std::string& where) -> Result<HostSpec> {
+    return parse_host(json, where, catalog.host_files);
+  };
+  catalog.hosts = read_folder<HostSpec>(data_dir / "hosts", parse_extended_host, problems);
   catalog.models = read_folder<ModelSpec>(data_dir / "models", parse_model, problems);
   const fs::path profile_file = data_dir / "profiles" / "datasheet.json";
   auto profile_json = read_json_file(profile_file);

@@ -22,6 +22,7 @@ struct Catalog {
   std::vector<SystemSpec> systems;
   std::vector<NetworkSpec> networks;
   std::vector<PrecisionRecipe> precisions;
+  HostFiles host_files;  // hosts as written, for files that extend them
   std::vector<NamedJson> recipe_files;  // the same as written, for recipes that extend them
   std::vector<HostSpec> hosts;
   std::vector<ModelSpec> models;

@@ -1,16 +1,21 @@
 #include "predict/predict.h"
 
 #include <chrono>
+#include <numeric>
 
 #include <fmt/format.h>
 
 #include "base/ensure.h"
-#include "frontend/traced.h"
 #include "cost/pricing.h"
+#include "frontend/traced.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
+#include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
+#include "predict/pipeline.h"
 #include "predict/summarise.h"
+#include "predict/sustained.h"
+#include "predict/whole_run.h"
 
 namespace precog {
 namespace {
@@ -35,7 +40,9 @@ class Stages {
   static void check(const Graph& graph) {
     if (const std::string broken = verify(graph); !broken.empty()) throw BrokenPromise(broken);
   }
-  static void check(const StepGraph& step) { check(step.graph); }
+  static void check(const std::vector<ChunkOfStep>& chunks) {
+    for (const ChunkOfStep& chunk : chunks) check(chunk.step.graph);
+  }
   static void check(const Result<Graph>& graph) {
     if (graph) check(*graph);
   }
@@ -48,8 +55,18 @@ class Stages {
 
 std::string graph_text(const Graph& graph) { return to_text(graph); }
 
-std::string costs_text(const KernelProgram& program, const std::vector<KernelCost>& costs) {
+// The chunks of a pipeline one after another; a model that is not cut has no heading.
+template <class Text>
+std::string chunks_text(const std::vector<ChunkOfStep>& chunks, Text text) {
+  if (chunks.size() == 1) return text(chunks.front());
   std::string out;
+  for (std::size_t i = 0; i < chunks.size(); ++i) out += fmt::format("chunk {}\n", i) + text(chunks[i]);
+  return out;
+}
+
+std::string costs_text(const ChunkOfStep& chunk) {
+  std::string out;
+  const auto& [step, program, costs, per_gpu, ends_per_gpu] = chunk;
   for (std::size_t i = 0; i < costs.size(); ++i)
     out += fmt::format("{}: {} ({}, {}; compute {}, memory {}, launch {})\n", to_text(program.kernels[i]), to_text(costs[i].total),
                        to_text(costs[i].bound), to_text(costs[i].source), to_text(costs[i].compute), to_text(costs[i].memory),
@@ -64,14 +81,14 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-constexpr const char* kResourceNames[] = {"host", "compute", "communication"};
+constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "input"};
 
 std::string schedule_text(const Schedule& schedule, const KernelProgram& program, const Graph& graph, const Timeline* timeline) {
   std::string out;
   for (std::size_t i = 0; i < schedule.labels.size(); ++i) {
     const TaskLabel& label = schedule.labels[i];
     const Task& task = schedule.graph.tasks()[i];
-    const std::string_view what = label.call < 0 ? "step" : to_text(graph.ops[program.calls[static_cast<std::size_t>(label.call)].op].kind);
+    const std::string_view what = label.call == kInputCall ? "batch" : label.call < 0 ? "step" : to_text(graph.ops[program.calls[static_cast<std::size_t>(label.call)].op].kind);
     out += fmt::format("step {} {} {} {}", label.step, kResourceNames[task.resource], what, to_text(seconds(task.duration)));
     if (timeline) out += fmt::format(" at {:.3f} us", static_cast<double>(timeline->spans[i].start) * 1e-6);
     out += '\n';
@@ -104,42 +121,116 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   if (!built) return tl::unexpected(located(built.error(), request.where));
   if (request.mode != Mode::eager && builds_masks_when_traced(*request.model)) *built = with_traced_masks(*built, request.model->encoder_decoder);
 
-  const Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, *built); }, graph_text);
-  StepGraph step = stages.run("training", [&] { return make_step(decided, *request.precision, request.training); },
-                              [](const StepGraph& s) { return graph_text(s.graph); });
-  step = stages.run("parallel", [&] { return apply_plan(request.plan, *request.precision, std::move(step)); },
-                    [](const StepGraph& s) { return graph_text(s.graph); });
-  FusionPlan fusion;
-  out.program = stages.run("kernel", [&] {
-    if (request.mode == Mode::eager) return make_kernels(step.graph, *request.gpu, request.memory_format);
-    compact_indices(step.graph);
-    fusion = plan_fusion(step.graph, request.gpu->sms);
-    KernelProgram compiled = make_kernels(step.graph, *request.gpu, compiled_memory_format(step.graph, request.memory_format), &fusion);
-    compiled.cuda_graphs = request.mode == Mode::compile_cudagraphs;
-    return compiled;
-  },
-                           [&](const KernelProgram& program) { return to_text(program, step.graph) + to_text(fusion, step.graph); });
-  out.costs = stages.run("cost", [&] {
-    std::vector<KernelCost> costs;
-    costs.reserve(out.program.kernels.size());
-    KernelPrices prices(*request.gpu, *profile, request.fitted);
-    for (const Kernel& kernel : out.program.kernels) {
-      const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
-      costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
-                                 : prices(kernel));
+  auto rank = shard_layers(request.plan, *built);
+  if (!rank) return tl::unexpected(located(rank.error(), request.where));
+  Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
+  const bool pipelined = request.plan.pp > 1;
+  PipelineStages cut;
+  if (pipelined) {
+    auto made = cut_into_stages(request.plan, decided);
+    if (!made) return tl::unexpected(located(made.error(), request.where));
+    cut = std::move(*made);
+  } else {
+    cut.chunks.push_back({.forward = std::move(decided), .layers = 1, .has_loss = true});
+    cut.chunk_at = {0};
+    cut.layers_at = {1};
+  }
+  const int layers = std::accumulate(cut.layers_at.begin(), cut.layers_at.end(), 0);
+
+  const auto steps_text = [](const std::vector<ChunkOfStep>& chunks) {
+    return chunks_text(chunks, [](const ChunkOfStep& chunk) { return graph_text(chunk.step.graph); });
+  };
+  std::vector<ChunkOfStep> chunks = stages.run("training", [&] {
+    std::vector<ChunkOfStep> made;
+    for (PipelineChunk& chunk : cut.chunks) {
+      ChunkOfStep& one = made.emplace_back();
+      one.step = make_step(std::move(chunk.forward), *request.precision, request.training, chunk.has_loss ? nullptr : &chunk.sent);
+      one.step.summed_gradients = rank->summed_gradients * chunk.layers / layers;
     }
-    return costs;
-  }, [&](const std::vector<KernelCost>& costs) { return costs_text(out.program, costs); });
-  out.schedule = stages.run("schedule", [&] {
-    return make_schedule(out.program, out.costs, kernel_gap(*profile), step.graph, *request.host, request.training.micro_batches);
-  }, [&](const Schedule& schedule) { return schedule_text(schedule, out.program, step.graph, nullptr); });
-  out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
-                            [&](const Timeline& timeline) { return schedule_text(out.schedule, out.program, step.graph, &timeline); });
-  const MemoryUse memory = stages.run("memory", [&] { return memory_use(step, out.program, request.training, *request.gpu, request.cluster.gpus); },
-                                      [](const MemoryUse& use) { return to_text(use); });
-  out.report = stages.run("report", [&] { return summarise(request, training_flops(*built), kernel_gap(*profile), step, out.program, out.costs, out.schedule, out.timeline, memory); },
+    return made;
+  }, steps_text);
+  chunks = stages.run("parallel", [&] {
+    for (ChunkOfStep& chunk : chunks) chunk.step = apply_plan(request.plan, *request.precision, std::move(chunk.step));
+    return std::move(chunks);
+  }, steps_text);
+  std::vector<FusionPlan> fusions(chunks.size());
+  chunks = stages.run("kernel", [&] {
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      Graph& graph = chunks[i].step.graph;
+      if (request.mode == Mode::eager) {
+        chunks[i].program = make_kernels(graph, *request.gpu, request.memory_format);
+        continue;
+      }
+      compact_indices(graph);
+      fusions[i] = plan_fusion(graph, request.gpu->sms);
+      chunks[i].program = make_kernels(graph, *request.gpu, compiled_memory_format(graph, request.memory_format), &fusions[i]);
+      chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
+    }
+    return std::move(chunks);
+  }, [&](const std::vector<ChunkOfStep>& all) {
+    return chunks_text(all, [&](const ChunkOfStep& chunk) {
+      return to_text(chunk.program, chunk.step.graph) + to_text(fusions[static_cast<std::size_t>(&chunk - all.data())], chunk.step.graph);
+    });
+  });
+  const Seconds gap = kernel_gap(*profile);
+  double clock = 1;
+  chunks = stages.run("cost", [&] {
+    KernelPrices prices(*request.gpu, *profile, request.fitted);
+    for (ChunkOfStep& chunk : chunks) {
+      chunk.costs.reserve(chunk.program.kernels.size());
+      for (const Kernel& kernel : chunk.program.kernels) {
+        const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
+        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
+                                         : prices(kernel));
+      }
+    }
+    if (pipelined) share_out(request.plan, cut, chunks);
+    clock = keep_within_power(request, *profile, gap, chunks);
+    return std::move(chunks);
+  }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });
+
+  StepTimes times;
+  MemoryUse memory;
+  std::string peak_at;
+  PipelineParts parts;
+  if (pipelined) {
+    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
+                                           [](const PipelineParts& made) { return to_text(made); });
+    times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
+                       [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline); });
+    memory = stages.run("memory", [&] { return pipeline_memory(request, cut, chunks, peak_at); }, [](const MemoryUse& use) { return to_text(use); });
+  } else {
+    const ChunkOfStep& whole = chunks.front();
+    out.schedule = stages.run("schedule", [&] {
+      const Seconds copy = request.input ? request.input->copied / request.gpu->pcie_bandwidth : Seconds{};
+      return make_schedule(whole.program, whole.costs, gap, whole.step.graph, *request.host, request.training.micro_batches,
+                           request.input ? &*request.input : nullptr, copy);
+    }, [&](const Schedule& schedule) { return schedule_text(schedule, whole.program, whole.step.graph, nullptr); });
+    out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
+                              [&](const Timeline& timeline) { return schedule_text(out.schedule, whole.program, whole.step.graph, &timeline); });
+    times = steady_step(out.schedule, out.timeline, whole, request.training.micro_batches);
+    memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, request.training, *request.gpu, request.cluster.gpus); },
+                        [](const MemoryUse& use) { return to_text(use); });
+    peak_at = describe(whole.step.graph, memory.peak_op);
+  }
+  if (request.jitter > 0) times = with_stragglers(std::move(times), request.jitter, request.cluster.gpus);
+  out.report = stages.run("report", [&] {
+    Report report = summarise(request, *built, rank->model_flops * (1.0 / request.plan.pp), gap, chunks, times, memory, peak_at);
+    add_failures(request, report.parameters, report);
+    return report;
+  },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
-  out.graph = std::move(step.graph);
+  out.report.warnings.insert(out.report.warnings.end(), rank->notes.begin(), rank->notes.end());
+  out.report.sustained_clock = clock;
+  if (!pipelined) out.report.memory_points = memory_points(memory, out.schedule, out.timeline);
+  if (pipelined) {
+    if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
+    out.pipeline = pipeline_view(request, cut, std::move(chunks), std::move(parts));
+    return out;
+  }
+  out.graph = std::move(chunks.front().step.graph);
+  out.program = std::move(chunks.front().program);
+  out.costs = std::move(chunks.front().costs);
   return out;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kMaxGpus = 1'000'000;
 constexpr std::int64_t kMaxBatch = 1'000'000;
+constexpr std::int64_t kMaxStages = 4096;
 
 class RequestReader {
  public:
@@ -35,8 +37,9 @@ class RequestReader {
     read_training();
     read_host();
     read_profile();
+    read_input();
     read_run();
-    for (const char* later : {"software", "stack", "input"})
+    for (const char* later : {"software", "stack"})
       if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
     root_.reject_unknown_keys();
     if (!problems_.empty()) return fail(std::move(problems_));
@@ -185,6 +188,7 @@ class RequestReader {
       if (auto gpu = reader.text("gpu")) request_.gpu = look_up(reader, "gpu", catalog_.gpu(*gpu));
       gpus = reader.integer("gpus", 1, kMaxGpus);
       gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
+      request_.jitter = reader.number("jitter", 0, 1).value_or(0);
       if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
       reader.reject_unknown_keys();
     } else {
@@ -224,27 +228,96 @@ class RequestReader {
     std::int64_t dp = gpus;
     if (auto plan = root_.object("plan")) {
       const std::size_t before = problems_.size();
+      std::int64_t product = read_split_layers(*plan) * read_pipeline(*plan);
+      if (problems_.size() == before && gpus % product != 0)
+        plan->problem(request_.plan.tp > 1 ? "tp" : request_.plan.cp > 1 ? "cp" : "pp",
+                      fmt::format("is part of tp x cp x pp = {} GPUs for one replica, of which {} make no whole number", product, gpus));
+      dp = std::max<std::int64_t>(1, gpus / product);
       if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
-      std::int64_t product = dp;
-      for (const char* axis : {"tp", "pp", "cp", "ep", "vpp"}) {
-        auto degree = plan->integer(axis, 1, kMaxGpus);
-        if (!degree || *degree == 1) continue;
-        plan->problem(axis, fmt::format("is {}; this version models data parallelism only, so it must be 1", *degree));
-        product *= *degree;
-      }
+      product *= dp;
       // -1: hybrid, a name of the contract's
       const int sharding = choice<int>(*plan, "fsdp", {{"none", 0}, {"zero1", 1}, {"zero2", 2}, {"zero3", 3}, {"full", 3}, {"hybrid", -1}}, 0);
       if (sharding < 0) plan->problem("fsdp", "is 'hybrid', which this version does not model; known: none, zero1, zero2, zero3, full");
       else request_.plan.fsdp = static_cast<Sharding>(sharding);
       sharding_given_ = plan->has("fsdp");
-      if (plan->boolean("sp").value_or(false)) plan->problem("sp", "needs tensor parallelism, which this version does not model");
-      if (plan->has("schedule")) plan->problem("schedule", "needs pipeline parallelism, which this version does not model");
-      plan->raw("schedule");
       plan->reject_unknown_keys();
       if (problems_.size() == before && product != gpus)
-        plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count", dp, gpus));
+        plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
+                                        product != dp ? fmt::format(", and they make {}", product) : ""));
+      if (request_.plan.ep > 1 && request_.plan.fsdp == Sharding::full) plan->problem("ep", "together with fully sharded parameters is not modelled by this version; use fsdp none, zero1 or zero2");
+      if (problems_.size() == before && dp % request_.plan.ep != 0)
+        plan->problem("ep", fmt::format("is {}; experts are shared out among data-parallel ranks, so it must divide dp = {}", request_.plan.ep, dp));
     }
     request_.plan.dp = static_cast<int>(dp);
+  }
+
+  // Returns how many stages there are: a factor of the GPU count.
+  std::int64_t read_pipeline(JsonReader& reader) {
+    Plan& plan = request_.plan;
+    plan.pp = static_cast<int>(reader.integer("pp", 1, kMaxStages).value_or(1));
+    plan.vpp = static_cast<int>(reader.integer("vpp", 1, kMaxStages).value_or(1));
+    plan.schedule = choice<PipelineSchedule>(reader, "schedule",
+        {{"gpipe", PipelineSchedule::gpipe}, {"1f1b", PipelineSchedule::one_f_one_b}, {"interleaved", PipelineSchedule::interleaved},
+         {"zb", PipelineSchedule::zero_bubble}, {"dualpipe", PipelineSchedule::dualpipe}},
+        plan.vpp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b);
+    if (const Json* layers = reader.raw("stage_layers")) {
+      const bool whole = layers->is_array() && std::all_of(layers->begin(), layers->end(), [](const Json& one) { return one.is_number_integer() && one >= 1 && one <= 4096; });
+      if (whole) plan.stage_layers = layers->get<std::vector<int>>();
+      else reader.problem("stage_layers", "wants a list of whole numbers from 1 to 4096: the layers of each chunk, first to last");
+    }
+    if (plan.pp == 1) {
+      for (const char* key : {"vpp", "schedule", "stage_layers"})
+        if (reader.has(key) && !(std::string_view(key) == "vpp" && plan.vpp == 1)) reader.problem(key, "needs pipeline parallelism: pp of at least 2");
+      return 1;
+    }
+    if (plan.schedule == PipelineSchedule::interleaved && plan.vpp == 1) reader.problem("vpp", "is 1; an interleaved schedule has at least 2 chunks of layers per stage");
+    if (plan.schedule != PipelineSchedule::interleaved && plan.vpp > 1)
+      reader.problem("vpp", fmt::format("is {}; only an interleaved schedule has several chunks per stage, not {}", plan.vpp, to_text(plan.schedule)));
+    if (plan.schedule == PipelineSchedule::dualpipe && plan.pp % 2 != 0) reader.problem("pp", fmt::format("is {}; dualpipe feeds both ends of an even number of stages", plan.pp));
+    return plan.pp;
+  }
+
+  // What schedules ask of the number of micro-batches.
+  void check_micro_batches() {
+    const Plan& plan = request_.plan;
+    const std::int64_t m = request_.training.micro_batches;
+    const auto says = [&] { return fmt::format("is {}: {} micro-batches of {} x dp {}", request_.global_batch, m, request_.inputs.batch, plan.dp); };
+    if (plan.pp == 1) return;
+    if (plan.schedule == PipelineSchedule::interleaved && m % plan.pp != 0)
+      root_.problem("global_batch", fmt::format("{}; an interleaved schedule needs a multiple of pp = {} micro-batches", says(), plan.pp));
+    if (plan.schedule == PipelineSchedule::dualpipe && (m % 2 != 0 || m < 2 * plan.pp))
+      root_.problem("global_batch", fmt::format("{}; dualpipe needs an even number, at least 2 x pp = {}", says(), 2 * plan.pp));
+  }
+
+  // The degrees that change the forward graph; returns how many GPUs one replica takes because of them.
+  std::int64_t read_split_layers(JsonReader& plan) {
+    Plan& out = request_.plan;
+    out.tp = static_cast<int>(plan.integer("tp", 1, 4096).value_or(1));
+    out.sp = plan.boolean("sp").value_or(false);
+    if (out.sp && out.tp == 1) plan.problem("sp", "shares the sequence out among tensor-parallel ranks: it needs a tp of at least 2");
+    out.cp = static_cast<int>(plan.integer("cp", 1, 4096).value_or(1));
+    out.exchange = choice<ContextExchange>(plan, "cp_exchange", {{"ring", ContextExchange::ring}, {"all_to_all", ContextExchange::all_to_all}, {"ulysses", ContextExchange::all_to_all}},
+                                           ContextExchange::ring);
+    out.ep = static_cast<int>(plan.integer("ep", 1, kMaxGpus).value_or(1));
+    out.expert_imbalance = plan.number("expert_imbalance", 1, 1000).value_or(1);
+    if (const Json* given = plan.raw("tp_plan")) {
+      const std::map<std::string, TensorSplit> known = {{"column", TensorSplit::column}, {"row", TensorSplit::row}, {"whole", TensorSplit::whole}};
+      if (!given->is_object()) plan.problem("tp_plan", R"(wants an object of module patterns, as in {"*.fc1": "column", "*.fc2": "row"})");
+      else
+        for (const auto& [pattern, how] : given->items()) {
+          const auto split = known.find(how.is_string() ? how.get<std::string>() : std::string());
+          if (split == known.end()) plan.problem("tp_plan", fmt::format("says '{}' of '{}'; known: column, row, whole", how.dump().substr(0, 40), pattern.substr(0, 80)));
+          else out.tp_plan.emplace_back(pattern, split->second);
+        }
+    }
+    if (out.cp > 1 && request_.model) {
+      const ModelSource& model = *request_.model;
+      if (!model.language) plan.problem("cp", fmt::format("shares sequences out; {} takes {}", model.name, model.unit));
+      else if (model.fixed_seq || model.fixed_src_seq) plan.problem("cp", fmt::format("needs another sequence length on each rank, and {} was captured at one only", model.name));
+      else if (request_.inputs.seq % out.cp != 0 || request_.inputs.src_seq % out.cp != 0)
+        plan.problem("cp", fmt::format("is {}; it must divide the sequence of {} tokens", out.cp, request_.inputs.seq % out.cp != 0 ? request_.inputs.seq : request_.inputs.src_seq));
+    }
+    return static_cast<std::int64_t>(out.tp) * out.cp;
   }
 
   // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without
@@ -264,6 +337,7 @@ class RequestReader {
     const std::int64_t dp = std::max(1, request_.plan.dp);
     auto batch = root_.integer("batch", 1, kMaxBatch);
     auto global = root_.integer("global_batch", 1, kMaxBatch * kMaxGpus);
+    const auto micro_batches = root_.integer("micro_batches", 1, kMaxBatch);
     if (!batch && !root_.has("batch")) {
       if (request_.model && request_.model->default_batch > 0) batch = request_.model->default_batch;
       else if (global && *global % dp == 0 && *global / dp <= kMaxBatch) batch = *global / dp;
@@ -273,13 +347,16 @@ class RequestReader {
     if (!batch) return;
     request_.inputs.batch = *batch;
     if (request_.model) accept("batch", request_.inputs.batch, request_.model->default_batch, request_.model->fixed_batch);
-    request_.global_batch = global.value_or(*batch * dp);
+    request_.global_batch = global.value_or(*batch * dp * micro_batches.value_or(1));
+    if (global && micro_batches && *global != *batch * dp * *micro_batches)
+      root_.problem("micro_batches", fmt::format("is {}; batch x dp x micro_batches = {} x {} x {} is not the global batch of {}: leave one out", *micro_batches, *batch, dp, *micro_batches, *global));
     if (request_.global_batch % (*batch * dp) != 0) {
       root_.problem("global_batch", fmt::format("is {}; it must be a multiple of batch x dp = {} x {} = {}", request_.global_batch, *batch,
                                                 dp, *batch * dp));
       return;
     }
     request_.training.micro_batches = request_.global_batch / (*batch * dp);
+    check_micro_batches();
   }
 
   // A name from the catalog, several names to be put together ("fp8+optimizer-8bit"), a recipe's file, or the recipe itself.
@@ -397,7 +474,7 @@ class RequestReader {
     request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
     const std::string recompute = root_.text("recompute").value_or("none");
     if (recompute == "full") request_.training.recompute = Recompute::full;
-    else if (recompute == "selective") root_.problem("recompute", "'selective' is not modelled by this version; use none or full");
+    else if (recompute == "selective") request_.training.recompute = Recompute::selective;
     else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full", recompute.substr(0, 80)));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
@@ -406,7 +483,39 @@ class RequestReader {
     if (attention != "sdpa") root_.problem("attention", fmt::format("is '{}'; this version models sdpa only", attention.substr(0, 80)));
   }
 
-  void read_host() { request_.host = look_up(root_, "host", catalog_.host(root_.text("host").value_or("default"))); }
+  // A name of data/hosts, or the file that `precog host` wrote.
+  void read_host() {
+    const std::string name = root_.text("host").value_or("default");
+    if (!name.ends_with(".json")) {
+      request_.host = look_up(root_, "host", catalog_.host(name));
+      return;
+    }
+    auto json = read_json_file(folder_ / name);
+    if (!json) return root_.problem("host", json.error().text());
+    auto parsed = parse_host(*json, name, catalog_.host_files);
+    if (!parsed) {
+      for (const Problem& problem : parsed.error().problems) root_.problem("host", problem.where + ": " + problem.message);
+      return;
+    }
+    request_.own_host = std::make_shared<const HostSpec>(std::move(*parsed));
+    request_.host = request_.own_host.get();
+    request_.own_host_path = name;
+  }
+
+  void read_input() {
+    auto input = root_.object("input");
+    if (!input) return;
+    InputSpec out;
+    if (auto seconds = input->number("seconds_per_batch", 0, 1e5)) out.per_batch = {*seconds};
+    else if (!input->has("seconds_per_batch")) input->problem("seconds_per_batch", "is missing: what one worker needs for one batch, in seconds");
+    if (auto workers = input->integer("workers", 0, 4096)) out.workers = static_cast<int>(*workers);
+    else if (!input->has("workers")) input->problem("workers", "is missing: processes that prepare batches; 0 where the training loop does it itself");
+    if (auto prefetch = input->integer("prefetch", 1, 1024)) out.prefetch = static_cast<int>(*prefetch);
+    if (auto bytes = input->number("bytes_per_batch", 0, 1e13)) out.copied = Bytes{static_cast<std::int64_t>(*bytes)};
+    input->reject_unknown_keys();
+    if (request_.plan.pp > 1) root_.problem("input", "is modelled without pipeline stages only; leave it out, or pp at 1");
+    request_.input = out;
+  }
 
   // A file that precog calibrate wrote, or "none": physics alone. Without one, what data/profiles has for this GPU.
   void read_profile() {
@@ -441,8 +550,14 @@ class RequestReader {
     length.epochs = run->number("epochs", 1e-6, 1e9);
     length.steps = run->number("steps", 1, 1e15);
     length.dataset_samples = run->number("dataset_samples", 1, 1e18);
+    length.mtbf_hours = run->number("mtbf_hours", 1e-3, 1e12);
+    length.checkpoint_s = run->number("checkpoint_s", 0, 1e9);
+    length.restart_s = run->number("restart_s", 0, 1e9);
     const int given = length.tokens.has_value() + length.samples.has_value() + length.epochs.has_value() + length.steps.has_value();
     if (given > 1) run->problem("tokens", "and samples, epochs, steps exclude each other: give one");
+    if (length.mtbf_hours && given == 0) run->problem("mtbf_hours", "needs the length of the run: tokens, samples, epochs or steps");
+    for (const auto& [key, value] : {std::pair{"checkpoint_s", length.checkpoint_s}, {"restart_s", length.restart_s}})
+      if (value && !length.mtbf_hours) run->problem(key, "needs mtbf_hours: without failures there are no checkpoints to take");
     if (length.epochs && !length.dataset_samples) run->problem("dataset_samples", "is missing: how many samples an epoch has");
     if (length.tokens && request_.model && !request_.model->language)
       run->problem("tokens", fmt::format("does not apply: {} takes {}; give samples or epochs", request_.model->name, request_.model->unit));
@@ -471,14 +586,26 @@ class RequestReader {
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
     if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
-    out["recompute"] = r.training.recompute == Recompute::full ? "full" : "none";
+    constexpr const char* kRecompute[] = {"none", "selective", "full"};
+    out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
-    out["host"] = r.host->name;
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
+    if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
+    if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
+    constexpr const char* kSplits[] = {"column", "row", "whole"};
+    for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
+    if (r.plan.pp > 1) out["plan"]["vpp"] = r.plan.vpp, out["plan"]["schedule"] = to_text(r.plan.schedule);
+    if (!r.plan.stage_layers.empty()) out["plan"]["stage_layers"] = r.plan.stage_layers;
     if (const auto given = root_.text("profile")) out["profile"] = *given;
+    out["host"] = r.own_host ? r.own_host_path : r.host->name;
+    if (r.input) {
+      out["input"] = {{"seconds_per_batch", r.input->per_batch.value}, {"workers", r.input->workers}, {"prefetch", r.input->prefetch}};
+      if (r.input->copied.value > 0) out["input"]["bytes_per_batch"] = r.input->copied.value;
+    }
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();
     if (r.run.tokens) run["tokens"] = *r.run.tokens;
@@ -486,6 +613,10 @@ class RequestReader {
     if (r.run.epochs) run["epochs"] = *r.run.epochs;
     if (r.run.steps) run["steps"] = *r.run.steps;
     if (r.run.dataset_samples) run["dataset_samples"] = *r.run.dataset_samples;
+    if (r.run.mtbf_hours) run["mtbf_hours"] = *r.run.mtbf_hours;
+    if (r.run.checkpoint_s) run["checkpoint_s"] = *r.run.checkpoint_s;
+    if (r.run.restart_s) run["restart_s"] = *r.run.restart_s;
+    if (r.jitter > 0) out["cluster"]["jitter"] = r.jitter;
     if (!run.empty()) out["run"] = run;
     if (r.price_usd_per_gpu_hour) out["price_usd_per_gpu_hour"] = *r.price_usd_per_gpu_hour;
   }
@@ -508,7 +639,10 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 }
 
 Result<Graph> build_forward(const Request& request) {
-  PRECOG_TRY(built, request.model->build(request.inputs));
+  ModelInputs inputs = request.inputs;  // of one rank: those that share a sequence have a part of its tokens each
+  inputs.seq /= request.plan.cp;
+  inputs.src_seq /= request.plan.cp;
+  PRECOG_TRY(built, request.model->build(inputs));
   if (request.pad_vocabulary > 1) {
     if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
     built = pad_vocabulary(std::move(built), request.pad_vocabulary);

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "frontend/source.h"
 #include "predict/catalog.h"
+#include "spec/input_spec.h"
 #include "spec/plan.h"
 
 namespace precog {
@@ -16,6 +17,9 @@ namespace precog {
 struct RunLength {  // how much to train; at most one is given
   std::optional<double> tokens, samples, epochs, steps;
   std::optional<double> dataset_samples;  // what an epoch is
+  // Losses of the whole run (whole_run.h): hours between failures of one GPU and what it needs around it; seconds that a
+  // checkpoint stops training, and that a restart takes.
+  std::optional<double> mtbf_hours, checkpoint_s, restart_s;
 };
 
 struct Request {
@@ -30,7 +34,11 @@ struct Request {
   std::size_t own_rules = 0;                             // its last rules, which came from the request itself
   const GpuSpec* gpu = nullptr;
   ClusterSpec cluster;
+  double jitter = 0;  // relative standard deviation of a rank's own time for a step
   const HostSpec* host = nullptr;
+  std::shared_ptr<const HostSpec> own_host;  // one from a file of the user's; `host` then points to it
+  std::string own_host_path;                 // and where that is, as it was given
+  std::optional<InputSpec> input;            // the data loader, where the request says anything of it
   const FittedProfile* fitted = nullptr;  // corrections to kernel costs: of this GPU or of a relative; nullptr: physics alone
   std::shared_ptr<const FittedProfile> own_fitted;  // a file's that the request names; `fitted` then points to it
   std::string fitted_from;                          // where it comes from, for the report

@@ -12,69 +12,6 @@
 namespace precog {
 namespace {
 
-struct SteadyStep {
-  Seconds length;
-  // The compute stream idle while the communication stream runs.
-  std::map<std::string, Seconds> exposed_by_collective, exposed_in_second;  // in the second micro-batch alone: as below
-  Seconds host_busy;
-  Seconds host_busy_second;     // in the second micro-batch alone: what one more would add
-};
-
-// The last simulated step, from the end of the one before it.
-SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph) {
-  const auto tasks = schedule.graph.tasks();
-  auto end_of = [&](std::size_t step) { return timeline.spans[static_cast<std::size_t>(schedule.last_task[step])].end; };
-  const std::size_t last = schedule.last_task.size() - 1;
-  const Picoseconds begin = end_of(last - 1), end = end_of(last);
-
-  struct Message {
-    Span span;
-    TaskLabel label;
-  };
-  std::vector<Span> compute;
-  std::vector<Message> collectives;
-  Picoseconds host = 0, host_second = 0;
-  for (std::size_t i = 0; i < tasks.size(); ++i) {
-    const Span span = timeline.spans[i];
-    const TaskLabel& label = schedule.labels[i];
-    if (tasks[i].resource == kHost && label.step == static_cast<std::int16_t>(last)) {
-      host += span.end - span.start;
-      if (label.micro_batch == 1) host_second += span.end - span.start;
-    }
-    if (span.end <= begin || span.start >= end) continue;
-    if (tasks[i].resource == kCompute) compute.push_back(span);
-    if (tasks[i].resource == kCommunication) collectives.push_back({span, label});
-  }
-  SteadyStep out{.length = seconds(end - begin), .host_busy = seconds(host), .host_busy_second = seconds(host_second)};
-  std::size_t next = 0;
-  for (const auto& [span, label] : collectives) {  // both lists are in time order: each is one in-order queue
-    Picoseconds exposed = 0;
-    Picoseconds at = std::max(span.start, begin);
-    const Picoseconds until = std::min(span.end, end);
-    while (next < compute.size() && compute[next].end <= at) ++next;
-    for (std::size_t i = next; at < until; ++i) {
-      if (i == compute.size() || compute[i].start >= until) {
-        exposed += until - at;
-        break;
-      }
-      exposed += std::max<Picoseconds>(0, compute[i].start - at);
-      at = std::max(at, compute[i].end);
-    }
-    const Op& op = graph.ops[program.calls[static_cast<std::size_t>(label.call)].op];
-    const std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
-    out.exposed_by_collective[name] += seconds(exposed);
-    if (label.micro_batch == 1 && label.step == static_cast<std::int16_t>(last)) out.exposed_in_second[name] += seconds(exposed);
-  }
-  return out;
-}
-
-// Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send.
-Seconds one_more_micro_batch(const Schedule& schedule, const Timeline& timeline) {
-  if (schedule.last_of_micro_batch.size() < 2) return {};
-  auto end = [&](std::size_t micro) { return timeline.spans[static_cast<std::size_t>(schedule.last_of_micro_batch[micro])].end; };
-  return seconds(end(1) - end(0));
-}
-
 FlopsPerSecond peak_of(const GpuSpec& gpu, DType dtype) {
   if (gpu.matrix.has(dtype)) return gpu.matrix[dtype];
   if (gpu.vector.has(dtype)) return gpu.vector[dtype];
@@ -96,10 +33,139 @@ constexpr Spread kGuessedHostSpread{0.40, 1.60};  // the default is a slow host:
 constexpr Spread kNodeLinkSpread{0.75, 1.35};   // collectives inside a node: fitted to NCCL timings of a few systems
 constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's latency and efficiency are estimates
 
+// What would remove the wait: as many workers as make a batch within the step that is left without it.
+std::string input_warning(const InputSpec& input, const Report& report) {
+  const Seconds without = (report.step - report.breakdown.input) / static_cast<double>(report.micro_batches);
+  const std::string share = fmt::format("the GPU waits {} of each step ({}) for its data", to_text(report.breakdown.input), fmt::format("{:.0f}%", 100 * (report.breakdown.input / report.step)));
+  const std::string enough = without.value > 0 ? fmt::format("{:.0f}", std::ceil(input.per_batch / without)) : "more";
+  if (input.workers == 0) return fmt::format("{}: the training loop loads by itself; {} worker{} beside it would hide it", share, enough, enough == "1" ? "" : "s");
+  return fmt::format("{}: {} worker{} make{} a batch every {}; {} would keep up, or faster loading", share, input.workers, input.workers == 1 ? "" : "s",
+                     input.workers == 1 ? "s" : "", to_text(input.per_batch / input.workers), enough);
+}
+
+// What is shared out, and how: layers first.
+std::vector<std::string> split_layers_text(const Plan& plan, std::string replicas) {
+  std::vector<std::string> parts;
+  if (plan.tp > 1) parts.push_back(fmt::format("layers split {} ways{}", plan.tp, plan.sp ? " with sequence parallelism" : ""));
+  if (plan.cp > 1) parts.push_back(fmt::format("sequences split {} ways ({})", plan.cp, plan.exchange == ContextExchange::ring ? "ring" : "all-to-all"));
+  if (plan.ep > 1) parts.push_back(fmt::format("experts split {} ways", plan.ep));
+  if (!replicas.empty()) parts.push_back(std::move(replicas));
+  return parts;
+}
+
 }  // namespace
 
-Report summarise(const Request& request, Flops model_flops, Seconds gap, const StepGraph& step, const KernelProgram& program,
-                 const std::vector<KernelCost>& costs, const Schedule& schedule, const Timeline& timeline, const MemoryUse& memory) {
+Exposure exposure(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph, Picoseconds begin, Picoseconds end) {
+  const auto tasks = schedule.graph.tasks();
+  const auto last = static_cast<std::int16_t>(schedule.last_task.size() - 1);
+  struct Message {
+    Span span;
+    TaskLabel label;
+  };
+  std::vector<Span> compute;
+  std::vector<Message> collectives;
+  Picoseconds host = 0, host_second = 0;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const Span span = timeline.spans[i];
+    const TaskLabel& label = schedule.labels[i];
+    if (tasks[i].resource == kHost && label.step == last) {
+      host += span.end - span.start;
+      if (label.micro_batch == 1) host_second += span.end - span.start;
+    }
+    if (span.end <= begin || span.start >= end) continue;
+    if (label.call < 0) continue;  // a batch on its way
+    if (tasks[i].resource == kCompute) compute.push_back(span);
+    if (tasks[i].resource >= kCommunication) collectives.push_back({span, label});
+  }
+  Exposure out{.host_busy = seconds(host), .host_busy_second = seconds(host_second)};
+  // Both lists in time order; where two messages are on their way at once, the time counts for the earlier one.
+  std::stable_sort(collectives.begin(), collectives.end(), [](const Message& a, const Message& b) { return a.span.start < b.span.start; });
+  std::size_t next = 0;
+  Picoseconds counted = begin;
+  for (const auto& [span, label] : collectives) {
+    Picoseconds exposed = 0;
+    Picoseconds at = std::max(span.start, counted);
+    counted = std::max(counted, std::min(span.end, end));
+    const Picoseconds until = std::min(span.end, end);
+    while (next < compute.size() && compute[next].end <= at) ++next;
+    for (std::size_t i = next; at < until; ++i) {
+      if (i == compute.size() || compute[i].start >= until) {
+        exposed += until - at;
+        break;
+      }
+      exposed += std::max<Picoseconds>(0, compute[i].start - at);
+      at = std::max(at, compute[i].end);
+    }
+    const Op& op = graph.ops[program.calls[static_cast<std::size_t>(label.call)].op];
+    const std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
+    out.by_collective[name] += seconds(exposed);
+    if (label.micro_batch == 1 && label.step == last) out.in_second[name] += seconds(exposed);
+  }
+  return out;
+}
+
+StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const ChunkOfStep& chunk, std::int64_t micro_batches) {
+  auto end_of = [&](std::int32_t task) { return timeline.spans[static_cast<std::size_t>(task)].end; };
+  const std::size_t last = schedule.last_task.size() - 1;
+  const Picoseconds begin = end_of(schedule.last_task[last - 1]), end = end_of(schedule.last_task[last]);
+  const Exposure shown = exposure(schedule, timeline, chunk.program, chunk.step.graph, begin, end);
+  // Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send.
+  const double missing = static_cast<double>(micro_batches - schedule.micro_batches_laid_out);
+  Seconds one_more;
+  if (schedule.last_of_micro_batch.size() >= 2) one_more = seconds(end_of(schedule.last_of_micro_batch[1]) - end_of(schedule.last_of_micro_batch[0]));
+  StepTimes out{.length = seconds(end - begin) + one_more * missing, .host = shown.host_busy + shown.host_busy_second * missing};
+  for (const auto& [name, exposed] : shown.by_collective) {
+    const auto again = shown.in_second.find(name);
+    out.exposed[name] = exposed + (again == shown.in_second.end() ? Seconds{} : again->second * missing);
+  }
+  const InputWait waited = input_wait(schedule, timeline, begin, end);
+  out.input = seconds(waited.all) + seconds(waited.in_second) * missing;
+  return out;
+}
+
+// Memory over the last simulated step, by when each operator's kernels ran: the stream's order is the allocator's. Of several
+// operators in one of the bins, the one at which most is there stands for all, so that the peak is never lost.
+std::vector<MemoryPoint> memory_points(const MemoryUse& memory, const Schedule& schedule, const Timeline& timeline) {
+  constexpr std::size_t kBins = 240;
+  const auto tasks = schedule.graph.tasks();
+  const auto last = static_cast<std::int16_t>(schedule.last_task.size() - 1);
+  std::vector<std::pair<Picoseconds, std::size_t>> calls;  // when, which
+  Picoseconds begin = timeline.end, end = 0;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const TaskLabel& label = schedule.labels[i];
+    if (label.step != last) continue;
+    begin = std::min(begin, timeline.spans[i].start);
+    if (label.call < 0 || tasks[i].resource != kCompute || static_cast<std::size_t>(label.call) >= memory.timeline.size()) continue;
+    calls.emplace_back(timeline.spans[i].start, static_cast<std::size_t>(label.call));
+    end = std::max(end, timeline.spans[i].end);
+  }
+  std::stable_sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  auto total = [](const BytesByCategory& bytes) {
+    Bytes sum;
+    for (Bytes one : bytes) sum += one;
+    return sum;
+  };
+  std::vector<MemoryPoint> out;
+  std::size_t bin = kBins;
+  for (const auto& [when, call] : calls) {
+    const auto here = static_cast<std::size_t>(static_cast<double>(when - begin) / static_cast<double>(std::max<Picoseconds>(1, end - begin)) * kBins);
+    const BytesByCategory& bytes = memory.timeline[call];
+    if (here != bin) out.push_back({seconds(when - begin), bytes});
+    else if (total(bytes) > total(out.back().bytes)) out.back().bytes = bytes;
+    bin = here;
+  }
+  if (!out.empty()) out.push_back({seconds(end - begin), out.back().bytes});
+  return out;
+}
+
+std::string describe(const Graph& graph, OpId op) {
+  if (!op.valid()) return "";
+  const Op& at = graph.ops[op];
+  return fmt::format("{} {}{}{}", to_text(at.phase), name_of(graph, at), at.module.valid() ? " in " : "", graph.name(at.module));
+}
+
+Report summarise(const Request& request, const Graph& whole, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
+                 const MemoryUse& memory, const std::string& peak_at) {
   Report report;
   report.request = request.echo;
   report.model = request.model->name;
@@ -109,19 +175,17 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.precision_title = request.precision->title;
   report.fp32_weights = request.precision->updated_weights() == DType::fp32;
   report.autocast = request.precision->autocast.has_value();
-  report.parameters = parameter_count(step.graph);
+  report.parameters = parameter_count(whole);
   report.gpus = request.cluster.gpus;
   report.batch = request.inputs.batch;
   report.global_batch = request.global_batch;
   report.micro_batches = request.training.micro_batches;
   report.seq = request.inputs.seq;
   constexpr const char* kShared[] = {"", "optimizer states sharded (ZeRO 1)", "states and gradients sharded (ZeRO 2)", "fully sharded (ZeRO 3, FSDP)"};
-  if (request.cluster.gpus > 1) report.sharding = kShared[static_cast<int>(request.plan.fsdp)];
+  if (request.cluster.gpus > 1) report.sharding = join(split_layers_text(request.plan, kShared[static_cast<int>(request.plan.fsdp)]), ", ");
   report.memory = memory;
-  if (memory.peak_op.valid()) {
-    const Op& at = step.graph.ops[memory.peak_op];
-    report.peak_at = fmt::format("{} {}{}{}", to_text(at.phase), name_of(step.graph, at), at.module.valid() ? " in " : "", step.graph.name(at.module));
-  }
+  report.memory.timeline.clear();  // by operator; what is shown of it is by time
+  report.peak_at = peak_at;
 
   // Busy time by what it was spent on.
   constexpr std::size_t kFamilies = static_cast<std::size_t>(Family::host) + 1, kSources = static_cast<std::size_t>(CostSource::estimate) + 1;
@@ -132,8 +196,8 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   std::array<double, kDTypeCount> matrix_flops{};
   Seconds compute_bound{}, memory_bound{}, unknown{}, low{}, high{};  // the last two: of the 80% interval of the busy time
   double kernels = 0;
-  for (const Call& call : program.calls) {
-    const auto times = static_cast<double>(runs_per_step(call.phase, report.micro_batches));
+  for (const auto& [step, program, costs, per_gpu, ends_per_gpu] : chunks) for (const Call& call : program.calls) {
+    const auto times = static_cast<double>(runs_per_step(call.phase, report.micro_batches)) * (call.phase >= Phase::gradient_sync ? ends_per_gpu : per_gpu);
     for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
       const Kernel& kernel = program.kernels[call.first_kernel + i];
       const KernelCost& cost = costs[call.first_kernel + i];
@@ -175,24 +239,23 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   for (std::size_t i = 0; i < kDTypeCount; ++i)
     if (by_type[i].value > 0) report.by_dtype[std::string(to_text(static_cast<DType>(i)))] = by_type[i];
 
-  const SteadyStep steady = steady_step(schedule, timeline, program, step.graph);
-  const double missing = static_cast<double>(report.micro_batches - schedule.micro_batches_laid_out);
-  report.step = steady.length + one_more_micro_batch(schedule, timeline) * missing;
-  report.host = steady.host_busy + steady.host_busy_second * missing;
+  report.step = times_of_step.length;
+  report.host = times_of_step.host;
+  report.breakdown.exposed_communication = times_of_step.exposed;
+  report.breakdown.pipeline_bubble = times_of_step.bubble;
   Seconds exposed_collectives;
-  for (const auto& [name, exposed] : steady.exposed_by_collective) {
-    const auto again = steady.exposed_in_second.find(name);
-    const Seconds all = exposed + (again == steady.exposed_in_second.end() ? Seconds{} : again->second * missing);
-    report.breakdown.exposed_communication[name] = all;
-    exposed_collectives += all;
-  }
+  for (const auto& [name, exposed] : times_of_step.exposed) exposed_collectives += exposed;
   // A gap that the host fills with waiting is no gap of the stream's: what is left over bounds it.
-  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives);
+  Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives - report.breakdown.pipeline_bubble);
+  report.breakdown.input = std::min(idle, times_of_step.input);
+  idle = idle - report.breakdown.input;
   report.breakdown.between_kernels = std::min(report.breakdown.between_kernels, idle);
   report.breakdown.host = idle - report.breakdown.between_kernels;
 
   // What bounds it: what the GPU spends most of its time waiting for or working at.
-  if (report.breakdown.host > report.step * 0.3) report.bound = "host";
+  // A loader that is waited for at all in the steady state decides the step.
+  if (report.breakdown.input > report.step * 0.05) report.bound = "input";
+  else if (report.breakdown.host > report.step * 0.3) report.bound = "host";
   else if (exposed_collectives > report.step * 0.3) report.bound = "network";
   else report.bound = compute_bound > memory_bound ? "compute" : "memory";
 
@@ -204,6 +267,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
     report.tokens_per_s = samples * tokens * per_s;
     report.tokens_per_s_per_gpu = *report.tokens_per_s / report.gpus;
   }
+  // One replica's micro-batches, shared out among the GPUs that it takes.
   const double step_flops = model_flops.value * static_cast<double>(report.micro_batches);
   report.tflops_per_gpu = step_flops * per_s / 1e12;
   std::size_t main_type = static_cast<std::size_t>(DType::fp32);
@@ -215,15 +279,16 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.peak_16bit = to_text(sixteen);
 
   const double host_share = report.breakdown.host / report.step;
+  const double input_share = report.breakdown.input / report.step;  // as the user says: no width of its own
   const double network_share = exposed_collectives / report.step;
-  const double gpu_share = std::max(0.0, 1 - host_share - network_share);
+  const double gpu_share = std::max(0.0, 1 - host_share - network_share - input_share);
   const bool busy = report.gpu_busy.value > 0;
   const Spread gpu_spread = busy ? Spread{low / report.gpu_busy, high / report.gpu_busy} : kFittedSpread;
   const bool host_estimated = request.mode == Mode::eager ? request.host->estimated : request.host->compiled_estimated;
   const Spread& host_spread = host_estimated ? kGuessedHostSpread : kMeasuredHostSpread;
   const Spread& network_spread = request.cluster.nodes() > 1 ? kNetworkSpread : kNodeLinkSpread;
   auto mixed = [&](double Spread::* side) {
-    return gpu_share * gpu_spread.*side + host_share * host_spread.*side + network_share * network_spread.*side;
+    return gpu_share * gpu_spread.*side + host_share * host_spread.*side + network_share * network_spread.*side + input_share;
   };
   report.step_low = report.step * mixed(&Spread::low);
   report.step_high = report.step * mixed(&Spread::high);
@@ -260,9 +325,9 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
                                    collective ? network_share : kernel_time.value > 0 ? spent / kernel_time : 0});
     }
   report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), "", 0});
-  report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name),
+  report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", request.own_host ? request.own_host_path : fmt::format("data/hosts/{}.json", request.host->name),
                                "", host_share});
-  report.provenance.push_back({"memory", "estimate", "tensor lifetimes; fragmentation, CUDA context and NCCL buffers are estimates", "", 0});
+  report.provenance.push_back({"memory", "estimate", "tensor lifetimes replayed through PyTorch's allocator rules; CUDA context and NCCL buffers are estimates", "", 0});
 
   for (const std::string& note : request.model->notes) report.warnings.push_back(note);
   if (!report.unknown_names.empty())
@@ -280,11 +345,11 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   bool converted = false;
   Seconds wide_products{};
   std::string_view wide_name;
-  for (const Call& call : program.calls) {
+  for (const auto& [step, program, costs, per_gpu, ends_per_gpu] : chunks) for (const Call& call : program.calls) {
     const Op& op = step.graph.ops[call.op];
     converted = converted || op.kind == OpKind::scaled_mm;
     if (call.family != Family::gemm || (op.math != DType::fp32 && op.math != DType::tf32)) continue;
-    for (std::uint32_t k = 0; k < call.kernel_count; ++k) wide_products += costs[call.first_kernel + k].total;
+    for (std::uint32_t k = 0; k < call.kernel_count; ++k) wide_products += costs[call.first_kernel + k].total * per_gpu;
     if (op.phase == Phase::forward) wide_name = name_of(step.graph, op);
   }
   if (request.precision->fp8 && !converted)
@@ -292,6 +357,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   if (request.precision->autocast && wide_products.value > 0.2 * report.gpu_busy.value / static_cast<double>(std::max<std::int64_t>(1, request.training.micro_batches)))
     report.warnings.push_back(fmt::format("autocast leaves {} in fp32 ({} of GPU time per micro-batch): --override op:{}={} would not", wide_name, to_text(wide_products),
                                           wide_name, to_text(*request.precision->autocast)));
+  if (report.bound == "input") report.warnings.push_back(input_warning(*request.input, report));
   if (report.bound == "host" && host_estimated)
     report.warnings.push_back("bound by the host, whose speed is a guess: describe it with --host");
   return report;

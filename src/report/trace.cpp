@@ -1,16 +1,19 @@
 #include "report/trace.h"
 
+#include "report/pipeline_view.h"
+
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "base/ensure.h"
 #include "base/json.h"
+#include "report/parts.h"
 
 namespace precog {
 namespace {
 
-constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream"};
+constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream", "communication of split layers"};
 
 std::string json_text(std::string_view text) {
   return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -24,10 +27,10 @@ std::string_view bound_of(const TimelineParts& parts, const Call& call) {
   return longest ? to_text(longest->bound) : std::string_view("none");
 }
 
-std::string event(const TimelineParts& parts, std::size_t task, Picoseconds origin) {
+std::string event(const TimelineParts& parts, std::size_t task, Picoseconds origin, int process, int track) {
   const Span& span = parts.timeline.spans[task];
   const TaskLabel& label = parts.schedule.labels[task];
-  std::string name = "step overhead", args;
+  std::string name = label.call == kInputCall ? "next batch" : "step overhead", args;
   if (label.call >= 0) {
     const Call& call = parts.program.calls[static_cast<std::size_t>(label.call)];
     if (call.op.valid()) {
@@ -40,25 +43,27 @@ std::string event(const TimelineParts& parts, std::size_t task, Picoseconds orig
     args += fmt::format(R"("phase":"{}","bound":"{}","kernels":{},"micro_batch":{})", to_text(call.phase), bound_of(parts, call),
                         call.kernel_count, label.micro_batch);
   }
-  return fmt::format(R"({{"ph":"X","pid":1,"tid":{},"ts":{:.6f},"dur":{:.6f},"name":{},"cat":"{}","args":{{{}}}}})",
-                     parts.schedule.graph.tasks()[task].resource, static_cast<double>(span.start - origin) * 1e-6,
+  return fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{:.6f},"dur":{:.6f},"name":{},"cat":"{}","args":{{{}}}}})",
+                     process, track, static_cast<double>(span.start - origin) * 1e-6,
                      static_cast<double>(span.end - span.start) * 1e-6, json_text(name), to_text(activity_of(parts, task)), args);
 }
 
 }  // namespace
 
-std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
+std::string chrome_trace(const TimelineParts& parts, const std::string& title, const std::vector<MemoryPoint>& memory) {
   const auto& labels = parts.schedule.labels;
   ensure(labels.size() == parts.timeline.spans.size(), "a timeline has one span per task");
   std::int16_t last = 0;
   for (const TaskLabel& label : labels) last = std::max(last, label.step);
   Picoseconds origin = parts.timeline.end;
   for (std::size_t i = 0; i < labels.size(); ++i)
-    if (labels[i].step == last) origin = std::min(origin, parts.timeline.spans[i].start);
+    if (labels[i].step == last && parts.schedule.graph.tasks()[i].resource < kResourceCount) origin = std::min(origin, parts.timeline.spans[i].start);
 
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   out += fmt::format(R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})", json_text(title));
-  for (std::size_t track = 0; track < kTrackNames.size(); ++track) {
+  const auto tasks = parts.schedule.graph.tasks();
+  const bool layers = std::any_of(tasks.begin(), tasks.end(), [](const Task& task) { return task.resource == kLayerCommunication; });
+  for (std::size_t track = 0; track < (layers ? kTrackNames.size() : kTrackCount); ++track) {
     out += fmt::format(
         ",\n"
         R"({{"ph":"M","pid":1,"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})",
@@ -69,8 +74,49 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
         track);
   }
   for (std::size_t i = 0; i < labels.size(); ++i)
-    if (labels[i].step == last && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
-      out += ",\n" + event(parts, i, origin);
+    if (labels[i].step == last && parts.schedule.graph.tasks()[i].resource < kResourceCount && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
+      out += ",\n" + event(parts, i, origin, 1, parts.schedule.graph.tasks()[i].resource);
+  for (const MemoryPoint& point : memory) {
+    std::string bytes;
+    for (const MemoryLayer& layer : memory_layers()) bytes += fmt::format(R"({}"{}":{})", bytes.empty() ? "" : ",", layer.name, layer_bytes(layer, point.bytes).value);
+    out += fmt::format(",\n" R"({{"ph":"C","pid":1,"ts":{:.6f},"name":"memory in bytes","args":{{{}}}}})", point.at.value * 1e6, bytes);
+  }
+  out += "\n]}\n";
+  return out;
+}
+
+std::string pipeline_trace(const PipelineView& view, const std::string& title) {
+  enum Track { kWork, kOperators, kCollectives, kMessages, kReductions, kIssue };
+  static constexpr std::array kTracks = {"stage", "compute stream", "communication stream", "messages", "gradient reduction", "host"};
+  static constexpr std::array kWhat = {"forward", "backward", "backward (activations)", "backward (weights)", "send", "reduce gradients", "shared embedding", "end of step"};
+  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  for (int stage = 0; stage < view.shape.stages; ++stage) {
+    out += fmt::format("{}" R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":{}}}}})", stage == 0 ? "" : ",\n", stage + 1,
+                       json_text(fmt::format("stage {} of {}", stage, title)));
+    out += fmt::format(",\n" R"({{"ph":"M","pid":{0},"name":"process_sort_index","args":{{"sort_index":{0}}}}})", stage + 1);
+    for (std::size_t track = 0; track < kTracks.size(); ++track) {
+      out += fmt::format(",\n" R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})", stage + 1, track, kTracks[track]);
+      out += fmt::format(",\n" R"({{"ph":"M","pid":{0},"tid":{1},"name":"thread_sort_index","args":{{"sort_index":{1}}}}})", stage + 1, track);
+    }
+  }
+  using What = PipelineSpan::What;
+  for (const PipelineSpan& span : view.timeline.spans) {
+    if (span.position < 0 || span.span.end <= span.span.start) continue;
+    const int track = span.what == What::message ? kMessages : span.what == What::sync || span.what == What::tied ? kReductions : kWork;
+    out += fmt::format(",\n" R"({{"ph":"X","pid":{},"tid":{},"ts":{:.6f},"dur":{:.6f},"name":"{} {}","cat":"pipeline","args":{{"micro_batch":{},"chunk":{}}}}})", span.stage + 1,
+                       track, static_cast<double>(span.span.start) * 1e-6, static_cast<double>(span.span.end - span.span.start) * 1e-6,
+                       kWhat[static_cast<std::size_t>(span.what)], span.micro_batch, span.micro_batch, span.position);
+    const bool forward = span.what == What::forward;
+    if (span.micro_batch != 0 || (!forward && span.what != What::backward)) continue;
+    const PipelineChunkView& chunk = view.chunks[view.chunk_at[static_cast<std::size_t>(span.position)]];
+    const Schedule& schedule = forward ? chunk.forward : chunk.backward;
+    const TimelineParts parts{chunk.graph, chunk.program, chunk.costs, schedule, forward ? chunk.forward_times : chunk.backward_times};
+    for (std::size_t i = 0; i < schedule.labels.size(); ++i) {
+      const Resource resource = static_cast<Resource>(schedule.graph.tasks()[i].resource);
+      if (parts.timeline.spans[i].end > parts.timeline.spans[i].start)
+        out += ",\n" + event(parts, i, -span.span.start, span.stage + 1, resource == kHost ? kIssue : resource == kCompute ? kOperators : kCollectives);
+    }
+  }
   out += "\n]}\n";
   return out;
 }

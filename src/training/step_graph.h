@@ -32,8 +32,12 @@ struct StepGraph {
   Bytes master_weights, main_gradients;  // held besides what the graph's tensors are
   bool gradients_folded = false;         // into main gradients during backward: autograd's own are let go at once
   Shards shards;
+  std::int64_t summed_gradients = 0;  // elements of gradients that tensor-parallel ranks have parts of, see tensor_parallel.h
+  int expert_ranks = 1;               // replicas that share the experts out among themselves
+  int replica_stride = 1;             // how far apart the ranks are that share gradients
 };
 
-StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options);
+// `sent`: the graph is a part of a model, which has no loss but these results, whose gradients arrive from elsewhere.
+StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options, const std::vector<TensorId>* sent = nullptr);
 
 }  // namespace precog

@@ -16,15 +16,27 @@ class Autograd : public GradientContext::Sink {
  public:
   Autograd(Graph forward, const TrainingOptions& options) : graph_(std::move(forward)), options_(options) {}
 
-  void run(bool loss_scaling) {
+  // Backward begins at the loss, or at what arrives for the results that other ranks go on from.
+  void run(bool loss_scaling, const std::vector<TensorId>* sent) {
     forward_ops_ = graph_.ops.size();
     graph_.ops.reserve(forward_ops_ * 4);
     graph_.tensors.reserve(graph_.tensors.size() * 3);
-    const OpId last = graph_.ops.id_at(forward_ops_ - 1);
-    TensorId loss = graph_.output(graph_.ops[last]);
     gradient_.resize(graph_.tensors.size());
     remade_.resize(graph_.tensors.size());
+    if (sent) {
+      for (TensorId id : *sent) {
+        const TensorId arrived = make({.shape = graph_.tensors[id].shape, .dtype = graph_.tensors[id].dtype, .role = Role::input, .name = graph_.intern("received_gradient")});
+        gradient_[id.index()] = arrived;
+      }
+    } else {
+      begin_at_loss(loss_scaling);
+    }
+    walk_back();
+  }
 
+  void begin_at_loss(bool loss_scaling) {
+    const OpId last = graph_.ops.id_at(forward_ops_ - 1);
+    TensorId loss = graph_.output(graph_.ops[last]);
     Op seed;
     seed.phase = Phase::backward;
     if (loss_scaling) {  // scaler.scale(loss), whose gradient is one more product
@@ -42,9 +54,18 @@ class Autograd : public GradientContext::Sink {
       ones = emit(scale, std::array{ones}, {.shape = {}, .dtype = graph_.tensors[loss].dtype});
     }
     gradient_[loss.index()] = ones;
+  }
 
+  void walk_back() {
     int recomputed_block = -1;
+    std::size_t core_begin = forward_ops_;  // of the attention that was recomputed last
     std::vector<TensorId> incoming;
+    for (std::size_t i = 0; i < forward_ops_; ++i) {
+      const Op& op = graph_.ops[graph_.ops.id_at(i)];
+      const auto* message = std::get_if<CollectiveAttributes>(&op.attributes);
+      if ((op.kind == OpKind::all_gather && !message->gradient_is_whole) || op.kind == OpKind::send_recv)
+        for (TensorId id : graph_.outputs(op)) gathered_by_[id.value] = graph_.ops.id_at(i);
+    }
     for (std::size_t i = forward_ops_; i-- > 0;) {
       const OpId id = graph_.ops.id_at(i);
       const Op op = graph_.ops[id];
@@ -59,11 +80,19 @@ class Autograd : public GradientContext::Sink {
       if ((!backward && !op.recipe.valid()) || !reached || !wanted) continue;
       if (options_.recompute == Recompute::full && op.block >= 0 && op.block != recomputed_block) {
         recomputed_block = op.block;
-        recompute(op.block, i);
+        std::size_t first = i;
+        while (first > 0 && graph_.ops[graph_.ops.id_at(first - 1)].block == op.block) --first;
+        recompute(first, i);
       }
+      if (options_.recompute == Recompute::selective && op.block >= 0 && i < core_begin)
+        if (const std::size_t first = attention_core(i); first <= i) {
+          core_begin = first;
+          recompute(first, i);
+        }
       module_ = op.module;
       block_ = op.block;
       origin_ = id;
+      arrived_ = incoming.front();
       GradientContext context(graph_, id, incoming, *this);
       if (op.recipe.valid()) context.run_recipe();
       else backward(context);
@@ -119,8 +148,8 @@ class Autograd : public GradientContext::Sink {
     }
   }
   TensorId saved(TensorId forward) override {
-    const TensorId again = remade_[forward.index()];
-    return again.valid() ? again : forward;
+    const auto gathered = gathered_by_.find(forward.value);
+    return gathered == gathered_by_.end() ? kept(forward) : gather_again(forward, gathered->second);
   }
 
   Graph take() { return std::move(graph_); }
@@ -130,15 +159,64 @@ class Autograd : public GradientContext::Sink {
   }
 
  private:
-  // Runs the forward operators of a checkpointed block once more; backward then reads the new tensors, so that the
-  // first ones need not outlive the forward pass.
-  void recompute(int block, std::size_t last_op) {
-    std::size_t first = last_op;
-    while (first > 0 && graph_.ops[graph_.ops.id_at(first - 1)].block == block) --first;
+  TensorId kept(TensorId forward) const {
+    const TensorId again = remade_[forward.index()];
+    return again.valid() ? again : forward;
+  }
+
+  // What came from the ranks of a group for a product is not kept: each keeps its own part, and backward gathers it again beside
+  // the product that needs it not (Korthikanti et al. 2022, section 4.2.2), or sends it round the ring again. Once for all
+  // products that read it.
+  TensorId gather_again(TensorId forward, OpId maker) {
+    if (const auto known = gathered_again_.find(forward.value); known != gathered_again_.end()) return known->second;
+    Op again;
+    again.kind = graph_.ops[maker].kind;
+    again.attributes = graph_.ops[maker].attributes;
+    again.label = graph_.ops[maker].label;
+    const std::vector<TensorId> originals(graph_.outputs(graph_.ops[maker]).begin(), graph_.outputs(graph_.ops[maker]).end());
+    std::vector<TensorId> inputs, outputs;
+    for (std::size_t i = 0; i < originals.size(); ++i) {
+      inputs.push_back(kept(own_part(graph_.input(graph_.ops[maker], i), i)));
+      Tensor result = graph_.tensors[originals[i]];
+      result.storage = {};
+      outputs.push_back(make(result));
+      gathered_again_[originals[i].value] = outputs.back();
+    }
+    if (arrived_.valid()) inputs.push_back(arrived_);  // issued when backward has come this far, not before
+    emit_to(again, inputs, outputs);
+    return gathered_again_[forward.value];
+  }
+  // Behind what was passed on: what this rank had to begin with.
+  TensorId own_part(TensorId id, std::size_t place) const {
+    for (auto maker = gathered_by_.find(id.value); maker != gathered_by_.end(); maker = gathered_by_.find(id.value))
+      id = graph_.input(graph_.ops[maker->second], place);
+    return id;
+  }
+
+  // A product of two activations: queries with keys, or their weights with values.
+  bool mixes_tokens(std::size_t i) const {
+    const Op& op = graph_.ops[graph_.ops.id_at(i)];
+    if (op.block < 0 || (op.kind != OpKind::matmul && op.kind != OpKind::bmm) || op.input_count < 2) return false;
+    return graph_.tensors[graph_.input(op, 0)].requires_grad && graph_.tensors[graph_.input(op, 1)].role == Role::activation &&
+           graph_.tensors[graph_.input(op, 1)].requires_grad;
+  }
+  // If operator i ends an attention: where that begins, one operator or from the first product to the second. Else i + 1.
+  std::size_t attention_core(std::size_t i) const {
+    const Op& last = graph_.ops[graph_.ops.id_at(i)];
+    if (last.kind == OpKind::scaled_dot_product_attention) return i;
+    if (!mixes_tokens(i)) return i + 1;
+    for (std::size_t first = i; first-- > 0 && graph_.ops[graph_.ops.id_at(first)].block == last.block;)
+      if (mixes_tokens(first)) return first;
+    return i + 1;
+  }
+
+  // Runs forward operators once more, a checkpointed block's or its attention's; backward then reads the new tensors, so that
+  // the first ones need not outlive the forward pass.
+  void recompute(std::size_t first, std::size_t last_op) {
     for (std::size_t i = first; i <= last_op; ++i) {
       const Op op = graph_.ops[graph_.ops.id_at(i)];
       std::vector<TensorId> inputs, outputs;
-      for (TensorId id : graph_.inputs(op)) inputs.push_back(saved(id));
+      for (TensorId id : graph_.inputs(op)) inputs.push_back(kept(id));
       const std::vector<TensorId> originals(graph_.outputs(op).begin(), graph_.outputs(op).end());
       for (TensorId id : originals) {
         Tensor again = graph_.tensors[id];
@@ -147,7 +225,7 @@ class Autograd : public GradientContext::Sink {
           continue;
         }
         const TensorId base = again.storage;
-        again.storage = base == id ? TensorId{} : graph_.tensors[saved(base)].storage;
+        again.storage = base == id ? TensorId{} : graph_.tensors[kept(base)].storage;
         const TensorId made = make(again);
         remade_[id.index()] = made;
         outputs.push_back(made);
@@ -164,6 +242,9 @@ class Autograd : public GradientContext::Sink {
   std::size_t forward_ops_ = 0;
   std::vector<TensorId> gradient_, remade_;  // per forward tensor
   std::vector<ParameterGradient> complete_;
+  std::unordered_map<std::int32_t, OpId> gathered_by_;          // by forward tensor
+  std::unordered_map<std::int32_t, TensorId> gathered_again_;
+  TensorId arrived_;  // the gradient that the operator at hand works on
   std::unordered_map<std::int32_t, std::size_t> completed_at_;  // parameter -> its place in complete_
   Phase phase_ = Phase::backward;
   NameId module_;
@@ -204,9 +285,9 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
 
 }  // namespace
 
-StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options) {
+StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options, const std::vector<TensorId>* sent) {
   Autograd autograd(std::move(forward), options);
-  autograd.run(recipe.loss_scaling);
+  autograd.run(recipe.loss_scaling, sent);
   StepGraph step;
   step.graph = autograd.take();
   step.gradients = autograd.take_gradients();
