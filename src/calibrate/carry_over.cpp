@@ -165,7 +165,7 @@ void add_samples(std::vector<Sample>& out, const Data& d, const std::string& gro
 
 BoostingOptions boosting(const CarryOverOptions& options, double scale) {
   BoostingOptions b;
-  b.trees = options.trees, b.depth = 6, b.shrinkage = 0.08, b.least_leaf = 10 * scale, b.prior = 4 * scale;
+  b.trees = options.trees, b.depth = 6, b.shrinkage = 0.08, b.least_leaf = 10 * scale, b.prior = 4 * scale, b.bins = 48;
   return b;
 }
 
