@@ -39,7 +39,11 @@ std::optional<Placement> through_reshape(const Shape& from, const Shape& to, Pla
     for (int axis = first_out; axis < j && chosen < 0; ++axis)
       if (to[axis] > 1 && to[axis] % ranks == 0) chosen = axis;
     if (chosen < 0) return std::nullopt;
-    if (j - first_out > 1) placement.extent = to[chosen];  // the split axis has come apart
+    if (j - first_out > 1) {  // the split axis has come apart; what stood before it may have joined its first part
+      std::int64_t before = 1;
+      for (int axis = first_in; axis < placement.axis; ++axis) before *= from[axis];
+      placement.extent = chosen == first_out && to[chosen] % before == 0 ? to[chosen] / before : to[chosen];
+    }
     placement.axis = chosen;
     return placement;
   }
@@ -68,6 +72,22 @@ std::optional<Placement> through_transpose(const Shape& from, const Shape& to, P
       return placement;
     }
   return std::nullopt;
+}
+
+std::optional<Placement> through_removal(const Shape& from, const Shape& to, Placement placement) {
+  if (to.rank() + 1 != from.rank()) return std::nullopt;
+  for (int gone = 0; gone < from.rank(); ++gone) {
+    bool fits = gone != placement.axis;
+    for (int i = 0; i < to.rank() && fits; ++i) fits = to[i] == from[i < gone ? i : i + 1];
+    if (!fits) continue;
+    placement.axis -= placement.axis > gone ? 1 : 0;
+    return placement;
+  }
+  return std::nullopt;
+}
+
+bool is_permutation(const Shape& a, const Shape& b) {
+  return a.rank() == b.rank() && std::is_permutation(a.extents().begin(), a.extents().end(), b.extents().begin());
 }
 
 std::optional<int> differing_axis(const Shape& a, const Shape& b) {
