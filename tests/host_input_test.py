@@ -55,7 +55,7 @@ class HostAndInput(unittest.TestCase):
     def test_a_slow_loader_is_the_step(self):
         for workers, micro_batches in ((2, 1), (5, 1), (2, 4), (3, 10)):
             report = self.predict(input={"seconds_per_batch": 3.0, "workers": workers}, global_batch=16 * micro_batches)
-            self.assertAlmostEqual(report["step_s"], 3.0 / workers * micro_batches, delta=1e-3 * report["step_s"])
+            self.assertAlmostEqual(report["step_s"], 3.0 / workers * micro_batches, delta=2e-3 * report["step_s"])
             self.assertEqual(report["bound"], "input")
             parts = [value if not isinstance(value, dict) else sum(value.values()) for value in report["breakdown"].values()]
             self.assertAlmostEqual(sum(parts), report["step_s"], delta=1e-6)

@@ -52,6 +52,9 @@ TEST_CASE("WideGroupsAreOneCallEachInNchw") {
   shape.channels_last = true;
   CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
   shape.channels_last = false;
+  shape.in_channels = shape.out_channels = 1024;  // 64 channels each
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
+  shape.in_channels = shape.out_channels = 896;
   shape.groups = 224;  // four channels each: direct kernels
   CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
 }
@@ -78,4 +81,16 @@ TEST_CASE("Fp32ConvolutionsTransformWhatTheyMultiply") {
   CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).inner == 0);
   shape.stride = 2;
   CHECK(conv_helpers(shape, DType::fp32, gpu("9.0")).inner == 0);
+}
+
+TEST_CASE("DepthwiseWeightGradientsMeetAcrossBlocksInNhwc") {
+  ConvShape shape;
+  shape.in_channels = shape.out_channels = shape.groups = 96;
+  shape.kernel_h = shape.kernel_w = 7;
+  shape.direction = ConvDirection::weight_gradient;
+  CHECK_FALSE(conv_helpers(shape, DType::bf16, gpu("9.0")).clears);
+  shape.channels_last = true;
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).clears);
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).sums);
+  CHECK_FALSE(conv_helpers(shape, DType::fp32, gpu("9.0")).sums);
 }

@@ -330,12 +330,13 @@ def describe(costs: dict[str, dict[str, float]], counts: Any, seen: Any, meta: d
     out["synchronise"] = figure(loops["synchronise"] * 1e-6, "loops")
     out["loss_scaler"] = figure(loops["loss_scaler"] * 1e-6, "loops")
     out["compiled"] = before["compiled"]
-    out["reference"] = {"%s %s" % case: {phase: round(seen[case][phase], 6) for phase in ("forward", "backward", "optimizer")}
+    out["reference"] = {"%s %s" % case: {phase: round(seen[case][phase] * args.level, 6) for phase in ("forward", "backward", "optimizer")}
                         for case in REFERENCE if case in seen}
     versions = "PyTorch %s, Python %s, %s" % (meta["torch"], meta["python"], meta["date"][:10])
     out["sources"] = {
-        "stacks": "measured: %s, %s; issue times of %d small stacks of modules as counts times costs (tools/gpu/host_fit.py); stacks left out of the fit: %s" % (
-            ", ".join(os.path.relpath(path, ROOT) for path in args.measurements), versions, len(counts), left_out),
+        "stacks": "measured: %s, %s; issue times of %d small stacks of modules as counts times costs (tools/gpu/host_fit.py); stacks left out of the fit: %s%s" % (
+            ", ".join(os.path.relpath(path, ROOT) for path in args.measurements), versions, len(counts), left_out,
+            "; times %g: %s" % (args.level, args.because) if args.because else ""),
         "loops": "measured: %s/host*.jsonl, %s; item() on an idle stream; GradScaler's step and update over 10 tensors less the optimizer's step and two calls" % (
             os.path.relpath(args.loops, ROOT), versions),
         "compiled": before["sources"]["compiled"]}
@@ -356,6 +357,8 @@ def main() -> int:
     parser.add_argument("--loops", required=True, help="folder of the measurements of single operators (host_loops.py)")
     parser.add_argument("--base", default=os.path.join(ROOT, "data", "hosts", "h200-vm.json"), help="host description whose names and compiled figures stay")
     parser.add_argument("--looseness", type=float, default=0.5, help="how far a cost may be from its prior, relatively")
+    parser.add_argument("--level", type=float, default=1.0, help="a training process's speed over that of the process in which the stacks were issued")
+    parser.add_argument("--because", default="", help="what the level rests on; stands in the host's sources")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--out", help="write the host description here")
     args = parser.parse_args()
@@ -389,6 +392,7 @@ def main() -> int:
     for phase in PHASES:
         print(phase + ":", ", ".join("%s %.1f (%.1f)" % (name, cost * 1e6, prior[phase][name] * 1e6) for name, cost in sorted(costs[phase].items())))
     if args.out:
+        costs = {phase: {name: cost * args.level for name, cost in table.items()} for phase, table in costs.items()}
         from precog.hosting import host_text
         left_out = "%.1f%% mean absolute error of a step, bias %+.1f%%" % (100 * statistics.mean(map(abs, held_out["step"])), 100 * statistics.mean(held_out["step"]))
         text = host_text(describe(costs, counts, seen, meta, args, left_out))
