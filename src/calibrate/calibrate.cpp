@@ -28,26 +28,27 @@ struct Row {
   double physical(std::size_t i) const { return physics[i].total.value; }
 };
 
-// What a row says about which kernels: those whose pattern is borrowed if there are any, else all of the family that takes most.
+// What a row says about which kernels: those whose pattern is borrowed where they take most of it, else all of the family that does.
 Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile& physics) {
   Row row;
   row.measured = &m;
   row.held_out = is_held_out(m.shape);
   std::map<std::string_view, double> time;
-  bool borrowed = false;
+  double all = 0, borrowed = 0;
   for (const Kernel& kernel : m.kernels) {
     row.physics.push_back(kernel_cost(kernel, gpu, physics));
     row.family.push_back(residual_family(kernel));
     row.features.push_back(features_of(kernel, row.physics.back(), gpu, m.warm));
     time[row.family.back()] += row.physics.back().total.value;
-    borrowed = borrowed || (kernel.estimated && !row.family.back().empty());
+    all += row.physics.back().total.value;
+    if (kernel.estimated) borrowed += row.physics.back().total.value;
   }
   std::string_view most = row.family.front();
   for (const auto& [family, spent] : time)
     if (spent > time[most]) most = family;
   double longest = -1;
   for (std::size_t i = 0; i < m.kernels.size(); ++i) {
-    row.charged.push_back(borrowed ? m.kernels[i].estimated : row.family[i] == most);
+    row.charged.push_back(borrowed > all / 2 ? m.kernels[i].estimated : row.family[i] == most);
     if (row.charged[i] && row.physical(i) > longest) longest = row.physical(i), row.label = row.family[i];
   }
   return row;
