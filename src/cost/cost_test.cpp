@@ -417,6 +417,27 @@ TEST_CASE("GatherAndScatterStepAroundTheWholeRingAcrossNodes") {
   CHECK(collective_cost({{80}, 8, Collective::reduce_scatter}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(70 + 6 + 10));
 }
 
+TEST_CASE("RanksThatLieApartShareTheNodesPorts") {
+  ClusterSpec cluster;
+  cluster.gpus = 16;
+  cluster.gpus_per_node = 4;
+  cluster.intra_bandwidth = {1e9};
+  cluster.network.port_bandwidth = {1};
+  cluster.network.efficiency = 1;
+  const auto time = [&](int ranks, Collective kind, int stride) { return collective_cost({{80}, ranks, kind, stride}, cluster, slow_gpu(), ideal()).total.value; };
+  CHECK(time(4, Collective::all_gather, 1) < 1);                             // inside a node
+  CHECK(time(4, Collective::all_gather, 4) == doctest::Approx(60 * 4));      // one rank on each node, four groups at once
+  CHECK(time(4, Collective::all_gather, 2) == doctest::Approx(60 * 2));      // two ranks on each of two nodes, two groups
+  CHECK(time(16, Collective::all_to_all, 1) == doctest::Approx(4 * 60));     // four ranks, each with 12/16 for other nodes
+  CHECK(time(4, Collective::all_to_all, 4) == doctest::Approx(4 * 60));      // the same bytes, in four groups
+  CHECK(time(4, Collective::send_recv, 1) < 1);
+  CHECK(time(4, Collective::send_recv, 4) == doctest::Approx(80 * 4));       // four ranks of a node to the next node's
+  CHECK(time(8, Collective::send_recv, 1) == doctest::Approx(80));           // a chain that leaves its node at one rank
+  cluster.nics_per_node = 4;
+  CHECK(time(4, Collective::send_recv, 4) == doctest::Approx(80));           // one port each
+  CHECK(time(8, Collective::send_recv, 1) == doctest::Approx(80));           // and no more for one message
+}
+
 TEST_CASE("OnlyAnAllReduceUsesTheSwitchThatReduces") {
   ArchitectureProfile profile = ideal();
   profile.all_reduce.in_switch_efficiency = 100;

@@ -157,7 +157,9 @@ struct AttributeText {
                        a.element_bytes_moved);
   }
   std::string operator()(const CollectiveAttributes& a) const {
-    return fmt::format(" bytes={} participants={}", a.bytes.value, a.participants);
+    std::string out = a.bytes.value > 0 ? fmt::format(" bytes={}", a.bytes.value) : std::string();
+    out += fmt::format(" participants={}", a.participants);
+    return a.stride > 1 ? out + fmt::format(" stride={}", a.stride) : out;
   }
   std::string operator()(const ShardCopyAttributes& a) const {
     return fmt::format(" elements={} read={} written={}", a.elements, a.read.value, a.written.value);

@@ -141,8 +141,13 @@ struct ShardCopyAttributes {
   friend bool operator==(const ShardCopyAttributes&, const ShardCopyAttributes&) = default;
 };
 struct CollectiveAttributes {
-  Bytes bytes;  // of the whole message: what an all_gather leaves on each rank, what a reduce_scatter takes from each
-  int participants = 1;
+  // Of the whole message: what an all_gather leaves on each rank, what a reduce_scatter or an all_to_all takes from each. 0: the
+  // operand's or the result's own, whatever type the recipe gives it (message_bytes in operator.h).
+  Bytes bytes;
+  int participants = 1;  // of a send_recv: the length of the chain of ranks, each sending to the next
+  int stride = 1;        // how far apart neighbouring ranks of the group are in the order of all ranks
+  // Of an all_gather: every rank goes on with the same work, so that it keeps its part of the gradient instead of summing.
+  bool gradient_is_whole = false;
   friend bool operator==(const CollectiveAttributes&, const CollectiveAttributes&) = default;
 };
 // A copy to another layout that is made at some types only (fused attention kernels leave their results in different orders), and

@@ -34,6 +34,8 @@ const OperatorDefinition& definition(OpKind kind);
 OpKind arithmetic_of(const Graph& graph, const Op& op);
 Work work_of(const Graph& graph, const Op& op);
 std::string_view to_text(Family family);
+// How much one of the collectives carries: what it says, or else what its operand or its result is.
+Bytes message_bytes(const Graph& graph, const Op& op);
 // Tensor-core work: matrix products, convolutions, attention.
 bool is_matrix_work(OpKind kind);
 // x, weight -> y; each gradient of a convolution is as much again.

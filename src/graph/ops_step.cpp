@@ -1,5 +1,5 @@
 // What a training step adds around forward and backward: gradient accumulation, the optimizer's multi-tensor calls,
-// the loss scaler, data parallelism's copies and collectives. None has a gradient.
+// the loss scaler, data parallelism's copies. None has a gradient. Collectives: ops_parallel.cpp.
 #include "graph/operator.h"
 
 namespace precog {
@@ -9,11 +9,6 @@ Work multi_tensor_work(const Graph&, const Op& op) {
   const auto& a = std::get<MultiTensorAttributes>(op.attributes);
   // Reads and writes share one bandwidth; counting them all as reads changes nothing in the cost.
   return {{static_cast<double>(a.elements)}, {a.elements * a.element_bytes_moved}, {0}};
-}
-
-Work collective_work(const Graph&, const Op& op) {
-  const auto& a = std::get<CollectiveAttributes>(op.attributes);
-  return {{0}, a.bytes, a.bytes};
 }
 
 Work shard_copy_work(const Graph&, const Op& op) {
@@ -38,9 +33,6 @@ OperatorDefinition define_unscale_and_check() { return {Family::loss_scaling, Au
 OperatorDefinition define_update_scale() { return {Family::loss_scaling}; }
 OperatorDefinition define_read_back() { return {Family::host, Autocast::none, nothing}; }
 OperatorDefinition define_bucket_copy() { return {Family::copy}; }
-OperatorDefinition define_all_reduce() { return {Family::collective, Autocast::none, collective_work}; }
-OperatorDefinition define_all_gather() { return {Family::collective, Autocast::none, collective_work}; }
-OperatorDefinition define_reduce_scatter() { return {Family::collective, Autocast::none, collective_work}; }
 OperatorDefinition define_shard_copy() { return {Family::copy, Autocast::none, shard_copy_work}; }
 
 }  // namespace precog

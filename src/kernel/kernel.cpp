@@ -21,7 +21,7 @@ std::string_view to_text(ConvDirection direction) {
 }
 
 std::string_view to_text(Collective collective) {
-  static constexpr std::array<std::string_view, 3> kNames = {"all_reduce", "all_gather", "reduce_scatter"};
+  static constexpr std::array<std::string_view, 5> kNames = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"};
   return kNames[static_cast<std::size_t>(collective)];
 }
 
@@ -39,7 +39,7 @@ struct ShapeText {
                        s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.head_dim, s.causal ? " causal" : "");
   }
   std::string operator()(const CollectiveShape& s) const {
-    return fmt::format("{} {} over {}", to_text(s.kind), to_text(s.bytes), s.participants);
+    return fmt::format("{} {} over {}{}", to_text(s.kind), to_text(s.bytes), s.participants, s.stride > 1 ? fmt::format(" stride {}", s.stride) : "");
   }
 };
 

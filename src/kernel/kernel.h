@@ -60,12 +60,13 @@ struct MemoryShape {
   friend bool operator==(const MemoryShape&, const MemoryShape&) = default;
 };
 
-enum class Collective : std::uint8_t { all_reduce, all_gather, reduce_scatter };
+enum class Collective : std::uint8_t { all_reduce, all_gather, reduce_scatter, all_to_all, send_recv };
 
 struct CollectiveShape {
   Bytes bytes;  // the whole message; of an all_gather and a reduce_scatter each rank's share is 1/participants
   int participants = 1;
   Collective kind = Collective::all_reduce;
+  int stride = 1;  // how far apart the group's ranks are; as many groups run at the same time
   friend bool operator==(const CollectiveShape&, const CollectiveShape&) = default;
 };
 

@@ -25,6 +25,16 @@ bool has_no_pattern_of_its_own(OpKind kind) {
   }
 }
 
+Collective collective_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::all_gather: return Collective::all_gather;
+    case OpKind::reduce_scatter: return Collective::reduce_scatter;
+    case OpKind::all_to_all: return Collective::all_to_all;
+    case OpKind::send_recv: return Collective::send_recv;
+    default: return Collective::all_reduce;
+  }
+}
+
 class Lowering {
  public:
   Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format, const FusionPlan* fusion)
@@ -207,10 +217,8 @@ class Lowering {
       case Family::collective: {
         const auto& attributes = std::get<CollectiveAttributes>(op.attributes);
         call_.collective = true;
-        const Collective kind = op.kind == OpKind::all_gather       ? Collective::all_gather
-                                : op.kind == OpKind::reduce_scatter ? Collective::reduce_scatter
-                                                                    : Collective::all_reduce;
-        put(to_text(kind), op, CollectiveShape{attributes.bytes, attributes.participants, kind}, work_of(graph_, op));
+        const Collective kind = collective_of(op.kind);
+        put(to_text(kind), op, CollectiveShape{message_bytes(graph_, op), attributes.participants, kind, attributes.stride}, work_of(graph_, op));
         return;
       }
     }

@@ -49,7 +49,8 @@ void shard_end_of_step(int ranks, StepGraph& step) {
 
 StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step) {
   const bool gathers = recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather);
-  const int ranks = std::max(1, plan.dp);
+  const int ranks = std::max(1, plan.replicas());
+  step.replica_stride = plan.tp;
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
   if (plan.fsdp == Sharding::full || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
     fully_shard(ranks, plan.fsdp == Sharding::zero2, recipe, step);
@@ -59,6 +60,7 @@ StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph 
     replicate(ranks, recipe, step);
   }
   if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
+  if (plan.tp > 1) finish_split_layers(plan.tp, recipe, step);
   return step;
 }
 

@@ -70,6 +70,7 @@ class Rewrite {
     op.phase = what.phase;
     op.math = what.math;
     op.attributes = std::move(what.attributes);
+    if (auto* message = std::get_if<CollectiveAttributes>(&op.attributes); message && message->stride == 1) message->stride = step.replica_stride;
     op.on_communication_stream = what.beside;
     if (!what.label.empty()) op.label = graph.intern(what.label);
     return graph.add_op(op, inputs, outputs);
@@ -103,6 +104,8 @@ inline DType kept_type(const PrecisionRecipe& recipe, DType gradient) {
 void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step);                            // DistributedDataParallel
 void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& recipe, StepGraph& step);  // ZeRO 1 and 2
 void fully_shard(int ranks, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step);      // ZeRO 3, FSDP
+// What tensor-parallel ranks tell each other once a step.
+void finish_split_layers(int ranks, const PrecisionRecipe& recipe, StepGraph& step);
 // The end of the step on 1/ranks of the elements.
 void shard_end_of_step(int ranks, StepGraph& step);
 

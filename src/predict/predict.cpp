@@ -8,6 +8,7 @@
 #include "frontend/traced.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
+#include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
 #include "predict/summarise.h"
 
@@ -103,9 +104,12 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   if (!built) return tl::unexpected(located(built.error(), request.where));
   if (request.mode != Mode::eager && builds_masks_when_traced(*request.model)) *built = with_traced_masks(*built, request.model->encoder_decoder);
 
-  const Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, *built); }, graph_text);
+  auto rank = shard_layers(request.plan, *built);
+  if (!rank) return tl::unexpected(located(rank.error(), request.where));
+  const Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
   StepGraph step = stages.run("training", [&] { return make_step(decided, *request.precision, request.training); },
                               [](const StepGraph& s) { return graph_text(s.graph); });
+  step.summed_gradients = rank->summed_gradients;
   step = stages.run("parallel", [&] { return apply_plan(request.plan, *request.precision, std::move(step)); },
                     [](const StepGraph& s) { return graph_text(s.graph); });
   FusionPlan fusion;
@@ -135,8 +139,10 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                             [&](const Timeline& timeline) { return schedule_text(out.schedule, out.program, step.graph, &timeline); });
   const MemoryUse memory = stages.run("memory", [&] { return memory_use(step, out.program, request.training, *request.gpu, request.cluster.gpus); },
                                       [](const MemoryUse& use) { return to_text(use); });
-  out.report = stages.run("report", [&] { return summarise(request, training_flops(*built), kernel_gap(*profile), step, out.program, out.costs, out.schedule, out.timeline, memory); },
+  out.report = stages.run("report", [&] { return summarise(request, training_flops(*built) * (1.0 / request.plan.gpus_per_replica()), kernel_gap(*profile), step, out.program, out.costs, out.schedule, out.timeline, memory); },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
+  out.report.parameters = parameter_count(*built);
+  out.report.warnings.insert(out.report.warnings.end(), rank->notes.begin(), rank->notes.end());
   out.graph = std::move(step.graph);
   return out;
 }

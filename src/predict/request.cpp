@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -223,27 +224,57 @@ class RequestReader {
     std::int64_t dp = gpus;
     if (auto plan = root_.object("plan")) {
       const std::size_t before = problems_.size();
-      if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
-      std::int64_t product = dp;
-      for (const char* axis : {"tp", "pp", "cp", "ep", "vpp"}) {
+      std::int64_t product = read_split_layers(*plan);
+      for (const char* axis : {"pp", "vpp"}) {
         auto degree = plan->integer(axis, 1, kMaxGpus);
         if (!degree || *degree == 1) continue;
-        plan->problem(axis, fmt::format("is {}; this version models data parallelism only, so it must be 1", *degree));
+        plan->problem(axis, fmt::format("is {}; this version models no pipelines, so it must be 1", *degree));
         product *= *degree;
       }
+      dp = std::max<std::int64_t>(1, gpus / product);
+      if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
+      product *= dp;
       // -1: hybrid, a name of the contract's
       const int sharding = choice<int>(*plan, "fsdp", {{"none", 0}, {"zero1", 1}, {"zero2", 2}, {"zero3", 3}, {"full", 3}, {"hybrid", -1}}, 0);
       if (sharding < 0) plan->problem("fsdp", "is 'hybrid', which this version does not model; known: none, zero1, zero2, zero3, full");
       else request_.plan.fsdp = static_cast<Sharding>(sharding);
       sharding_given_ = plan->has("fsdp");
-      if (plan->boolean("sp").value_or(false)) plan->problem("sp", "needs tensor parallelism, which this version does not model");
       if (plan->has("schedule")) plan->problem("schedule", "needs pipeline parallelism, which this version does not model");
       plan->raw("schedule");
       plan->reject_unknown_keys();
       if (problems_.size() == before && product != gpus)
-        plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count", dp, gpus));
+        plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
+                                        product != dp ? fmt::format(", and they make {}", product) : ""));
+      if (problems_.size() == before && dp % request_.plan.ep != 0)
+        plan->problem("ep", fmt::format("is {}; experts are shared out among data-parallel ranks, so it must divide dp = {}", request_.plan.ep, dp));
     }
     request_.plan.dp = static_cast<int>(dp);
+  }
+
+  // The degrees that change the forward graph; returns how many GPUs one replica takes because of them.
+  std::int64_t read_split_layers(JsonReader& plan) {
+    Plan& out = request_.plan;
+    out.tp = static_cast<int>(plan.integer("tp", 1, 4096).value_or(1));
+    out.sp = plan.boolean("sp").value_or(false);
+    if (out.sp && out.tp == 1) plan.problem("sp", "shares the sequence out among tensor-parallel ranks: it needs a tp of at least 2");
+    out.cp = static_cast<int>(plan.integer("cp", 1, 4096).value_or(1));
+    out.exchange = choice<ContextExchange>(plan, "cp_exchange", {{"ring", ContextExchange::ring}, {"all_to_all", ContextExchange::all_to_all}, {"ulysses", ContextExchange::all_to_all}},
+                                           ContextExchange::ring);
+    out.ep = static_cast<int>(plan.integer("ep", 1, kMaxGpus).value_or(1));
+    out.expert_imbalance = plan.number("expert_imbalance", 1, 1000).value_or(1);
+    if (const Json* given = plan.raw("tp_plan")) {
+      const std::map<std::string, TensorSplit> known = {{"column", TensorSplit::column}, {"row", TensorSplit::row}, {"whole", TensorSplit::whole}};
+      if (!given->is_object()) plan.problem("tp_plan", R"(wants an object of module patterns, as in {"*.fc1": "column", "*.fc2": "row"})");
+      else
+        for (const auto& [pattern, how] : given->items()) {
+          const auto split = known.find(how.is_string() ? how.get<std::string>() : std::string());
+          if (split == known.end()) plan.problem("tp_plan", fmt::format("says '{}' of '{}'; known: column, row, whole", how.dump().substr(0, 40), pattern.substr(0, 80)));
+          else out.tp_plan.emplace_back(pattern, split->second);
+        }
+    }
+    if (out.cp > 1) plan.problem("cp", "is not modelled by this version; it must be 1");
+    if (out.ep > 1) plan.problem("ep", "is not modelled by this version; it must be 1");
+    return static_cast<std::int64_t>(out.tp) * out.cp;
   }
 
   // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without
@@ -396,7 +427,7 @@ class RequestReader {
     request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
     const std::string recompute = root_.text("recompute").value_or("none");
     if (recompute == "full") request_.training.recompute = Recompute::full;
-    else if (recompute == "selective") root_.problem("recompute", "'selective' is not modelled by this version; use none or full");
+    else if (recompute == "selective") request_.training.recompute = Recompute::selective;
     else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full", recompute.substr(0, 80)));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
@@ -447,12 +478,17 @@ class RequestReader {
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
     if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
-    out["recompute"] = r.training.recompute == Recompute::full ? "full" : "none";
+    constexpr const char* kRecompute[] = {"none", "selective", "full"};
+    out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     out["attention"] = "sdpa";
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", 1}, {"pp", 1}, {"cp", 1}, {"ep", 1}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"sp", r.plan.sp}, {"pp", 1}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
+    if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
+    constexpr const char* kSplits[] = {"column", "row", "whole"};
+    for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
     out["host"] = r.host->name;
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();

@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "spec/dtype.h"
 
 namespace precog {
 
-enum class Recompute { none, full };
+enum class Recompute { none, selective, full };  // selective: what lies between queries, keys, values and the attention's result
 enum class MemoryFormat { contiguous, channels_last };
 // Operator by operator, or the model through torch.compile; the last replays each compiled graph as one CUDA graph.
 enum class Mode { eager, compile, compile_cudagraphs };
@@ -22,9 +24,26 @@ enum class Sharding {
   full    // and parameters (ZeRO 3, FSDP): gathered before each use
 };
 
+// How ranks that share a sequence let every query meet every key: keys and values passed around a ring beside the products
+// (ring attention), or heads exchanged for tokens before and after them (Ulysses).
+enum class ContextExchange { ring, all_to_all };
+// How a layer's weights are shared out by tensor parallelism.
+enum class TensorSplit { column, row, whole };
+
+// Ranks are numbered as Megatron does: tensor fastest, then context, expert within data, pipeline slowest.
 struct Plan {
-  int dp = 1;  // data-parallel replicas; the only kind of parallelism this version models
+  int dp = 1;  // data-parallel replicas
   Sharding fsdp = Sharding::none;
+  int tp = 1;       // ranks that share each layer
+  bool sp = false;  // and, between split layers, the sequence
+  int cp = 1;       // ranks that share each sequence
+  ContextExchange exchange = ContextExchange::ring;
+  int ep = 1;  // ranks, of those that are data parallel, that share the experts
+  double expert_imbalance = 1;  // tokens of the busiest rank's experts over the mean
+  std::vector<std::pair<std::string, TensorSplit>> tp_plan;  // patterns of modules, before the known names
+
+  int gpus_per_replica() const { return tp * cp; }
+  int replicas() const { return dp * cp; }  // ranks that have the same parameters: they share gradients
 };
 
 enum class OptimizerKind { sgd, sgd_momentum, adam, adamw };

@@ -32,6 +32,8 @@ struct StepGraph {
   Bytes master_weights, main_gradients;  // held besides what the graph's tensors are
   bool gradients_folded = false;         // into main gradients during backward: autograd's own are let go at once
   Shards shards;
+  std::int64_t summed_gradients = 0;  // elements of gradients that tensor-parallel ranks have parts of, see tensor_parallel.h
+  int replica_stride = 1;             // how far apart the ranks are that share gradients
 };
 
 StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options);

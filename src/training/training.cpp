@@ -44,7 +44,13 @@ class Autograd : public GradientContext::Sink {
     gradient_[loss.index()] = ones;
 
     int recomputed_block = -1;
+    std::size_t core_begin = forward_ops_;  // of the attention that was recomputed last
     std::vector<TensorId> incoming;
+    for (std::size_t i = 0; i < forward_ops_; ++i) {
+      const Op& op = graph_.ops[graph_.ops.id_at(i)];
+      const auto* message = std::get_if<CollectiveAttributes>(&op.attributes);
+      if (op.kind == OpKind::all_gather && !message->gradient_is_whole) gathered_by_[graph_.output(op).value] = graph_.ops.id_at(i);
+    }
     for (std::size_t i = forward_ops_; i-- > 0;) {
       const OpId id = graph_.ops.id_at(i);
       const Op op = graph_.ops[id];
@@ -59,11 +65,19 @@ class Autograd : public GradientContext::Sink {
       if ((!backward && !op.recipe.valid()) || !reached || !wanted) continue;
       if (options_.recompute == Recompute::full && op.block >= 0 && op.block != recomputed_block) {
         recomputed_block = op.block;
-        recompute(op.block, i);
+        std::size_t first = i;
+        while (first > 0 && graph_.ops[graph_.ops.id_at(first - 1)].block == op.block) --first;
+        recompute(first, i);
       }
+      if (options_.recompute == Recompute::selective && op.block >= 0 && i < core_begin)
+        if (const std::size_t first = attention_core(i); first <= i) {
+          core_begin = first;
+          recompute(first, i);
+        }
       module_ = op.module;
       block_ = op.block;
       origin_ = id;
+      arrived_ = incoming.front();
       GradientContext context(graph_, id, incoming, *this);
       if (op.recipe.valid()) context.run_recipe();
       else backward(context);
@@ -119,8 +133,8 @@ class Autograd : public GradientContext::Sink {
     }
   }
   TensorId saved(TensorId forward) override {
-    const TensorId again = remade_[forward.index()];
-    return again.valid() ? again : forward;
+    const auto gathered = gathered_by_.find(forward.value);
+    return gathered == gathered_by_.end() ? kept(forward) : gather_again(forward, gathered->second);
   }
 
   Graph take() { return std::move(graph_); }
@@ -130,15 +144,50 @@ class Autograd : public GradientContext::Sink {
   }
 
  private:
-  // Runs the forward operators of a checkpointed block once more; backward then reads the new tensors, so that the
-  // first ones need not outlive the forward pass.
-  void recompute(int block, std::size_t last_op) {
-    std::size_t first = last_op;
-    while (first > 0 && graph_.ops[graph_.ops.id_at(first - 1)].block == block) --first;
+  TensorId kept(TensorId forward) const {
+    const TensorId again = remade_[forward.index()];
+    return again.valid() ? again : forward;
+  }
+
+  // What was gathered from the ranks of a group for a product is not kept: each keeps its part, and backward gathers it again
+  // beside the product that needs it not (Korthikanti et al. 2022, section 4.2.2). Once for all products that read it.
+  TensorId gather_again(TensorId forward, OpId maker) {
+    auto [known, first] = gathered_again_.try_emplace(forward.value);
+    if (!first) return known->second;
+    Op again;
+    again.kind = OpKind::all_gather;
+    again.attributes = graph_.ops[maker].attributes;
+    Tensor result = graph_.tensors[forward];
+    result.storage = {};
+    std::vector<TensorId> inputs{kept(graph_.input(graph_.ops[maker], 0))};
+    if (arrived_.valid()) inputs.push_back(arrived_);  // issued when backward has come this far, not before
+    return known->second = emit(again, inputs, result);
+  }
+
+  // A product of two activations: queries with keys, or their weights with values.
+  bool mixes_tokens(std::size_t i) const {
+    const Op& op = graph_.ops[graph_.ops.id_at(i)];
+    if (op.block < 0 || (op.kind != OpKind::matmul && op.kind != OpKind::bmm) || op.input_count < 2) return false;
+    return graph_.tensors[graph_.input(op, 0)].requires_grad && graph_.tensors[graph_.input(op, 1)].role == Role::activation &&
+           graph_.tensors[graph_.input(op, 1)].requires_grad;
+  }
+  // If operator i ends an attention: where that begins, one operator or from the first product to the second. Else i + 1.
+  std::size_t attention_core(std::size_t i) const {
+    const Op& last = graph_.ops[graph_.ops.id_at(i)];
+    if (last.kind == OpKind::scaled_dot_product_attention) return i;
+    if (!mixes_tokens(i)) return i + 1;
+    for (std::size_t first = i; first-- > 0 && graph_.ops[graph_.ops.id_at(first)].block == last.block;)
+      if (mixes_tokens(first)) return first;
+    return i + 1;
+  }
+
+  // Runs forward operators once more, a checkpointed block's or its attention's; backward then reads the new tensors, so that
+  // the first ones need not outlive the forward pass.
+  void recompute(std::size_t first, std::size_t last_op) {
     for (std::size_t i = first; i <= last_op; ++i) {
       const Op op = graph_.ops[graph_.ops.id_at(i)];
       std::vector<TensorId> inputs, outputs;
-      for (TensorId id : graph_.inputs(op)) inputs.push_back(saved(id));
+      for (TensorId id : graph_.inputs(op)) inputs.push_back(kept(id));
       const std::vector<TensorId> originals(graph_.outputs(op).begin(), graph_.outputs(op).end());
       for (TensorId id : originals) {
         Tensor again = graph_.tensors[id];
@@ -147,7 +196,7 @@ class Autograd : public GradientContext::Sink {
           continue;
         }
         const TensorId base = again.storage;
-        again.storage = base == id ? TensorId{} : graph_.tensors[saved(base)].storage;
+        again.storage = base == id ? TensorId{} : graph_.tensors[kept(base)].storage;
         const TensorId made = make(again);
         remade_[id.index()] = made;
         outputs.push_back(made);
@@ -164,6 +213,9 @@ class Autograd : public GradientContext::Sink {
   std::size_t forward_ops_ = 0;
   std::vector<TensorId> gradient_, remade_;  // per forward tensor
   std::vector<ParameterGradient> complete_;
+  std::unordered_map<std::int32_t, OpId> gathered_by_;          // by forward tensor
+  std::unordered_map<std::int32_t, TensorId> gathered_again_;
+  TensorId arrived_;  // the gradient that the operator at hand works on
   std::unordered_map<std::int32_t, std::size_t> completed_at_;  // parameter -> its place in complete_
   Phase phase_ = Phase::backward;
   NameId module_;

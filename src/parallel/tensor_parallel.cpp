@@ -1,0 +1,602 @@
+#include "parallel/tensor_parallel.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "base/ensure.h"
+#include "base/text.h"
+#include "frontend/pad_vocabulary.h"
+#include "graph/operator.h"
+#include "parallel/placement.h"
+#include "parallel/split_recipes.h"
+
+namespace precog {
+namespace {
+
+// Megatron-LM's --make-vocab-size-divisible-by, per rank.
+constexpr std::int64_t kVocabularyUnit = 128;
+
+class TensorParallel {
+ public:
+  TensorParallel(const Plan& plan, Graph forward) : plan_(plan), ranks_(plan.tp), in_(std::move(forward)), out_(in_.empty_with_names()) {
+    out_.tensors = in_.tensors;
+    placed_.resize(in_.tensors.size());
+    whole_.reserve(in_.tensors.size() * 2);
+    for (const Tensor& tensor : in_.tensors) whole_.push_back(tensor.shape);
+    view_of_.resize(in_.tensors.size());
+    vocabulary_ = vocabulary_of(in_);
+  }
+
+  Result<ShardedLayers> run() {
+    for (const Op& op : in_.ops) {
+      visit(op);
+      if (!problems_.empty()) return fail(std::move(problems_));
+    }
+    if (columns_ == 0) return fail("plan.tp", nothing_found());
+    ShardedLayers out;
+    for (TensorId id : summed_) out.summed_gradients += out_.tensors[id].shape.elements();
+    out.graph = std::move(out_);
+    return out;
+  }
+
+ private:
+  Shape whole(TensorId id) const { return whole_[id.index()]; }  // by value: the next tensor moves them
+  Placement placed(TensorId id) const { return placed_[id.index()]; }
+  bool is_parameter(TensorId id) const { return out_.tensors[id].role == Role::parameter; }
+  bool needs_gradient(TensorId id) const { return out_.tensors[id].requires_grad; }
+  std::string_view module(const Op& op) const { return in_.name(op.module); }
+
+  std::string nothing_found() const {
+    std::vector<std::string> some;
+    for (const Op& op : in_.ops)
+      if (op.kind == OpKind::linear && op.module.valid() && some.size() < 6 && std::find(some.begin(), some.end(), module(op)) == some.end())
+        some.emplace_back(module(op));
+    return fmt::format("is {}, but no layer of this model is known by its name: say which are split in plan.tp_plan, as in {{\"*.to_hidden\": \"column\"}}{}{}",
+                       ranks_, some.empty() ? "; it has no linear layers" : "; its linear layers: ", join(some, ", "));
+  }
+  void refuse(const Op& op, std::string_view why) {
+    if (problems_.empty()) problems_.push_back({"plan.tp", fmt::format("{}{}{}: {}", module(op), op.module.valid() ? ", " : "", name_of(in_, op), why)});
+  }
+  bool divides(const Op& op, std::int64_t extent, std::string_view what) {
+    if (extent % ranks_ == 0) return true;
+    refuse(op, fmt::format("{} {} cannot be shared out to {} ranks; take a tp that divides it", extent, what, ranks_));
+    return false;
+  }
+
+  // --- tensors and operators put in between ---
+
+  TensorId add(Tensor tensor, const Shape& all, Placement placement) {
+    tensor.shape = local_shape(all, placement, ranks_);
+    const TensorId id = out_.add_tensor(tensor);
+    whole_.push_back(all);
+    placed_.push_back(placement);
+    view_of_.push_back({});
+    return id;
+  }
+  void settle(TensorId id, Placement placement) {
+    placed_[id.index()] = placement;
+    out_.tensors[id].shape = local_shape(whole(id), placement, ranks_);
+  }
+  // Another of the same kind as `id`, placed otherwise.
+  TensorId like(TensorId id, Placement placement, bool same_memory) {
+    Tensor tensor = out_.tensors[id];
+    tensor.role = Role::activation;
+    tensor.name = {};
+    if (!same_memory) tensor.storage = {};
+    return add(tensor, whole(id), placement);
+  }
+  Op beside(const Op& at, OpKind kind, Attributes attributes = {}) const {
+    Op op;
+    op.kind = kind;
+    op.module = at.module;
+    op.block = at.block;
+    op.autocast = definition(kind).autocast;
+    op.attributes = std::move(attributes);
+    return op;
+  }
+  void put(const Op& op, std::initializer_list<TensorId> inputs, TensorId output) {
+    out_.add_op(op, std::span(inputs.begin(), inputs.size()), std::span(&output, 1));
+  }
+  CollectiveAttributes group() const { return {{}, plan_.tp, 1, false}; }
+
+  // Into work that is split by features: each rank's gradient will be a summand.
+  TensorId enter(const Op& at, TensorId id) {
+    if (!needs_gradient(id) || entered_.contains({id.value, at.block})) return id;
+    auto [known, first] = entries_.try_emplace({id.value, at.block});
+    if (!first) return known->second;
+    const TensorId made = like(id, {}, true);
+    known->second = made;
+    put(beside(at, OpKind::enter_region, group()), {id}, made);
+    return made;
+  }
+  TensorId gather(const Op& at, TensorId id, bool gradient_is_whole) {
+    auto [known, first] = gathered_.try_emplace({id.value, at.block, gradient_is_whole});
+    if (!first) return known->second;
+    const TensorId made = like(id, {}, false);
+    known->second = made;
+    CollectiveAttributes message = group();
+    message.gradient_is_whole = gradient_is_whole;
+    put(beside(at, OpKind::all_gather, message), {id}, made);
+    return made;
+  }
+  // Partial sums to the sum: in place on every rank, or each rank's tokens.
+  void reduce(const Op& at, TensorId partial, TensorId result) {
+    Op op = beside(at, plan_.sp ? OpKind::reduce_scatter : OpKind::all_reduce, group());
+    if (plan_.sp) {
+      settle(result, sequence_of(at, whole(result)));
+    } else {
+      op.in_place = true;
+      settle(result, {});
+      out_.tensors[result].storage = out_.tensors[partial].storage;
+    }
+    put(op, {partial}, result);
+  }
+  // [.., tokens, features], or rows of all sequences.
+  Placement sequence_of(const Op& at, const Shape& shape) {
+    const int axis = std::max(0, shape.rank() - 2);
+    const std::int64_t extent = shape.rank() == 2 && sequence_ > 0 && shape[0] % sequence_ == 0 ? sequence_ : shape[axis];
+    divides(at, extent, "tokens of a sequence");
+    return {axis, extent, true, false};
+  }
+  void sum_gradient(TensorId parameter) {
+    if (needs_gradient(parameter) && std::find(summed_.begin(), summed_.end(), parameter) == summed_.end()) summed_.push_back(parameter);
+  }
+  bool split_parameter(const Op& at, TensorId id, int axis) {
+    const Placement now = placed(id), wanted{axis, whole(id)[axis], false, false};
+    if (now == wanted) return true;
+    if (now.split()) return refuse(at, "its weights are split differently elsewhere"), false;
+    settle(id, wanted);
+    return true;
+  }
+
+  // The operator as it was, on what stands for its operands now. What shared an operand's memory shares its stand-in's.
+  void keep(Op op, std::span<const TensorId> inputs) {
+    const auto before = in_.inputs(op);
+    for (TensorId id : in_.outputs(op)) {
+      const TensorId memory = in_.tensors[id].storage;
+      if (memory == id) continue;
+      for (std::size_t i = 0; i < before.size() && i < inputs.size(); ++i)
+        if (in_.tensors[before[i]].storage == memory) out_.tensors[id].storage = out_.tensors[inputs[i]].storage;
+    }
+    bool resized = false;
+    for (TensorId id : inputs) resized = resized || placed(id).split();
+    for (TensorId id : in_.outputs(op)) {
+      resized = resized || placed(id).split();
+      if (op.kind == OpKind::view && !before.empty()) view_of_[id.index()] = ViewOf{inputs[0], op};
+    }
+    if (resized && op.recipe.valid()) split_recipes(op, inputs);
+    const std::vector<TensorId> outputs(in_.outputs(op).begin(), in_.outputs(op).end());
+    out_.add_op(op, inputs, outputs);
+  }
+  void split_recipes(Op& op, std::span<const TensorId> inputs) {
+    if (definition(op.kind).gradient) {
+      op.recipe = op.recipe_16bit = {};
+      return;
+    }
+    Resized resized;
+    auto note = [&](TensorId id) {
+      if (placed(id).split()) resized.emplace_back(whole(id), out_.tensors[id].shape);
+    };
+    for (TensorId id : inputs) note(id);
+    for (TensorId id : in_.outputs(op)) note(id);
+    for (RecipeId* recipe : {&op.recipe, &op.recipe_16bit})
+      if (recipe->valid()) *recipe = out_.recipes.add(resized_recipe(out_.recipes[*recipe], resized));
+  }
+
+  // What every rank has, in an operator whose other operands are split along `axis` (of this tensor; negative: it has no such axis).
+  TensorId match(const Op& at, TensorId id, int axis, bool sequence) {
+    const bool has_axis = axis >= 0 && whole(id)[axis] > 1;
+    if (!has_axis) {
+      if (!is_parameter(id)) return enter(at, id);
+      sum_gradient(id);
+      return id;
+    }
+    if (is_parameter(id) && !sequence) {
+      split_parameter(at, id, axis);
+      return id;
+    }
+    const Placement part{axis, whole(id)[axis], sequence, false};
+    if (!divides(at, whole(id)[axis], sequence ? "tokens" : "elements of an operand")) return id;
+    // A repetition is repeated less often, instead of being cut.
+    if (const auto& view = view_of_[id.index()]; view && whole(view->source).rank() == whole(id).rank() && !sequence) {
+      const bool repeats = whole(view->source)[axis] == 1, renames = whole(view->source) == whole(id);
+      if (repeats || renames) {
+        TensorId source = view->source;
+        const Op again = view->op;
+        if (placed(source).sequence) source = gather(at, source, false);
+        source = repeats ? enter(at, source) : match(at, source, axis, sequence);
+        const TensorId made = like(id, part, false);
+        out_.tensors[made].storage = out_.tensors[source].storage;
+        Op op = again;
+        op.recipe = op.recipe_16bit = {};
+        put(op, {source}, made);
+        return made;
+      }
+    }
+    if (sequence && needs_gradient(id)) {
+      const TensorId made = like(id, part, true);
+      put(beside(at, OpKind::scatter_region, group()), {id}, made);
+      return made;
+    }
+    const TensorId source = enter(at, id), made = like(id, part, true);
+    put(beside(at, OpKind::view, ViewAttributes{ViewKind::slice}), {source}, made);
+    return made;
+  }
+
+  // --- operators ---
+
+  void visit(const Op& op) {
+    const auto inputs = in_.inputs(op);
+    switch (op.kind) {
+      case OpKind::embedding: return visit_embedding(op);
+      case OpKind::linear: return visit_linear(op);
+      default: break;
+    }
+    if (std::none_of(inputs.begin(), inputs.end(), [&](TensorId id) { return placed(id).split(); })) return keep(op, inputs);
+    switch (op.kind) {
+      case OpKind::matmul:
+      case OpKind::bmm: return visit_matmul(op);
+      case OpKind::scaled_dot_product_attention: return visit_attention(op);
+      case OpKind::layer_norm:
+      case OpKind::rms_norm: return visit_norm(op);
+      case OpKind::log_softmax: return split_axis(op) + 1 == whole(inputs[0]).rank() ? visit_vocabulary(op) : visit_elementwise(op);
+      case OpKind::nll_loss: return visit_loss(op);
+      case OpKind::softmax:
+      case OpKind::topk: return visit_rows(op);
+      case OpKind::view: return visit_view(op);
+      case OpKind::split:
+      case OpKind::cat: return visit_parts(op);
+      case OpKind::mean:
+      case OpKind::sum:
+      case OpKind::reduction: return visit_reduction(op);
+      case OpKind::integer_pointwise: return visit_elementwise(op);
+      default: break;
+    }
+    const Family family = definition(op.kind).family;
+    if (family == Family::pointwise || family == Family::cast || family == Family::copy) return visit_elementwise(op);
+    gather_all(op);
+  }
+  int split_axis(const Op& op) const { return placed(in_.input(op, 0)).axis; }
+
+  // An operator that needs whole operands: tokens are gathered for it, features are not.
+  void gather_all(const Op& op) {
+    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    for (TensorId& id : inputs) {
+      if (!placed(id).split()) continue;
+      if (!placed(id).sequence) return refuse(op, "needs whole what tensor parallelism has split; name the layers to leave whole in plan.tp_plan");
+      id = gather(op, id, true);
+    }
+    keep(op, inputs);
+  }
+
+  // A table of tokens: each rank looks up those it has, the others are zero; the sum is the embedding.
+  void visit_embedding(const Op& op) {
+    const TensorId table = in_.input(op, 0), ids = in_.input(op, 1), result = in_.output(op);
+    const std::int64_t rows = whole(table).rank() == 2 ? whole(table)[0] : 0;
+    if (!is_parameter(table) || rows == 0 || !(rows == vocabulary_ || is_token_table(module(op)))) return keep(op, in_.inputs(op));
+    if (rows != vocabulary_ && rows % (kVocabularyUnit * ranks_) != 0) {
+      const std::int64_t unit = kVocabularyUnit * ranks_;
+      whole_[table.index()].set(0, (rows + unit - 1) / unit * unit);
+    }
+    if (!divides(op, whole(table)[0], "rows of the vocabulary") || !split_parameter(op, table, 0)) return;
+    if (whole(ids).rank() > 0) sequence_ = whole(ids)[-1];
+    ++columns_;
+    const TensorId outside = add({.dtype = DType::boolean}, whole(ids), {}), own = add({.dtype = DType::int64}, whole(ids), {});
+    put(beside(op, OpKind::integer_pointwise), {ids}, outside);
+    put(beside(op, OpKind::integer_pointwise), {ids, outside}, own);
+    const TensorId rows_found = like(result, {}, false), partial = like(result, {}, false);
+    Op look_up = op;
+    look_up.recipe = look_up.recipe_16bit = {};
+    put(look_up, {table, own}, rows_found);
+    Shape columns = whole(ids);
+    columns.push_back(1);
+    const TensorId mask = add({.dtype = DType::boolean, .storage = out_.tensors[outside].storage}, columns, {});
+    put(beside(op, OpKind::view, ViewAttributes{}), {outside}, mask);
+    put(beside(op, OpKind::masked_fill), {rows_found, mask}, partial);
+    reduce(op, partial, result);
+  }
+
+  TensorSplit split_of(const Op& op) const {
+    for (const auto& [pattern, split] : plan_.tp_plan)
+      if (matches_pattern(module(op), pattern) || matches_pattern(module(op), "*." + pattern)) return split;
+    const auto& gemm = std::get<GemmAttributes>(op.attributes);
+    if (vocabulary_ > 0 && gemm.n == vocabulary_) return TensorSplit::column;
+    return known_split(module(op));
+  }
+  int weight_axis(TensorId weight, std::int64_t extent, bool of_inputs) const {
+    const Shape shape = whole(weight);  // [n, k], or GPT-2's [k, n]
+    const int usual = of_inputs ? 1 : 0;
+    return shape[usual] == extent ? usual : 1 - usual;
+  }
+
+  void visit_linear(const Op& op) {
+    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    const TensorId result = in_.output(op);
+    const Placement x = placed(inputs[0]);
+    if (x.split() && !x.sequence && x.axis + 1 == whole(inputs[0]).rank()) return visit_row(op);
+    if (x.split() && !x.sequence) return refuse(op, "its input is split along an axis that is not its inner extent");
+    Op product = op;
+    auto& gemm = std::get<GemmAttributes>(product.attributes);
+    if (is_parameter(inputs[1]) && split_of(op) == TensorSplit::column) {
+      ++columns_;
+      if (!divides(op, gemm.n, "columns")) return;
+      if (!split_parameter(op, inputs[1], weight_axis(inputs[1], gemm.n, false))) return;
+      if (inputs.size() > 2 && !split_parameter(op, inputs[2], 0)) return;
+      gemm.n /= ranks_;
+      inputs[0] = x.sequence ? gather(op, inputs[0], false) : enter(op, inputs[0]);
+      settle(result, {whole(result).rank() - 1, whole(result)[-1], false, false});
+      return keep(product, inputs);
+    }
+    if (x.sequence) {  // every rank has the weights, and its tokens
+      if (placed(inputs[1]).split()) return gather_all(op);
+      gemm.m /= ranks_;
+      settle(result, x);
+      for (std::size_t i = 1; i < inputs.size(); ++i)
+        inputs[i] = is_parameter(inputs[i]) ? (sum_gradient(inputs[i]), inputs[i]) : enter(op, inputs[i]);
+    }
+    keep(product, inputs);
+  }
+
+  // Each rank's part of the inner extent: summands. The bias is added once, after the sum.
+  void visit_row(const Op& op) {
+    const TensorId x = in_.input(op, 0), weight = in_.input(op, 1), result = in_.output(op);
+    if (!is_parameter(weight)) return refuse(op, "multiplies what tensor parallelism has split with something that is no parameter");
+    Op product = op;
+    product.recipe = product.recipe_16bit = {};
+    auto& gemm = std::get<GemmAttributes>(product.attributes);
+    if (!split_parameter(op, weight, weight_axis(weight, gemm.k, true))) return;
+    gemm.k /= ranks_;
+    gemm.bias = false;
+    const TensorId partial = like(result, {}, false);
+    put(product, {x, weight}, partial);
+    if (op.input_count < 3) return reduce(op, partial, result);
+    const TensorId sum = like(result, {}, false), bias = in_.input(op, 2);
+    reduce(op, partial, sum);
+    settle(result, placed(sum));
+    if (placed(sum).split()) sum_gradient(bias);
+    put(beside(op, OpKind::add), {sum, bias}, result);
+  }
+
+  void visit_matmul(const Op& op) {
+    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    if (placed(inputs[0]).sequence || placed(inputs[1]).sequence) return gather_all(op);
+    const int rank = whole(in_.output(op)).rank();
+    std::optional<Placement> split;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Placement p = placed(inputs[i]);
+      if (!p.split()) continue;
+      const int from_end = p.axis - whole(inputs[i]).rank();
+      if (from_end == (i == 0 ? -1 : -2)) return refuse(op, "its inner extent is split, and it is no layer with weights");
+      if (split && split->axis != rank + from_end) return refuse(op, "its operands are split along different axes");
+      split = Placement{rank + from_end, p.extent, false, false};
+    }
+    const int from_end = split->axis - rank;
+    for (TensorId& id : inputs)
+      if (!placed(id).split()) id = match(op, id, from_end <= -3 ? whole(id).rank() + from_end : -1, false);
+    settle(in_.output(op), *split);
+    Op product = op;
+    const Shape a = out_.tensors[inputs[0]].shape, b = out_.tensors[inputs[1]].shape;
+    product.attributes = GemmAttributes{.batch = a.elements() / (a[-1] * a[-2]), .m = a[-2], .n = b[-1], .k = a[-1]};
+    keep(product, inputs);
+  }
+
+  void visit_attention(const Op& op) {
+    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    for (std::size_t i = 0; i < 3; ++i)
+      if (placed(inputs[i]).sequence) return gather_all(op);
+    Op attention = op;
+    auto& a = std::get<AttentionAttributes>(attention.attributes);
+    if (!divides(op, a.heads, "heads") || !divides(op, a.kv_heads, "heads of keys and values")) return;
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (!placed(inputs[i]).split()) return refuse(op, "only some of its queries, keys and values are split; name their layers in plan.tp_plan");
+      if (placed(inputs[i]).axis != 1) return refuse(op, "is split along another axis than its heads");
+    }
+    a.heads /= ranks_;
+    a.kv_heads /= ranks_;
+    for (std::size_t i = 3; i < inputs.size(); ++i)
+      if (!placed(inputs[i]).split()) inputs[i] = match(op, inputs[i], whole(inputs[i]).rank() == 4 ? 1 : -1, false);
+    for (TensorId id : in_.outputs(op))
+      if (whole(id).rank() >= 3 && whole(id)[1] % ranks_ == 0) settle(id, {1, whole(id)[1], false, false});
+    keep(attention, inputs);
+  }
+
+  void visit_norm(const Op& op) {
+    const std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    const Placement x = placed(inputs[0]);
+    const Shape shape = whole(inputs[0]);
+    const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+    std::int64_t inside = 1;  // extents after the split axis
+    for (int axis = x.axis + 1; axis < shape.rank(); ++axis) inside *= shape[axis];
+    const std::int64_t width = norm && norm->width > 0 ? norm->width : shape[-1];
+    if (inside < width) return gather_all(op);
+    for (std::size_t i = 1; i < inputs.size(); ++i) sum_gradient(inputs[i]);
+    for (TensorId id : in_.outputs(op))
+      if (whole(id) == shape) settle(id, x);
+      else if (const auto rows = through_reshape(shape, shape_of_rows(shape, whole(id)), x, ranks_); rows && whole(id).rank() > 0) settle(id, {0, whole(id)[0], x.sequence, false});
+    keep(op, inputs);
+  }
+  // Statistics are one value a row: [rows], or the shape without its last axis.
+  static Shape shape_of_rows(const Shape& shape, const Shape& rows) { return {rows.elements(), shape.elements() / std::max<std::int64_t>(1, rows.elements())}; }
+
+  // Works along the last axis.
+  void visit_rows(const Op& op) {
+    const TensorId x = in_.input(op, 0);
+    const Placement split = placed(x);
+    if (split.axis + 1 == whole(x).rank()) return gather_all(op);
+    for (TensorId id : in_.outputs(op))
+      if (whole(id).rank() == whole(x).rank()) settle(id, split);
+    keep(op, in_.inputs(op));
+  }
+
+  // Vocabulary-parallel cross entropy (Megatron-LM core, tensor_parallel/cross_entropy.py): of every token the largest score, the
+  // target's and the sum of exponentials are summed up over the ranks, one value each; nothing is exchanged backward.
+  void visit_vocabulary(const Op& op) {
+    const TensorId scores = in_.input(op, 0), result = in_.output(op);
+    const Shape rows{whole(scores).elements() / whole(scores)[-1]};
+    const TensorId largest = add({.dtype = in_.tensors[scores].dtype}, rows, {}), agreed = like(largest, {}, true);
+    Op maximum = beside(op, OpKind::reduction);
+    maximum.label = out_.intern("amax");
+    put(maximum, {scores}, largest);
+    Op agree = beside(op, OpKind::all_reduce, group());
+    agree.in_place = true;
+    put(agree, {largest}, agreed);
+    settle(result, placed(scores));
+    Op own = op;
+    own.recipe = own.recipe_16bit = {};
+    put(own, {scores, agreed}, result);
+    loss_parts_.clear();
+    CollectiveAttributes message = group();
+    message.bytes = {rows.elements() * 4};
+    for (int i = 0; i < 2; ++i) {
+      loss_parts_.push_back(add({.dtype = DType::fp32}, rows, {}));
+      put(beside(op, OpKind::all_reduce, message), {result}, loss_parts_.back());
+    }
+  }
+  void visit_loss(const Op& op) {
+    const Placement x = placed(in_.input(op, 0));
+    if (x.sequence || loss_parts_.empty()) return gather_all(op);
+    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    inputs.insert(inputs.end(), loss_parts_.begin(), loss_parts_.end());
+    Op loss = op;
+    loss.recipe = loss.recipe_16bit = {};
+    keep(loss, inputs);
+  }
+
+  void visit_view(const Op& op) {
+    const TensorId x = in_.input(op, 0), y = in_.output(op);
+    const auto* view = std::get_if<ViewAttributes>(&op.attributes);
+    const ViewKind kind = view ? view->kind : ViewKind::reshape;
+    const Placement split = placed(x);
+    std::optional<Placement> after;
+    if (kind == ViewKind::reshape) {
+      after = through_reshape(whole(x), whole(y), split, ranks_);
+    } else if (kind == ViewKind::transpose) {
+      after = through_transpose(whole(x), whole(y), split);
+    } else {  // a slice may drop axes at either end, an expansion adds some in front
+      const int shift = kind == ViewKind::expand ? whole(y).rank() - whole(x).rank() : 0;
+      const int axis = split.axis + shift;
+      const bool kept = whole(x).rank() + shift == whole(y).rank();
+      if (kept && (whole(y)[axis] == whole(x)[split.axis] || !split.sequence)) after = Placement{axis, whole(y)[axis] == whole(x)[split.axis] ? split.extent : whole(y)[axis], split.sequence, false};
+    }
+    if (!after) return gather_all(op);
+    if (!divides(op, whole(y)[after->axis], split.sequence ? "tokens" : "elements of a part")) return;
+    settle(y, *after);
+    keep(op, in_.inputs(op));
+  }
+
+  // split and cat: the axis is the one in which parts and whole differ.
+  void visit_parts(const Op& op) {
+    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    Placement split;
+    for (TensorId id : inputs)  // features win: tokens can be gathered
+      if (placed(id).split() && (!split.split() || !placed(id).sequence)) split = placed(id);
+    const Shape one = whole(in_.output(op));
+    const auto along = differing_axis(one, whole(inputs[0]));
+    if (split.sequence && along && *along == split.axis) return gather_all(op);
+    for (TensorId& id : inputs) {
+      if (placed(id).split() && placed(id).sequence == split.sequence) {
+        if (placed(id).axis != split.axis) return refuse(op, "its operands are split along different axes");
+        continue;
+      }
+      id = match(op, id, split.axis, split.sequence);
+    }
+    for (TensorId id : in_.outputs(op)) {
+      if (!divides(op, whole(id)[split.axis], split.sequence ? "tokens" : "elements of a part")) return;
+      Placement after = split;
+      if (along && *along == split.axis) after.extent = whole(id)[split.axis];
+      settle(id, after);
+    }
+    keep(op, inputs);
+  }
+
+  void visit_reduction(const Op& op) {
+    const TensorId x = in_.input(op, 0), y = in_.output(op);
+    const Placement split = placed(x);
+    const Shape from = whole(x), to = whole(y);
+    std::optional<int> axis;
+    if (from.rank() == to.rank()) {
+      if (to[split.axis] == from[split.axis]) axis = split.axis;
+    } else if (to.rank() + 1 == from.rank()) {
+      for (int gone = 0; gone < from.rank() && !axis; ++gone) {  // the first axis that may have gone
+        bool fits = gone != split.axis;
+        for (int i = 0; i < to.rank() && fits; ++i) fits = to[i] == from[i < gone ? i : i + 1];
+        if (fits) axis = split.axis - (split.axis > gone ? 1 : 0);
+      }
+    }
+    if (!axis) return gather_all(op);
+    for (TensorId id : in_.outputs(op))
+      if (whole(id) == to) settle(id, {*axis, split.extent, split.sequence, false});
+    keep(op, in_.inputs(op));
+  }
+
+  void visit_elementwise(const Op& op) {
+    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    if (op.output_count == 0) return gather_all(op);
+    const Shape result = whole(in_.output(op));
+    std::optional<Placement> split;
+    for (TensorId id : inputs) {
+      Placement p = placed(id);
+      if (!p.split()) continue;
+      p.axis += result.rank() - whole(id).rank();
+      if (p.axis < 0 || whole(id)[placed(id).axis] != result[p.axis]) return gather_all(op);
+      if (!split || (split->sequence && !p.sequence)) split = p;
+    }
+    for (TensorId& id : inputs) {
+      const int axis = split->axis - (result.rank() - whole(id).rank());
+      const Placement p = placed(id);
+      if (p.split() && p.sequence == split->sequence) {
+        if (p.axis != axis) return refuse(op, "its operands are split along different axes");
+        continue;
+      }
+      if (p.split() && !p.sequence) return refuse(op, "some of its operands are split by features, others by tokens");
+      if (p.sequence && view_of_[id.index()]) id = match(op, id, axis, false);
+      else id = match(op, p.sequence ? gather(op, id, false) : id, axis, split->sequence);
+    }
+    for (TensorId id : in_.outputs(op))
+      if (whole(id) == result) settle(id, *split);
+    keep(op, inputs);
+  }
+
+  struct ViewOf {
+    TensorId source;
+    Op op;
+  };
+
+  const Plan& plan_;
+  const std::int64_t ranks_;
+  Graph in_, out_;
+  std::vector<Shape> whole_;  // per tensor of out_, as below
+  std::vector<Placement> placed_;
+  std::vector<std::optional<ViewOf>> view_of_;
+  std::map<std::pair<std::int32_t, int>, TensorId> entries_;               // by tensor and block
+  std::map<std::pair<std::int32_t, int>, bool> entered_;
+  std::map<std::tuple<std::int32_t, int, bool>, TensorId> gathered_;
+  std::vector<TensorId> summed_, loss_parts_;
+  std::vector<Problem> problems_;
+  std::int64_t vocabulary_ = 0, sequence_ = 0;
+  int columns_ = 0;
+};
+
+}  // namespace
+
+Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward) {
+  ShardedLayers out;
+  if (plan.tp > 1) {
+    const std::int64_t before = vocabulary_of(forward);
+    forward = pad_vocabulary(std::move(forward), kVocabularyUnit * plan.tp);
+    const std::int64_t after = vocabulary_of(forward);
+    auto sharded = TensorParallel(plan, std::move(forward)).run();
+    if (!sharded) return sharded;
+    out = std::move(*sharded);
+    if (after != before)
+      out.notes.push_back(fmt::format("vocabulary of {} made {}, a multiple of {} for each of {} tensor-parallel ranks, as Megatron does", before, after, kVocabularyUnit, plan.tp));
+  } else {
+    out.graph = std::move(forward);
+  }
+  return out;
+}
+
+}  // namespace precog

@@ -1,0 +1,35 @@
+// Tensor parallelism (Shoeybi et al. 2019), with sequence parallelism (Korthikanti et al. 2022) where the plan has it: one rank's
+// view of a forward graph, before anybody decided types. Layers are known by the names of their modules, or by the plan's own
+// list; from a column-split product on, the split is followed through whatever operators come until a product takes it as its
+// inner extent, whose partial sums are then added up. The embedding and the head are split by vocabulary, and so is the loss.
+// Writes forward operators only: the collectives of backward are those operators' gradients.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "graph/graph.h"
+#include "spec/plan.h"
+
+namespace precog {
+
+struct ShardedLayers {
+  Graph graph;
+  // Elements of parameters that every rank has but meets with its part of the work only: their gradients are summed over the
+  // group at the step's end.
+  std::int64_t summed_gradients = 0;
+  std::vector<std::string> notes;  // what was assumed
+};
+
+// All that of a plan changes the forward graph.
+Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward);
+
+// How a module's product is split by the names people give them; whole where nothing is known. A product whose input arrives
+// split is a row product whatever it is called.
+TensorSplit known_split(std::string_view module);
+// Tables of tokens.
+bool is_token_table(std::string_view module);
+
+}  // namespace precog
