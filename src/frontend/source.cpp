@@ -46,6 +46,7 @@ ModelSource whole_graph_source(Model&& model, const char* door, const std::strin
   out.fixed_seq = !model.has_seq;
   out.fixed_src_seq = !model.has_src_seq;
   out.notes = model.notes;
+  out.eager_attention = model.language;
   if constexpr (requires { model.fixed_because; }) out.fixed_because = model.fixed_because;
   if constexpr (requires { model.memory_format; }) out.channels_last = model.memory_format == decltype(model.memory_format)::channels_last;
   out.request = {{door, shown}};
@@ -71,6 +72,18 @@ ModelSource zoo_source(const ModelSpec& model) {
   out.request = model.name;
   auto held = std::make_shared<const ModelSpec>(model);
   out.build = [held](const ModelInputs& inputs) { return build_model(*held, inputs); };
+  return out;
+}
+
+Result<ModelSource> family_source(const Json& model, const std::string& where) {
+  Json file = model;
+  const Json architecture = file.value("architecture", Json::object());
+  for (auto [key, value] : {std::pair<const char*, Json>{"schema", 1}, {"name", file.value("family", Json("model"))}, {"title", "an architecture of the request's own"},
+                            {"source", "the request"}, {"published_parameters", 1}, {"default_seq", architecture.is_object() ? architecture.value("max_positions", Json(1)) : Json(1)}})
+    if (!file.contains(key)) file[key] = value;
+  PRECOG_TRY(spec, parse_model(file, where));
+  ModelSource out = zoo_source(spec);
+  out.request = model;
   return out;
 }
 

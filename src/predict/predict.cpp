@@ -114,10 +114,11 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                     [](const StepGraph& s) { return graph_text(s.graph); });
   FusionPlan fusion;
   out.program = stages.run("kernel", [&] {
-    if (request.mode == Mode::eager) return make_kernels(step.graph, *request.gpu, request.memory_format);
+    if (request.mode == Mode::eager && request.stack == Stack::pytorch) return make_kernels(step.graph, *request.gpu, request.memory_format);
     compact_indices(step.graph);
     fusion = plan_fusion(step.graph, request.gpu->sms);
     KernelProgram compiled = make_kernels(step.graph, *request.gpu, compiled_memory_format(step.graph, request.memory_format), &fusion);
+    compiled.dispatched = request.mode == Mode::eager;
     compiled.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     return compiled;
   },

@@ -36,7 +36,7 @@ class RequestReader {
     read_training();
     read_host();
     read_run();
-    for (const char* later : {"software", "stack", "input"})
+    for (const char* later : {"software", "input"})
       if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
     root_.reject_unknown_keys();
     if (!problems_.empty()) return fail(std::move(problems_));
@@ -133,11 +133,11 @@ class RequestReader {
     if (!model) return root_.problem("model", "is missing: a name from `precog models`");
     if (model->is_string()) return read_named(root_, "model", model->get<std::string>());
     if (!model->is_object())
-      return root_.problem("model", R"(wants a name, {"name": ..., "layers": ...}, or a file: {"graph": ...}, {"hf_config": ...}, {"onnx": ...})");
+      return root_.problem("model", R"(wants a name, {"name": ..., "layers": ...}, an architecture: {"family": ..., "architecture": {...}}, or a file: {"graph": ...}, {"hf_config": ...}, {"onnx": ...})");
     JsonReader reader(*model, root_.path("model"), problems_);
     int ways = 0;
-    for (const char* way : {"name", "graph", "hf_config", "onnx"}) ways += reader.has(way) ? 1 : 0;
-    if (ways > 1) reader.problem("name", "and graph, hf_config, onnx exclude each other: give one");
+    for (const char* way : {"name", "family", "graph", "hf_config", "onnx"}) ways += reader.has(way) ? 1 : 0;
+    if (ways > 1) reader.problem("name", "and family, graph, hf_config, onnx exclude each other: give one");
     const Json* config = reader.raw("hf_config");
     if (config && config->is_object()) {
       take(reader, "hf_config", hf_source(*config, ""));
@@ -147,6 +147,11 @@ class RequestReader {
       take(reader, "graph", graph_source(folder_ / *graph, *graph));
     } else if (auto onnx = reader.text("onnx")) {
       take(reader, "onnx", onnx_source(folder_ / *onnx, *onnx));
+    } else if (reader.has("family")) {
+      for (const char* key : {"family", "architecture", "title"}) reader.raw(key);
+      Json given = *model;
+      given.erase("layers");
+      take(reader, "family", family_source(given, ""));
     } else if (ways == 0 || reader.has("name")) {
       read_named(reader, "name", reader.required_text("name"));
     }
@@ -432,8 +437,13 @@ class RequestReader {
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
-    const std::string attention = root_.text("attention").value_or("sdpa");
-    if (attention != "sdpa") root_.problem("attention", fmt::format("is '{}'; this version models sdpa only", attention.substr(0, 80)));
+    request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}}, Attention::sdpa);
+    request_.inputs.eager_attention = request_.attention == Attention::eager;
+    if (request_.inputs.eager_attention && request_.model && !request_.model->eager_attention)
+      root_.problem("attention", fmt::format("is 'eager'; {} is taken as it was captured: capture it with eager attention", request_.model->name));
+    request_.stack = choice<Stack>(root_, "stack", {{"pytorch", Stack::pytorch}, {"megatron", Stack::megatron}, {"te", Stack::te}}, Stack::pytorch);
+    if (request_.stack != Stack::pytorch && request_.mode != Mode::eager)
+      root_.problem("stack", "and a compiled mode exclude each other: the compiler writes the kernels");
   }
 
   void read_host() { request_.host = look_up(root_, "host", catalog_.host(root_.text("host").value_or("default"))); }
@@ -481,7 +491,10 @@ class RequestReader {
     constexpr const char* kRecompute[] = {"none", "selective", "full"};
     out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
-    out["attention"] = "sdpa";
+    constexpr const char* kAttention[] = {"sdpa", "flash", "eager"};
+    out["attention"] = kAttention[static_cast<int>(r.attention)];
+    constexpr const char* kStack[] = {"pytorch", "megatron", "te"};
+    out["stack"] = kStack[static_cast<int>(r.stack)];
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
     out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"sp", r.plan.sp}, {"pp", 1}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
@@ -524,6 +537,9 @@ Result<Graph> build_forward(const Request& request) {
     if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
     built = pad_vocabulary(std::move(built), request.pad_vocabulary);
   }
+  if (request.attention == Attention::flash)
+    for (std::size_t i = 0; i < built.ops.size(); ++i)
+      if (auto* attention = std::get_if<AttentionAttributes>(&built.ops[built.ops.id_at(i)].attributes)) attention->backend = AttentionBackend::flash;
   PRECOG_TRY(graph, freeze(std::move(built), request.frozen));
   const std::span<const PrecisionRule> rules(request.precision->rules);
   std::vector<Problem> problems;

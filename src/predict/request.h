@@ -18,6 +18,11 @@ struct RunLength {  // how much to train; at most one is given
   std::optional<double> dataset_samples;  // what an epoch is
 };
 
+// Whose kernels run an eager step: PyTorch's own, one per operator, or those of Megatron-LM and Transformer Engine, which do
+// several operators each (bias, activation and dropout; scale, mask and softmax; norms; rotary positions).
+enum class Stack { pytorch, megatron, te };
+enum class Attention { sdpa, flash, eager };  // what the framework picks, the flash kernel, or the model's own products and softmax
+
 struct Request {
   std::shared_ptr<const ModelSource> model;
   ModelInputs inputs;
@@ -36,6 +41,8 @@ struct Request {
   MemoryFormat memory_format = MemoryFormat::contiguous;
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
+  Stack stack = Stack::pytorch;
+  Attention attention = Attention::sdpa;
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;

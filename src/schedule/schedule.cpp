@@ -56,7 +56,8 @@ HostTimes::HostTimes(const HostSpec& host) : host_(host) {
 Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
   const auto kind = static_cast<std::size_t>(op.kind);
-  if (call.compiled && !call.collective) return compiled(call, program);
+  if (program.dispatched && call.compiled && call.kernel_count == 0) return {};  // inside another's kernel
+  if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program);
   switch (call.phase) {
     case Phase::forward:
     case Phase::recompute: {
@@ -120,7 +121,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
     if (call.collective && call.phase <= Phase::gradient_sync) last_collective = i;
     // Each of the two compiled graphs is entered once.
     const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
-    if (call.compiled && call.kernel_count > 0 && !entered[graph_of]) {
+    if (call.compiled && !program.dispatched && call.kernel_count > 0 && !entered[graph_of]) {
       entered[graph_of] = true;
       host_ps[i] += picoseconds(program.cuda_graphs ? host.compiled.replay : host.compiled.graph);
     }
