@@ -98,110 +98,168 @@ Seconds HostTimes::loop_of_products(const Call& call, const KernelProgram& progr
   return backward_[static_cast<std::size_t>(OpKind::mm)] * static_cast<double>(program.kernels[call.first_kernel].launches - 1);
 }
 
+namespace {
+
+// What each call takes of the host and of its stream, and what it waits for: the same however often it is laid out.
+struct CallTimes {
+  std::vector<Picoseconds> host, gpu;
+  std::vector<std::int32_t> launches;
+  std::vector<CrossWait> waits;
+  std::size_t last_collective;  // of the gradients' exchange
+
+  CallTimes(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph, const HostSpec& host_spec)
+      : host(program.calls.size()), gpu(program.calls.size()), launches(program.calls.size()), waits(cross_waits(program, graph)),
+        last_collective(program.calls.size()) {
+    ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
+    const std::size_t calls = program.calls.size();
+    std::size_t first_optimizer = calls, last_backward = calls;
+    std::int64_t tensors = 0;
+    std::array<bool, 2> entered{};
+    const HostTimes host_time(host_spec);
+    for (std::size_t i = 0; i < calls; ++i) {
+      const Call& call = program.calls[i];
+      host[i] = picoseconds(host_time(call, program, graph));
+      Seconds busy{};
+      for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
+        busy += costs[call.first_kernel + k].total;
+        launches[i] += program.kernels[call.first_kernel + k].launches;
+      }
+      gpu[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
+      // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
+      if (call.collective && call.phase <= Phase::gradient_sync) last_collective = i;
+      // Each of the two compiled graphs is entered once.
+      const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
+      if (call.compiled && !program.dispatched && call.kernel_count > 0 && !entered[graph_of]) {
+        entered[graph_of] = true;
+        host[i] += picoseconds(program.cuda_graphs ? host_spec.compiled.replay : host_spec.compiled.graph);
+      }
+      if (call.phase == Phase::backward) last_backward = i;
+      const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes);
+      if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
+      if (call.phase == Phase::optimizer && first_optimizer == calls) {
+        first_optimizer = i;
+        host[i] += picoseconds(host_spec.optimizer_tensor * static_cast<double>(tensors));
+      }
+      if (graph.ops[call.op].kind == OpKind::unscale_and_check) host[i] += picoseconds(host_spec.loss_scaler);
+    }
+    // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
+    if (last_backward < calls) host[last_backward] += picoseconds(host_spec.parameter_gradient * static_cast<double>(tensors));
+  }
+};
+
+// Issues calls one after another: the host's queue, and the stream that each goes to.
+class Layout {
+ public:
+  Layout(const KernelProgram& program, const CallTimes& times, const HostSpec& host, Schedule& schedule)
+      : program_(program), times_(times), host_(host), schedule_(schedule), task_of_(program.calls.size(), -1) {}
+
+  std::int32_t last = -1, last_compute = -1;
+
+  void begin_step(std::int16_t step) {
+    add(kHost, picoseconds(host_.step), {}, {-1, step, 0});
+    // What the end of a step still sends (updated parameters) the next step's first kernel waits for.
+    sent_by_last_step_ = last == last_collective_task_ ? last : -1;
+  }
+
+  // Whether anything was put on a stream: a view is only part of what comes next.
+  bool issue(std::size_t i, std::int16_t step, std::int16_t micro) {
+    const Call& call = program_.calls[i];
+    if (call.kernel_count == 0) {  // a view: its issue is part of the next call's
+      views_ += times_.host[i];
+      return false;
+    }
+    const TaskLabel label{static_cast<std::int32_t>(i), step, micro};
+    std::int32_t room = -1;
+    while (!in_flight_.empty() && launched_ + times_.launches[i] - in_flight_.front().launched_by > kLaunchQueue) {
+      room = in_flight_.front().task;
+      in_flight_.pop_front();
+    }
+    const std::int32_t issued = add(kHost, times_.host[i] + views_, {room}, label);
+    views_ = 0;
+    std::int32_t ran = issued;
+    const CrossWait& wait = times_.waits[i];
+    if (call.collective) {
+      // Without an operand made in this step: after all that the compute stream has been given so far.
+      ran = add(kCommunication, times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label);
+      last_collective_task_ = ran;
+    } else {
+      // What comes back from buckets waits for the last collective; so does all that follows on the stream.
+      const bool for_all = (times_.last_collective < program_.calls.size() && i > times_.last_collective) || call.phase >= Phase::loss_scaling;
+      const std::int32_t for_one = wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : -1;
+      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : for_one, sent_by_last_step_}, label);
+      sent_by_last_step_ = -1;
+      last_compute = ran;
+    }
+    task_of_[i] = last = ran;
+    launched_ += times_.launches[i];
+    in_flight_.push_back({ran, launched_});
+    if (call.waits_for_gpu) add(kHost, picoseconds(host_.synchronise), {ran}, label);
+    return true;
+  }
+
+ private:
+  std::int32_t add(Resource resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
+    schedule_.labels.push_back(label);
+    return schedule_.graph.add(resource, duration, after);
+  }
+
+  struct InFlight { std::int32_t task; std::int64_t launched_by; };
+  const KernelProgram& program_;
+  const CallTimes& times_;
+  const HostSpec& host_;
+  Schedule& schedule_;
+  std::vector<std::int32_t> task_of_;
+  std::deque<InFlight> in_flight_;
+  std::int64_t launched_ = 0;
+  std::int32_t last_collective_task_ = -1, sent_by_last_step_ = -1;
+  Picoseconds views_ = 0;
+};
+
+}  // namespace
+
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
                        const HostSpec& host, std::int64_t micro_batches) {
-  ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
   const std::size_t calls = program.calls.size();
-  std::vector<Picoseconds> host_ps(calls), gpu_ps(calls);
-  std::vector<std::int32_t> launches(calls);
-  std::size_t last_collective = calls, first_optimizer = calls, last_backward = calls;
-  std::int64_t tensors = 0;
-  std::array<bool, 2> entered{};
-  const HostTimes host_time(host);
-  for (std::size_t i = 0; i < calls; ++i) {
-    const Call& call = program.calls[i];
-    host_ps[i] = picoseconds(host_time(call, program, graph));
-    Seconds busy{};
-    for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
-      busy += costs[call.first_kernel + k].total;
-      launches[i] += program.kernels[call.first_kernel + k].launches;
-    }
-    gpu_ps[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
-    // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
-    if (call.collective && call.phase <= Phase::gradient_sync) last_collective = i;
-    // Each of the two compiled graphs is entered once.
-    const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
-    if (call.compiled && !program.dispatched && call.kernel_count > 0 && !entered[graph_of]) {
-      entered[graph_of] = true;
-      host_ps[i] += picoseconds(program.cuda_graphs ? host.compiled.replay : host.compiled.graph);
-    }
-    if (call.phase == Phase::backward) last_backward = i;
-    const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes);
-    if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
-    if (call.phase == Phase::optimizer && first_optimizer == calls) {
-      first_optimizer = i;
-      host_ps[i] += picoseconds(host.optimizer_tensor * static_cast<double>(tensors));
-    }
-    if (graph.ops[call.op].kind == OpKind::unscale_and_check) host_ps[i] += picoseconds(host.loss_scaler);
-  }
-  // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
-  if (last_backward < calls) host_ps[last_backward] += picoseconds(host.parameter_gradient * static_cast<double>(tensors));
-
-  const std::vector<CrossWait> waits = cross_waits(program, graph);
-  std::vector<std::int32_t> task_of(calls, -1);
-
+  const CallTimes times(program, costs, gap, graph, host);
   Schedule schedule;
   schedule.micro_batches_laid_out = std::min(micro_batches, kMicroBatches);
   schedule.graph.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
   schedule.labels.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
-
-  struct InFlight { std::int32_t task; std::int64_t launched_by; };
-  std::deque<InFlight> in_flight;
-  std::int64_t launched = 0;
-  std::int32_t last_compute = -1, last_collective_task = -1, last = -1;
-  Picoseconds views = 0;
-
-  auto add = [&](Resource resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
-    schedule.labels.push_back(label);
-    return schedule.graph.add(resource, duration, after);
-  };
-
+  Layout layout(program, times, host, schedule);
   for (std::int16_t step = 0; step < kSteps; ++step) {
-    add(kHost, picoseconds(host.step), {}, {-1, step, 0});
-    // What the end of a step still sends (updated parameters) the next step's first kernel waits for.
-    std::int32_t sent_by_last_step = last == last_collective_task ? last : -1;
+    layout.begin_step(step);
     for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {
       std::int32_t last_of_this = -1;
       for (std::size_t i = 0; i < calls; ++i) {
         const Call& call = program.calls[i];
         // The end of the step runs with the last micro-batch, accumulation from the second on.
         if (micro + runs_per_step(call.phase, schedule.micro_batches_laid_out) < schedule.micro_batches_laid_out) continue;
-        if (call.kernel_count == 0) {  // a view: its issue is part of the next call's
-          views += host_ps[i];
-          continue;
-        }
-        const TaskLabel label{static_cast<std::int32_t>(i), step, static_cast<std::int16_t>(micro)};
-        std::int32_t room = -1;
-        while (!in_flight.empty() && launched + launches[i] - in_flight.front().launched_by > kLaunchQueue) {
-          room = in_flight.front().task;
-          in_flight.pop_front();
-        }
-        const std::int32_t issued = add(kHost, host_ps[i] + views, {room}, label);
-        views = 0;
-        std::int32_t ran = issued;
-        if (call.collective) {
-          // Without an operand made in this step: after all that the compute stream has been given so far.
-          ran = add(kCommunication, gpu_ps[i], {issued, waits[i].on_call >= 0 ? task_of[static_cast<std::size_t>(waits[i].on_call)] : waits[i].ordered ? -1 : last_compute}, label);
-          last_collective_task = ran;
-        } else {
-          // What comes back from buckets waits for the last collective; so does all that follows on the stream.
-          const bool for_all = (last_collective < calls && i > last_collective) || call.phase >= Phase::loss_scaling;
-          const std::int32_t for_one = waits[i].on_call >= 0 ? task_of[static_cast<std::size_t>(waits[i].on_call)] : -1;
-          ran = add(kCompute, gpu_ps[i], {issued, for_all ? last_collective_task : for_one, sent_by_last_step}, label);
-          sent_by_last_step = -1;
-          last_compute = ran;
-        }
-        task_of[i] = last = ran;
-        launched += launches[i];
-        in_flight.push_back({ran, launched});
-        if (call.waits_for_gpu) add(kHost, picoseconds(host.synchronise), {ran}, label);
-        if (step + 1 == kSteps && call.phase <= Phase::accumulate && !call.collective) last_of_this = last_compute;
+        const bool ran = layout.issue(i, step, static_cast<std::int16_t>(micro));
+        if (ran && step + 1 == kSteps && call.phase <= Phase::accumulate && !call.collective) last_of_this = layout.last_compute;
       }
       if (step + 1 == kSteps) schedule.last_of_micro_batch.push_back(last_of_this);
     }
-    schedule.last_task.push_back(last);
+    schedule.last_task.push_back(layout.last);
   }
   return schedule;
+}
+
+std::vector<Schedule> make_segments(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
+                                    const HostSpec& host, std::span<const std::vector<char>> segments) {
+  const CallTimes times(program, costs, gap, graph, host);
+  std::vector<Schedule> out;
+  for (const std::vector<char>& chosen : segments) {
+    ensure(chosen.size() == program.calls.size(), "a segment says of every call whether it has it");
+    Schedule& schedule = out.emplace_back();
+    const auto count = static_cast<std::size_t>(std::count(chosen.begin(), chosen.end(), char{1}));
+    schedule.graph.reserve(count * 2);
+    schedule.labels.reserve(count * 2);
+    Layout layout(program, times, host, schedule);
+    for (std::size_t i = 0; i < chosen.size(); ++i)
+      if (chosen[i]) layout.issue(i, 0, 0);
+    schedule.last_task.push_back(layout.last);
+  }
+  return out;
 }
 
 }  // namespace precog

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "cost/cost.h"
@@ -33,6 +34,11 @@ struct Schedule {
 // `micro_batches` make one optimizer step.
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
                        const HostSpec& host, std::int64_t micro_batches);
+
+// Parts of a step by themselves, each on idle queues: of every call, whether the part has it. A pipeline's stage waits between
+// its pieces of work, so that each begins with nothing issued. What the step itself takes of the host is in none of them.
+std::vector<Schedule> make_segments(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
+                                    const HostSpec& host, std::span<const std::vector<char>> segments);
 
 // How long the host needs to issue each call: the host's figure for that operator, else for its family, else its default.
 class HostTimes {

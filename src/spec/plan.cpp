@@ -22,6 +22,17 @@ std::string_view to_text(Sharding sharding) {
   return "";
 }
 
+std::string_view to_text(PipelineSchedule schedule) {
+  switch (schedule) {
+    case PipelineSchedule::gpipe: return "gpipe";
+    case PipelineSchedule::one_f_one_b: return "1f1b";
+    case PipelineSchedule::interleaved: return "interleaved";
+    case PipelineSchedule::zero_bubble: return "zb";
+    case PipelineSchedule::dualpipe: return "dualpipe";
+  }
+  return "";
+}
+
 std::string_view to_text(Mode mode) {
   switch (mode) {
     case Mode::eager: return "eager";

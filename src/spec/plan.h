@@ -24,6 +24,15 @@ enum class Sharding {
   full    // and parameters (ZeRO 3, FSDP): gathered before each use
 };
 
+// In what order pipeline stages work on the micro-batches of a step (schedule/pipeline_schedule.h).
+enum class PipelineSchedule {
+  gpipe,            // all forwards, then all backwards
+  one_f_one_b,      // backward as soon as it can be; as few micro-batches in flight as there are stages to the end
+  interleaved,      // 1F1B over several chunks of layers per stage (Megatron's virtual pipeline)
+  zero_bubble,      // ZB-H1: weights' gradients apart, put where a stage would wait
+  dualpipe          // both ends feed micro-batches; every stage keeps two chunks (DeepSeek-V3)
+};
+
 // How ranks that share a sequence let every query meet every key: keys and values passed around a ring beside the products
 // (ring attention), or heads exchanged for tokens before and after them (Ulysses).
 enum class ContextExchange { ring, all_to_all };
@@ -42,7 +51,11 @@ struct Plan {
   double expert_imbalance = 1;  // tokens of the busiest rank's experts over the mean
   std::vector<std::pair<std::string, TensorSplit>> tp_plan;  // patterns of modules, before the known names
 
-  int gpus_per_replica() const { return tp * cp; }
+  int pp = 1, vpp = 1;            // pipeline stages, and chunks of layers that each stage has
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  std::vector<int> stage_layers;  // layers of each of the pp x vpp chunks in the model's order; empty: even
+
+  int gpus_per_replica() const { return tp * cp * pp; }
   int replicas() const { return dp * cp; }  // ranks that have the same parameters: they share gradients
 };
 
@@ -59,6 +72,7 @@ struct TrainingOptions {
 
 std::string_view to_text(OptimizerKind kind);
 std::string_view to_text(Sharding sharding);
+std::string_view to_text(PipelineSchedule schedule);
 std::string_view to_text(Mode mode);
 
 }  // namespace precog

@@ -36,6 +36,7 @@ struct StepGraph {
   int replica_stride = 1;             // how far apart the ranks are that share gradients
 };
 
-StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options);
+// `sent`: the graph is a part of a model, which has no loss but these results, whose gradients arrive from elsewhere.
+StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options, const std::vector<TensorId>* sent = nullptr);
 
 }  // namespace precog

@@ -16,15 +16,27 @@ class Autograd : public GradientContext::Sink {
  public:
   Autograd(Graph forward, const TrainingOptions& options) : graph_(std::move(forward)), options_(options) {}
 
-  void run(bool loss_scaling) {
+  // Backward begins at the loss, or at what arrives for the results that other ranks go on from.
+  void run(bool loss_scaling, const std::vector<TensorId>* sent) {
     forward_ops_ = graph_.ops.size();
     graph_.ops.reserve(forward_ops_ * 4);
     graph_.tensors.reserve(graph_.tensors.size() * 3);
-    const OpId last = graph_.ops.id_at(forward_ops_ - 1);
-    TensorId loss = graph_.output(graph_.ops[last]);
     gradient_.resize(graph_.tensors.size());
     remade_.resize(graph_.tensors.size());
+    if (sent) {
+      for (TensorId id : *sent) {
+        const TensorId arrived = make({.shape = graph_.tensors[id].shape, .dtype = graph_.tensors[id].dtype, .role = Role::input, .name = graph_.intern("received_gradient")});
+        gradient_[id.index()] = arrived;
+      }
+    } else {
+      begin_at_loss(loss_scaling);
+    }
+    walk_back();
+  }
 
+  void begin_at_loss(bool loss_scaling) {
+    const OpId last = graph_.ops.id_at(forward_ops_ - 1);
+    TensorId loss = graph_.output(graph_.ops[last]);
     Op seed;
     seed.phase = Phase::backward;
     if (loss_scaling) {  // scaler.scale(loss), whose gradient is one more product
@@ -42,7 +54,9 @@ class Autograd : public GradientContext::Sink {
       ones = emit(scale, std::array{ones}, {.shape = {}, .dtype = graph_.tensors[loss].dtype});
     }
     gradient_[loss.index()] = ones;
+  }
 
+  void walk_back() {
     int recomputed_block = -1;
     std::size_t core_begin = forward_ops_;  // of the attention that was recomputed last
     std::vector<TensorId> incoming;
@@ -256,9 +270,9 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
 
 }  // namespace
 
-StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options) {
+StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options, const std::vector<TensorId>* sent) {
   Autograd autograd(std::move(forward), options);
-  autograd.run(recipe.loss_scaling);
+  autograd.run(recipe.loss_scaling, sent);
   StepGraph step;
   step.graph = autograd.take();
   step.gradients = autograd.take_gradients();
