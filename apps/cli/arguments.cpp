@@ -90,7 +90,7 @@ std::vector<std::string> flag_names(const CLI::App& app) {
 }
 
 // Promised for a later version; whoever has read of them deserves a plainer answer than "unknown".
-constexpr std::string_view kLaterFlags[] = {"--from", "--max-batch", "--scale"};
+constexpr std::string_view kLaterFlags[] = {"--from", "--max-batch"};
 constexpr std::string_view kLaterCommands[] = {"search", "calibrate", "serve"};
 
 bool among(std::span<const std::string_view> names, std::string_view name) {
@@ -164,9 +164,11 @@ void describe(CLI::App& app, Arguments& arguments) {
                               "  precog predict --model resnet50 --gpu a100-sxm-80gb --batch 256 \\\n    --precision amp-fp16\n"
                               "  precog predict job.json --precision fp16 --json\n"
                               "  precog predict job.json --trace step.json --html step.html\n"
-                              "  precog predict job.json --dump-after precision");
+                              "  precog predict job.json --dump-after precision\n"
+                              "  precog predict job.json --scale 8..65536 --html scaling.html");
   add_job(predict, arguments);
   add_text(predict, "--trace", arguments.trace, "FILE", "write the timeline for Perfetto");
+  add_text(predict, "--scale", arguments.scale, "A..B", "at doubling numbers of GPUs, as 1..65536");
   add_text(predict, "--dump-after", arguments.dump_after, "STAGE", "print what a stage made instead");
 
   CLI::App& compare = command(app, arguments, "compare", "one job at every precision, fastest first",

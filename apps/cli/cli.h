@@ -19,7 +19,7 @@ struct Arguments {
   std::string command;                       // "predict"; empty when there is nothing left to do
   std::map<std::string, std::string> flags;  // flags that describe the job, by name: {"--batch", "32"}
   std::string job_file, runs_file, name, shell;
-  std::string trace, html, dump_after, data_dir, colour = "auto";
+  std::string trace, html, dump_after, scale, data_dir, colour = "auto";
   std::vector<std::string> precisions, diff, by;
   bool json = false, everything = false, advise = false;
 };

@@ -7,12 +7,42 @@
 #include "base/text.h"
 #include "job_flags.h"
 #include "predict/predict.h"
+#include "predict/scale.h"
 #include "report/html_report.h"
 #include "report/svg.h"
 #include "report/text_report.h"
 #include "report/trace.h"
 
 namespace precog::cli {
+namespace {
+
+constexpr std::int64_t kMostGpus = 1 << 20;
+
+// "1..65536": doubling numbers of GPUs from the first to the second.
+Result<std::pair<std::int64_t, std::int64_t>> range_of(const std::string& text) {
+  const std::size_t dots = text.find("..");
+  if (dots == std::string::npos) return fail("--scale", fmt::format("is '{}'; it wants two numbers of GPUs, as in 1..65536", text.substr(0, 40)));
+  PRECOG_TRY(from, whole_number(text.substr(0, dots), "--scale"));
+  PRECOG_TRY(to, whole_number(text.substr(dots + 2), "--scale"));
+  if (from < 1 || to < from || to > kMostGpus) return fail("--scale", fmt::format("is {}..{}; it wants 1 <= A <= B <= {}", from, to, kMostGpus));
+  return std::pair{from, to};
+}
+
+Result<Output> run_scale(const Arguments& arguments, const Context& context) {
+  for (const auto& [flag, given] : {std::pair{"--trace", !arguments.trace.empty()}, {"--dump-after", !arguments.dump_after.empty()},
+                                    {"--gpus", arguments.flags.contains("--gpus")}, {"--dp", arguments.flags.contains("--dp")}})
+    if (given) return fail(flag, "does not go with --scale, which predicts many numbers of GPUs");
+  PRECOG_TRY(range, range_of(arguments.scale));
+  PRECOG_TRY(json, request_json(arguments));
+  auto study = scale(json, context.catalog, request_name(arguments), request_folder(arguments), range.first, range.second);
+  if (!study) return tl::unexpected(with_flag_names(study.error(), arguments));
+  Output out;
+  if (!arguments.html.empty()) out.files.push_back({arguments.html, arguments.html.ends_with(".svg") ? scale_svg(*study) : scale_html(*study)});
+  out.text = arguments.json ? json_document(to_json(*study)) : scale_text(*study, context.style);
+  return out;
+}
+
+}  // namespace
 
 Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   if (!arguments.dump_after.empty()) {
@@ -22,6 +52,7 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
                   fmt::format("'{}' is no stage; the stages are {}", arguments.dump_after.substr(0, 40), join(stages, ", ")));
     if (arguments.json) return fail("--dump-after", "prints a stage as text; leave out --json");
   }
+  if (!arguments.scale.empty()) return run_scale(arguments, context);
   PRECOG_TRY(json, request_json(arguments));
   auto request = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments));
   if (!request) return tl::unexpected(with_flag_names(request.error(), arguments));
@@ -33,12 +64,15 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   Output out;
   out.code = report.memory.fits ? kDone : kDoesNotFit;
   TimelineParts parts{prediction.graph, prediction.program, prediction.costs, prediction.schedule, prediction.timeline};
-  if (!arguments.trace.empty())
-    out.files.push_back(
-        {arguments.trace, chrome_trace(parts, fmt::format("{} {} on {}", report.model, report.precision, report.gpu))});
+  if (!arguments.trace.empty()) {
+    const std::string title = fmt::format("{} {} on {}", report.model, report.precision, report.gpu);
+    out.files.push_back({arguments.trace, prediction.pipeline ? pipeline_trace(*prediction.pipeline, title) : chrome_trace(parts, title)});
+  }
   if (!arguments.html.empty()) {
     bool picture = arguments.html.ends_with(".svg");
-    out.files.push_back({arguments.html, picture ? breakdown_svg(report) : report_html(report, timeline_view(parts))});
+    out.files.push_back({arguments.html, picture               ? breakdown_svg(report)
+                                         : prediction.pipeline ? report_html(report, *prediction.pipeline)
+                                                               : report_html(report, timeline_view(parts))});
   }
   if (!arguments.dump_after.empty()) out.text = prediction.dump;
   else if (arguments.json) out.text = json_document(to_json(report));

@@ -10,6 +10,7 @@
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
+#include "predict/pipeline.h"
 #include "predict/summarise.h"
 
 namespace precog {
@@ -35,7 +36,9 @@ class Stages {
   static void check(const Graph& graph) {
     if (const std::string broken = verify(graph); !broken.empty()) throw BrokenPromise(broken);
   }
-  static void check(const StepGraph& step) { check(step.graph); }
+  static void check(const std::vector<ChunkOfStep>& chunks) {
+    for (const ChunkOfStep& chunk : chunks) check(chunk.step.graph);
+  }
   static void check(const Result<Graph>& graph) {
     if (graph) check(*graph);
   }
@@ -48,8 +51,18 @@ class Stages {
 
 std::string graph_text(const Graph& graph) { return to_text(graph); }
 
-std::string costs_text(const KernelProgram& program, const std::vector<KernelCost>& costs) {
+// The chunks of a pipeline one after another; a model that is not cut has no heading.
+template <class Text>
+std::string chunks_text(const std::vector<ChunkOfStep>& chunks, Text text) {
+  if (chunks.size() == 1) return text(chunks.front());
   std::string out;
+  for (std::size_t i = 0; i < chunks.size(); ++i) out += fmt::format("chunk {}\n", i) + text(chunks[i]);
+  return out;
+}
+
+std::string costs_text(const ChunkOfStep& chunk) {
+  std::string out;
+  const auto& [step, program, costs, per_gpu, ends_per_gpu] = chunk;
   for (std::size_t i = 0; i < costs.size(); ++i)
     out += fmt::format("{}: {} ({}, {}; compute {}, memory {}, launch {})\n", to_text(program.kernels[i]), to_text(costs[i].total),
                        to_text(costs[i].bound), to_text(costs[i].source), to_text(costs[i].compute), to_text(costs[i].memory),
@@ -106,45 +119,101 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
 
   auto rank = shard_layers(request.plan, *built);
   if (!rank) return tl::unexpected(located(rank.error(), request.where));
-  const Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
-  StepGraph step = stages.run("training", [&] { return make_step(decided, *request.precision, request.training); },
-                              [](const StepGraph& s) { return graph_text(s.graph); });
-  step.summed_gradients = rank->summed_gradients;
-  step = stages.run("parallel", [&] { return apply_plan(request.plan, *request.precision, std::move(step)); },
-                    [](const StepGraph& s) { return graph_text(s.graph); });
-  FusionPlan fusion;
-  out.program = stages.run("kernel", [&] {
-    if (request.mode == Mode::eager && request.stack == Stack::pytorch) return make_kernels(step.graph, *request.gpu, request.memory_format);
-    compact_indices(step.graph);
-    fusion = plan_fusion(step.graph, request.gpu->sms);
-    KernelProgram compiled = make_kernels(step.graph, *request.gpu, compiled_memory_format(step.graph, request.memory_format), &fusion);
-    compiled.dispatched = request.mode == Mode::eager;
-    compiled.cuda_graphs = request.mode == Mode::compile_cudagraphs;
-    return compiled;
-  },
-                           [&](const KernelProgram& program) { return to_text(program, step.graph) + to_text(fusion, step.graph); });
-  out.costs = stages.run("cost", [&] {
-    std::vector<KernelCost> costs;
-    costs.reserve(out.program.kernels.size());
-    for (const Kernel& kernel : out.program.kernels) {
-      const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
-      costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
-                                 : kernel_cost(kernel, *request.gpu, *profile));
+  Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
+  const bool pipelined = request.plan.pp > 1;
+  PipelineStages cut;
+  if (pipelined) {
+    auto made = cut_into_stages(request.plan, decided);
+    if (!made) return tl::unexpected(located(made.error(), request.where));
+    cut = std::move(*made);
+  } else {
+    cut.chunks.push_back({.forward = std::move(decided), .has_loss = true});
+    cut.chunk_at = {0};
+  }
+
+  const auto steps_text = [](const std::vector<ChunkOfStep>& chunks) {
+    return chunks_text(chunks, [](const ChunkOfStep& chunk) { return graph_text(chunk.step.graph); });
+  };
+  std::vector<ChunkOfStep> chunks = stages.run("training", [&] {
+    std::vector<ChunkOfStep> made;
+    for (PipelineChunk& chunk : cut.chunks) {
+      ChunkOfStep& one = made.emplace_back();
+      one.step = make_step(std::move(chunk.forward), *request.precision, request.training, chunk.has_loss ? nullptr : &chunk.sent);
+      one.step.summed_gradients = rank->summed_gradients / static_cast<std::int64_t>(std::max<std::size_t>(1, cut.chunk_at.size()));
     }
-    return costs;
-  }, [&](const std::vector<KernelCost>& costs) { return costs_text(out.program, costs); });
-  out.schedule = stages.run("schedule", [&] {
-    return make_schedule(out.program, out.costs, kernel_gap(*profile), step.graph, *request.host, request.training.micro_batches);
-  }, [&](const Schedule& schedule) { return schedule_text(schedule, out.program, step.graph, nullptr); });
-  out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
-                            [&](const Timeline& timeline) { return schedule_text(out.schedule, out.program, step.graph, &timeline); });
-  const MemoryUse memory = stages.run("memory", [&] { return memory_use(step, out.program, request.training, *request.gpu, request.cluster.gpus); },
-                                      [](const MemoryUse& use) { return to_text(use); });
-  out.report = stages.run("report", [&] { return summarise(request, training_flops(*built) * (1.0 / request.plan.gpus_per_replica()), kernel_gap(*profile), step, out.program, out.costs, out.schedule, out.timeline, memory); },
+    return made;
+  }, steps_text);
+  chunks = stages.run("parallel", [&] {
+    for (ChunkOfStep& chunk : chunks) chunk.step = apply_plan(request.plan, *request.precision, std::move(chunk.step));
+    return std::move(chunks);
+  }, steps_text);
+  std::vector<FusionPlan> fusions(chunks.size());
+  chunks = stages.run("kernel", [&] {
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      Graph& graph = chunks[i].step.graph;
+      if (request.mode == Mode::eager && request.stack == Stack::pytorch) {
+        chunks[i].program = make_kernels(graph, *request.gpu, request.memory_format);
+        continue;
+      }
+      compact_indices(graph);
+      fusions[i] = plan_fusion(graph, request.gpu->sms);
+      chunks[i].program = make_kernels(graph, *request.gpu, compiled_memory_format(graph, request.memory_format), &fusions[i]);
+      chunks[i].program.dispatched = request.mode == Mode::eager;
+      chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
+    }
+    return std::move(chunks);
+  }, [&](const std::vector<ChunkOfStep>& all) {
+    return chunks_text(all, [&](const ChunkOfStep& chunk) {
+      return to_text(chunk.program, chunk.step.graph) + to_text(fusions[static_cast<std::size_t>(&chunk - all.data())], chunk.step.graph);
+    });
+  });
+  chunks = stages.run("cost", [&] {
+    for (ChunkOfStep& chunk : chunks) {
+      chunk.costs.reserve(chunk.program.kernels.size());
+      for (const Kernel& kernel : chunk.program.kernels) {
+        const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
+        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
+                                         : kernel_cost(kernel, *request.gpu, *profile));
+      }
+    }
+    return std::move(chunks);
+  }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });
+
+  const Seconds gap = kernel_gap(*profile);
+  StepTimes times;
+  MemoryUse memory;
+  std::string peak_at;
+  PipelineParts parts;
+  if (pipelined) {
+    share_out(request.plan, cut, chunks);
+    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
+                                           [](const PipelineParts& made) { return to_text(made); });
+    times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
+                       [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline); });
+    memory = stages.run("memory", [&] { return pipeline_memory(request, cut, chunks, peak_at); }, [](const MemoryUse& use) { return to_text(use); });
+  } else {
+    const ChunkOfStep& whole = chunks.front();
+    out.schedule = stages.run("schedule", [&] {
+      return make_schedule(whole.program, whole.costs, gap, whole.step.graph, *request.host, request.training.micro_batches);
+    }, [&](const Schedule& schedule) { return schedule_text(schedule, whole.program, whole.step.graph, nullptr); });
+    out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
+                              [&](const Timeline& timeline) { return schedule_text(out.schedule, whole.program, whole.step.graph, &timeline); });
+    times = steady_step(out.schedule, out.timeline, whole, request.training.micro_batches);
+    memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, request.training, *request.gpu, request.cluster.gpus); },
+                        [](const MemoryUse& use) { return to_text(use); });
+    peak_at = describe(whole.step.graph, memory.peak_op);
+  }
+  out.report = stages.run("report", [&] { return summarise(request, *built, gap, chunks, times, memory, peak_at); },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
-  out.report.parameters = parameter_count(*built);
   out.report.warnings.insert(out.report.warnings.end(), rank->notes.begin(), rank->notes.end());
-  out.graph = std::move(step.graph);
+  if (pipelined) {
+    if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
+    out.pipeline = pipeline_view(request, cut, std::move(chunks), std::move(parts));
+    return out;
+  }
+  out.graph = std::move(chunks.front().step.graph);
+  out.program = std::move(chunks.front().program);
+  out.costs = std::move(chunks.front().costs);
   return out;
 }
 

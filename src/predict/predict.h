@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "predict/request.h"
+#include "report/pipeline_view.h"
 #include "report/report.h"
 #include "schedule/schedule.h"
 
@@ -24,6 +25,7 @@ struct Prediction {
   std::vector<KernelCost> costs;
   Schedule schedule;
   Timeline timeline;
+  std::optional<PipelineView> pipeline;  // of a pipelined plan, instead of the above
   std::vector<Seconds> stage_times;  // one per stage: how long predicting took
 };
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::int64_t kMaxGpus = 1'000'000;
 constexpr std::int64_t kMaxBatch = 1'000'000;
+constexpr std::int64_t kMaxStages = 4096;
 
 class RequestReader {
  public:
@@ -180,7 +181,7 @@ class RequestReader {
     const Json* cluster = root_.raw("cluster");
     if (!cluster) return root_.problem("cluster", R"(is missing: {"gpu": "h100-sxm", "gpus": 8} or a name such as "dgx-h100:8")");
     const SystemSpec* system = nullptr;
-    std::optional<std::int64_t> nodes, gpus, gpus_per_node;
+    std::optional<std::int64_t> nodes, gpus, gpus_per_node, nics_per_node;
     const NetworkSpec* network = nullptr;
     if (cluster->is_string()) {
       system = named_system(root_, "cluster", cluster->get<std::string>(), nodes);
@@ -190,6 +191,7 @@ class RequestReader {
       if (auto gpu = reader.text("gpu")) request_.gpu = look_up(reader, "gpu", catalog_.gpu(*gpu));
       gpus = reader.integer("gpus", 1, kMaxGpus);
       gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
+      nics_per_node = reader.integer("nics_per_node", 1, 4096);
       if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
       reader.reject_unknown_keys();
     } else {
@@ -217,7 +219,7 @@ class RequestReader {
     out.intra_kind = system->intra_kind;
     out.intra_bandwidth = system->intra_bandwidth.value > 0 ? system->intra_bandwidth : request_.gpu->link_bandwidth;
     out.intra_latency = system->intra_latency;
-    out.nics_per_node = system->nics_per_node;
+    out.nics_per_node = nics_per_node ? static_cast<int>(*nics_per_node) : system->nics_per_node;
     if (!network) network = *catalog_.network(system->network);
     out.network = *network;
     if (out.gpus > out.gpus_per_node && out.gpus % out.gpus_per_node != 0)
@@ -229,13 +231,7 @@ class RequestReader {
     std::int64_t dp = gpus;
     if (auto plan = root_.object("plan")) {
       const std::size_t before = problems_.size();
-      std::int64_t product = read_split_layers(*plan);
-      for (const char* axis : {"pp", "vpp"}) {
-        auto degree = plan->integer(axis, 1, kMaxGpus);
-        if (!degree || *degree == 1) continue;
-        plan->problem(axis, fmt::format("is {}; this version models no pipelines, so it must be 1", *degree));
-        product *= *degree;
-      }
+      std::int64_t product = read_split_layers(*plan) * read_pipeline(*plan);
       dp = std::max<std::int64_t>(1, gpus / product);
       if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
       product *= dp;
@@ -244,8 +240,6 @@ class RequestReader {
       if (sharding < 0) plan->problem("fsdp", "is 'hybrid', which this version does not model; known: none, zero1, zero2, zero3, full");
       else request_.plan.fsdp = static_cast<Sharding>(sharding);
       sharding_given_ = plan->has("fsdp");
-      if (plan->has("schedule")) plan->problem("schedule", "needs pipeline parallelism, which this version does not model");
-      plan->raw("schedule");
       plan->reject_unknown_keys();
       if (problems_.size() == before && product != gpus)
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
@@ -282,6 +276,44 @@ class RequestReader {
     return static_cast<std::int64_t>(out.tp) * out.cp;
   }
 
+  // Returns how many stages there are: a factor of the GPU count.
+  std::int64_t read_pipeline(JsonReader& reader) {
+    Plan& plan = request_.plan;
+    plan.pp = static_cast<int>(reader.integer("pp", 1, kMaxStages).value_or(1));
+    plan.vpp = static_cast<int>(reader.integer("vpp", 1, kMaxStages).value_or(1));
+    plan.schedule = choice<PipelineSchedule>(reader, "schedule",
+        {{"gpipe", PipelineSchedule::gpipe}, {"1f1b", PipelineSchedule::one_f_one_b}, {"interleaved", PipelineSchedule::interleaved},
+         {"zb", PipelineSchedule::zero_bubble}, {"dualpipe", PipelineSchedule::dualpipe}},
+        plan.vpp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b);
+    if (const Json* layers = reader.raw("stage_layers")) {
+      const bool whole = layers->is_array() && std::all_of(layers->begin(), layers->end(), [](const Json& one) { return one.is_number_integer() && one >= 1 && one <= 4096; });
+      if (whole) plan.stage_layers = layers->get<std::vector<int>>();
+      else reader.problem("stage_layers", "wants a list of whole numbers from 1 to 4096: the layers of each chunk, first to last");
+    }
+    if (plan.pp == 1) {
+      for (const char* key : {"vpp", "schedule", "stage_layers"})
+        if (reader.has(key) && !(std::string_view(key) == "vpp" && plan.vpp == 1)) reader.problem(key, "needs pipeline parallelism: pp of at least 2");
+      return 1;
+    }
+    if (plan.schedule == PipelineSchedule::interleaved && plan.vpp == 1) reader.problem("vpp", "is 1; an interleaved schedule has at least 2 chunks of layers per stage");
+    if (plan.schedule != PipelineSchedule::interleaved && plan.vpp > 1)
+      reader.problem("vpp", fmt::format("is {}; only an interleaved schedule has several chunks per stage, not {}", plan.vpp, to_text(plan.schedule)));
+    if (plan.schedule == PipelineSchedule::dualpipe && plan.pp % 2 != 0) reader.problem("pp", fmt::format("is {}; dualpipe feeds both ends of an even number of stages", plan.pp));
+    return plan.pp;
+  }
+
+  // What schedules ask of the number of micro-batches.
+  void check_micro_batches() {
+    const Plan& plan = request_.plan;
+    const std::int64_t m = request_.training.micro_batches;
+    const auto says = [&] { return fmt::format("is {}: {} micro-batches of {} x dp {}", request_.global_batch, m, request_.inputs.batch, plan.dp); };
+    if (plan.pp == 1) return;
+    if (plan.schedule == PipelineSchedule::interleaved && m % plan.pp != 0)
+      root_.problem("global_batch", fmt::format("{}; an interleaved schedule needs a multiple of pp = {} micro-batches", says(), plan.pp));
+    if (plan.schedule == PipelineSchedule::dualpipe && (m % 2 != 0 || m < 2 * plan.pp))
+      root_.problem("global_batch", fmt::format("{}; dualpipe needs an even number, at least 2 x pp = {}", says(), 2 * plan.pp));
+  }
+
   // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without
   // it: on several GPUs they imply it.
   void settle_sharding() {
@@ -299,6 +331,7 @@ class RequestReader {
     const std::int64_t dp = std::max(1, request_.plan.dp);
     auto batch = root_.integer("batch", 1, kMaxBatch);
     auto global = root_.integer("global_batch", 1, kMaxBatch * kMaxGpus);
+    const auto micro_batches = root_.integer("micro_batches", 1, kMaxBatch);
     if (!batch && !root_.has("batch")) {
       if (request_.model && request_.model->default_batch > 0) batch = request_.model->default_batch;
       else if (global && *global % dp == 0 && *global / dp <= kMaxBatch) batch = *global / dp;
@@ -308,13 +341,16 @@ class RequestReader {
     if (!batch) return;
     request_.inputs.batch = *batch;
     if (request_.model) accept("batch", request_.inputs.batch, request_.model->default_batch, request_.model->fixed_batch);
-    request_.global_batch = global.value_or(*batch * dp);
+    request_.global_batch = global.value_or(*batch * dp * micro_batches.value_or(1));
+    if (global && micro_batches && *global != *batch * dp * *micro_batches)
+      root_.problem("micro_batches", fmt::format("is {}; batch x dp x micro_batches = {} x {} x {} is not the global batch of {}: leave one out", *micro_batches, *batch, dp, *micro_batches, *global));
     if (request_.global_batch % (*batch * dp) != 0) {
       root_.problem("global_batch", fmt::format("is {}; it must be a multiple of batch x dp = {} x {} = {}", request_.global_batch, *batch,
                                                 dp, *batch * dp));
       return;
     }
     request_.training.micro_batches = request_.global_batch / (*batch * dp);
+    check_micro_batches();
   }
 
   // A name from the catalog, several names to be put together ("fp8+optimizer-8bit"), a recipe's file, or the recipe itself.
@@ -497,11 +533,13 @@ class RequestReader {
     out["stack"] = kStack[static_cast<int>(r.stack)];
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"sp", r.plan.sp}, {"pp", 1}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"sp", r.plan.sp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
     constexpr const char* kSplits[] = {"column", "row", "whole"};
     for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
+    if (r.plan.pp > 1) out["plan"]["vpp"] = r.plan.vpp, out["plan"]["schedule"] = to_text(r.plan.schedule);
+    if (!r.plan.stage_layers.empty()) out["plan"]["stage_layers"] = r.plan.stage_layers;
     out["host"] = r.host->name;
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();

@@ -12,69 +12,6 @@
 namespace precog {
 namespace {
 
-struct SteadyStep {
-  Seconds length;
-  // The compute stream idle while the communication stream runs.
-  std::map<std::string, Seconds> exposed_by_collective, exposed_in_second;  // in the second micro-batch alone: as below
-  Seconds host_busy;
-  Seconds host_busy_second;     // in the second micro-batch alone: what one more would add
-};
-
-// The last simulated step, from the end of the one before it.
-SteadyStep steady_step(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph) {
-  const auto tasks = schedule.graph.tasks();
-  auto end_of = [&](std::size_t step) { return timeline.spans[static_cast<std::size_t>(schedule.last_task[step])].end; };
-  const std::size_t last = schedule.last_task.size() - 1;
-  const Picoseconds begin = end_of(last - 1), end = end_of(last);
-
-  struct Message {
-    Span span;
-    TaskLabel label;
-  };
-  std::vector<Span> compute;
-  std::vector<Message> collectives;
-  Picoseconds host = 0, host_second = 0;
-  for (std::size_t i = 0; i < tasks.size(); ++i) {
-    const Span span = timeline.spans[i];
-    const TaskLabel& label = schedule.labels[i];
-    if (tasks[i].resource == kHost && label.step == static_cast<std::int16_t>(last)) {
-      host += span.end - span.start;
-      if (label.micro_batch == 1) host_second += span.end - span.start;
-    }
-    if (span.end <= begin || span.start >= end) continue;
-    if (tasks[i].resource == kCompute) compute.push_back(span);
-    if (tasks[i].resource == kCommunication) collectives.push_back({span, label});
-  }
-  SteadyStep out{.length = seconds(end - begin), .host_busy = seconds(host), .host_busy_second = seconds(host_second)};
-  std::size_t next = 0;
-  for (const auto& [span, label] : collectives) {  // both lists are in time order: each is one in-order queue
-    Picoseconds exposed = 0;
-    Picoseconds at = std::max(span.start, begin);
-    const Picoseconds until = std::min(span.end, end);
-    while (next < compute.size() && compute[next].end <= at) ++next;
-    for (std::size_t i = next; at < until; ++i) {
-      if (i == compute.size() || compute[i].start >= until) {
-        exposed += until - at;
-        break;
-      }
-      exposed += std::max<Picoseconds>(0, compute[i].start - at);
-      at = std::max(at, compute[i].end);
-    }
-    const Op& op = graph.ops[program.calls[static_cast<std::size_t>(label.call)].op];
-    const std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
-    out.exposed_by_collective[name] += seconds(exposed);
-    if (label.micro_batch == 1 && label.step == static_cast<std::int16_t>(last)) out.exposed_in_second[name] += seconds(exposed);
-  }
-  return out;
-}
-
-// Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send.
-Seconds one_more_micro_batch(const Schedule& schedule, const Timeline& timeline) {
-  if (schedule.last_of_micro_batch.size() < 2) return {};
-  auto end = [&](std::size_t micro) { return timeline.spans[static_cast<std::size_t>(schedule.last_of_micro_batch[micro])].end; };
-  return seconds(end(1) - end(0));
-}
-
 FlopsPerSecond peak_of(const GpuSpec& gpu, DType dtype) {
   if (gpu.matrix.has(dtype)) return gpu.matrix[dtype];
   if (gpu.vector.has(dtype)) return gpu.vector[dtype];
@@ -98,8 +35,75 @@ constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's l
 
 }  // namespace
 
-Report summarise(const Request& request, Flops model_flops, Seconds gap, const StepGraph& step, const KernelProgram& program,
-                 const std::vector<KernelCost>& costs, const Schedule& schedule, const Timeline& timeline, const MemoryUse& memory) {
+Exposure exposure(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph, Picoseconds begin, Picoseconds end) {
+  const auto tasks = schedule.graph.tasks();
+  const auto last = static_cast<std::int16_t>(schedule.last_task.size() - 1);
+  struct Message {
+    Span span;
+    TaskLabel label;
+  };
+  std::vector<Span> compute;
+  std::vector<Message> collectives;
+  Picoseconds host = 0, host_second = 0;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const Span span = timeline.spans[i];
+    const TaskLabel& label = schedule.labels[i];
+    if (tasks[i].resource == kHost && label.step == last) {
+      host += span.end - span.start;
+      if (label.micro_batch == 1) host_second += span.end - span.start;
+    }
+    if (span.end <= begin || span.start >= end) continue;
+    if (tasks[i].resource == kCompute) compute.push_back(span);
+    if (tasks[i].resource == kCommunication) collectives.push_back({span, label});
+  }
+  Exposure out{.host_busy = seconds(host), .host_busy_second = seconds(host_second)};
+  std::size_t next = 0;
+  for (const auto& [span, label] : collectives) {  // both lists are in time order: each is one in-order queue
+    Picoseconds exposed = 0;
+    Picoseconds at = std::max(span.start, begin);
+    const Picoseconds until = std::min(span.end, end);
+    while (next < compute.size() && compute[next].end <= at) ++next;
+    for (std::size_t i = next; at < until; ++i) {
+      if (i == compute.size() || compute[i].start >= until) {
+        exposed += until - at;
+        break;
+      }
+      exposed += std::max<Picoseconds>(0, compute[i].start - at);
+      at = std::max(at, compute[i].end);
+    }
+    const Op& op = graph.ops[program.calls[static_cast<std::size_t>(label.call)].op];
+    const std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
+    out.by_collective[name] += seconds(exposed);
+    if (label.micro_batch == 1 && label.step == last) out.in_second[name] += seconds(exposed);
+  }
+  return out;
+}
+
+StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const ChunkOfStep& chunk, std::int64_t micro_batches) {
+  auto end_of = [&](std::int32_t task) { return timeline.spans[static_cast<std::size_t>(task)].end; };
+  const std::size_t last = schedule.last_task.size() - 1;
+  const Picoseconds begin = end_of(schedule.last_task[last - 1]), end = end_of(schedule.last_task[last]);
+  const Exposure shown = exposure(schedule, timeline, chunk.program, chunk.step.graph, begin, end);
+  // Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send.
+  const double missing = static_cast<double>(micro_batches - schedule.micro_batches_laid_out);
+  Seconds one_more;
+  if (schedule.last_of_micro_batch.size() >= 2) one_more = seconds(end_of(schedule.last_of_micro_batch[1]) - end_of(schedule.last_of_micro_batch[0]));
+  StepTimes out{.length = seconds(end - begin) + one_more * missing, .host = shown.host_busy + shown.host_busy_second * missing};
+  for (const auto& [name, exposed] : shown.by_collective) {
+    const auto again = shown.in_second.find(name);
+    out.exposed[name] = exposed + (again == shown.in_second.end() ? Seconds{} : again->second * missing);
+  }
+  return out;
+}
+
+std::string describe(const Graph& graph, OpId op) {
+  if (!op.valid()) return "";
+  const Op& at = graph.ops[op];
+  return fmt::format("{} {}{}{}", to_text(at.phase), name_of(graph, at), at.module.valid() ? " in " : "", graph.name(at.module));
+}
+
+Report summarise(const Request& request, const Graph& whole, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
+                 const MemoryUse& memory, const std::string& peak_at) {
   Report report;
   report.request = request.echo;
   report.model = request.model->name;
@@ -109,7 +113,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   report.precision_title = request.precision->title;
   report.fp32_weights = request.precision->updated_weights() == DType::fp32;
   report.autocast = request.precision->autocast.has_value();
-  report.parameters = parameter_count(step.graph);
+  report.parameters = parameter_count(whole);
   report.gpus = request.cluster.gpus;
   report.batch = request.inputs.batch;
   report.global_batch = request.global_batch;
@@ -118,10 +122,7 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   constexpr const char* kShared[] = {"", "optimizer states sharded (ZeRO 1)", "states and gradients sharded (ZeRO 2)", "fully sharded (ZeRO 3, FSDP)"};
   if (request.cluster.gpus > 1) report.sharding = kShared[static_cast<int>(request.plan.fsdp)];
   report.memory = memory;
-  if (memory.peak_op.valid()) {
-    const Op& at = step.graph.ops[memory.peak_op];
-    report.peak_at = fmt::format("{} {}{}{}", to_text(at.phase), name_of(step.graph, at), at.module.valid() ? " in " : "", step.graph.name(at.module));
-  }
+  report.peak_at = peak_at;
 
   // Busy time by what it was spent on.
   constexpr std::size_t kFamilies = static_cast<std::size_t>(Family::host) + 1, kSources = static_cast<std::size_t>(CostSource::estimate) + 1;
@@ -131,8 +132,8 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   std::array<double, kDTypeCount> matrix_flops{};
   Seconds compute_bound{}, memory_bound{}, estimated{}, unknown{};
   double kernels = 0;
-  for (const Call& call : program.calls) {
-    const auto times = static_cast<double>(runs_per_step(call.phase, report.micro_batches));
+  for (const auto& [step, program, costs, per_gpu, ends_per_gpu] : chunks) for (const Call& call : program.calls) {
+    const auto times = static_cast<double>(runs_per_step(call.phase, report.micro_batches)) * (call.phase >= Phase::gradient_sync ? ends_per_gpu : per_gpu);
     for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
       const Kernel& kernel = program.kernels[call.first_kernel + i];
       const KernelCost& cost = costs[call.first_kernel + i];
@@ -170,19 +171,14 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   for (std::size_t i = 0; i < kDTypeCount; ++i)
     if (by_type[i].value > 0) report.by_dtype[std::string(to_text(static_cast<DType>(i)))] = by_type[i];
 
-  const SteadyStep steady = steady_step(schedule, timeline, program, step.graph);
-  const double missing = static_cast<double>(report.micro_batches - schedule.micro_batches_laid_out);
-  report.step = steady.length + one_more_micro_batch(schedule, timeline) * missing;
-  report.host = steady.host_busy + steady.host_busy_second * missing;
+  report.step = times_of_step.length;
+  report.host = times_of_step.host;
+  report.breakdown.exposed_communication = times_of_step.exposed;
+  report.breakdown.pipeline_bubble = times_of_step.bubble;
   Seconds exposed_collectives;
-  for (const auto& [name, exposed] : steady.exposed_by_collective) {
-    const auto again = steady.exposed_in_second.find(name);
-    const Seconds all = exposed + (again == steady.exposed_in_second.end() ? Seconds{} : again->second * missing);
-    report.breakdown.exposed_communication[name] = all;
-    exposed_collectives += all;
-  }
+  for (const auto& [name, exposed] : times_of_step.exposed) exposed_collectives += exposed;
   // A gap that the host fills with waiting is no gap of the stream's: what is left over bounds it.
-  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives);
+  const Seconds idle = std::max(Seconds{}, report.step - report.gpu_busy - exposed_collectives - report.breakdown.pipeline_bubble);
   report.breakdown.between_kernels = std::min(report.breakdown.between_kernels, idle);
   report.breakdown.host = idle - report.breakdown.between_kernels;
 
@@ -199,7 +195,8 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
     report.tokens_per_s = samples * tokens * per_s;
     report.tokens_per_s_per_gpu = *report.tokens_per_s / report.gpus;
   }
-  const double step_flops = model_flops.value * static_cast<double>(report.micro_batches);
+  // One replica's micro-batches, shared out among the GPUs that it takes.
+  const double step_flops = training_flops(whole).value * static_cast<double>(report.micro_batches) * (static_cast<double>(request.plan.dp) / report.gpus);
   report.tflops_per_gpu = step_flops * per_s / 1e12;
   std::size_t main_type = static_cast<std::size_t>(DType::fp32);
   for (std::size_t i = 0; i < kDTypeCount; ++i)
@@ -275,11 +272,11 @@ Report summarise(const Request& request, Flops model_flops, Seconds gap, const S
   bool converted = false;
   Seconds wide_products{};
   std::string_view wide_name;
-  for (const Call& call : program.calls) {
+  for (const auto& [step, program, costs, per_gpu, ends_per_gpu] : chunks) for (const Call& call : program.calls) {
     const Op& op = step.graph.ops[call.op];
     converted = converted || op.kind == OpKind::scaled_mm;
     if (call.family != Family::gemm || (op.math != DType::fp32 && op.math != DType::tf32)) continue;
-    for (std::uint32_t k = 0; k < call.kernel_count; ++k) wide_products += costs[call.first_kernel + k].total;
+    for (std::uint32_t k = 0; k < call.kernel_count; ++k) wide_products += costs[call.first_kernel + k].total * per_gpu;
     if (op.phase == Phase::forward) wide_name = name_of(step.graph, op);
   }
   if (request.precision->fp8 && !converted)

@@ -1,6 +1,10 @@
 // From a simulated timeline to the report's figures: where the step's seconds went, what bounds it, how sure we are.
 #pragma once
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "cost/cost.h"
 #include "kernel/kernel.h"
 #include "memory/memory.h"
@@ -11,8 +15,37 @@
 
 namespace precog {
 
-// `model_flops` is one micro-batch's (training_flops), `gap` the stream's idle time between two queued kernels.
-Report summarise(const Request& request, Flops model_flops, Seconds gap, const StepGraph& step, const KernelProgram& program,
-                 const std::vector<KernelCost>& costs, const Schedule& schedule, const Timeline& timeline, const MemoryUse& memory);
+// A part of the model that a GPU has whole: the model itself, or the layers of one place in a pipeline.
+struct ChunkOfStep {
+  StepGraph step;
+  KernelProgram program;
+  std::vector<KernelCost> costs;
+  double per_gpu = 1;       // how many like it the mean GPU works on in each micro-batch
+  double ends_per_gpu = 1;  // and updates at the end of the step
+};
+
+// The length of a step and what of it is not kernels of the compute stream; of a pipeline, of the mean GPU.
+struct StepTimes {
+  Seconds length, host;                    // host: busy
+  std::map<std::string, Seconds> exposed;  // by collective: the compute stream idle while the communication stream runs
+  Seconds bubble;
+};
+
+// What a part of a timeline shows of the streams beside the kernels.
+struct Exposure {
+  std::map<std::string, Seconds> by_collective, in_second;  // in the second micro-batch alone: what one more would add
+  Seconds host_busy, host_busy_second;
+};
+Exposure exposure(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph, Picoseconds begin, Picoseconds end);
+
+// The last simulated step, from the end of the one before it.
+StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const ChunkOfStep& chunk, std::int64_t micro_batches);
+
+// `whole` is the model's forward graph, `gap` the stream's idle time between two queued kernels.
+Report summarise(const Request& request, const Graph& whole, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times,
+                 const MemoryUse& memory, const std::string& peak_at);
+
+// "backward mm in layers.3.mlp": where a step's memory peaks.
+std::string describe(const Graph& graph, OpId op);
 
 }  // namespace precog

@@ -109,13 +109,20 @@ std::string comparison_html(const Comparison& comparison) {
   return page(title, body);
 }
 
-std::string report_html(const Report& report, const TimelineView& timeline) {
+namespace {
+
+std::string report_with(const Report& report, const std::string& timeline) {
   std::string title = fmt::format("{} in {}", report.model, report.precision);
   std::string body = heading(report, title);
-  body += breakdown_svg(report) + memory_svg(report) + timeline_svg(timeline);
+  body += breakdown_svg(report) + memory_svg(report) + timeline;
   body += "<h2>Summary</h2>\n" + reports_table({&report}, report) + "<h2>The step, part by part</h2>\n" + parts_table(report);
   body += list("Where the numbers come from", provenance_lines(report)) + list("Warnings", report.warnings);
   return page(title, body);
 }
+
+}  // namespace
+
+std::string report_html(const Report& report, const TimelineView& timeline) { return report_with(report, timeline_svg(timeline)); }
+std::string report_html(const Report& report, const PipelineView& pipeline) { return report_with(report, pipeline_svg(pipeline)); }
 
 }  // namespace precog

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "report/pipeline_view.h"
 #include "report/text_report.h"
 #include "report/timeline_view.h"
 
@@ -10,5 +11,6 @@ namespace precog {
 
 std::string comparison_html(const Comparison& comparison);
 std::string report_html(const Report& report, const TimelineView& timeline);
+std::string report_html(const Report& report, const PipelineView& pipeline);
 
 }  // namespace precog

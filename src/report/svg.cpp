@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "report/parts.h"
+#include "report/pipeline_view.h"
 
 namespace precog {
 namespace {
@@ -243,6 +244,41 @@ std::string timeline_svg(const TimelineView& view) {
   std::string note = "Height: how busy the track is." + std::string(earlier ? " Pale: work of the step before." : "");
   std::string title = "Timeline of one step, from its first call to its last kernel";
   return open_svg(legend_y + 34, "timeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
+         label(14, legend_y + 22, "m", "start", note) + "</svg>\n";
+}
+
+std::string pipeline_svg(const PipelineView& view) {
+  using What = PipelineSpan::What;
+  const double track = std::clamp(480.0 / view.shape.stages, 6.0, 34.0), height = track * 0.8, top = 44;
+  const double bottom = top + track * view.shape.stages, window = seconds(view.timeline.end).value;
+  static constexpr std::array<const char*, 8> kColours = {kColourForward, kColourBackward, kColourBackward, kColourLossScaling, nullptr, kColourCommunication, kColourCommunication, kColourOptimizer};
+  std::string body = time_axis(window, top - 4, bottom);
+  bool apart = false, reduced = false;
+  for (int stage = 0; stage < view.shape.stages; ++stage)
+    if (stage % std::max(1, static_cast<int>(14 / track)) == 0) body += label(kLeft - 8, top + track * stage + height * 0.8, "t", "end", fmt::format("stage {}", stage));
+  for (const PipelineSpan& span : view.timeline.spans) {
+    const char* fill = kColours[static_cast<std::size_t>(span.what)];
+    if (!fill || span.position < 0 || span.span.end <= span.span.start || window <= 0) continue;
+    apart = apart || span.what == What::weights;
+    const bool reduces = span.what == What::sync || span.what == What::tied;
+    reduced = reduced || reduces;
+    // Later chunks of a stage are paler, as is usual; a reduction runs beside the work and is drawn thinner.
+    const double pale = span.what <= What::weights ? 1 - 0.6 * (span.position / view.shape.stages) / std::max(1, view.shape.chunks) : 1;
+    const double x = kLeft + kPlot * seconds(span.span.start).value / window, width = kPlot * seconds(span.span.end - span.span.start).value / window;
+    body += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\" fill-opacity=\"{:.2f}\" stroke=\"#fff\" stroke-width=\"{:.2f}\"/>\n", x,
+                        top + track * span.stage + (reduces ? height * 0.75 : 0), width, reduces ? height * 0.25 : height, fill, pale, std::min(0.5, width / 8));
+  }
+  std::vector<LegendItem> items = {{"forward", kColourForward}, {"backward", kColourBackward}};
+  if (apart) items.push_back({"weights' gradients", kColourLossScaling});
+  if (reduced) items.push_back({"gradient reduction", kColourCommunication});
+  items.push_back({"end of step", kColourOptimizer});
+  double legend_y = bottom + 42;
+  const std::string key = legend(legend_y, items);
+  const std::string title = "The pipeline's step, stage by stage";
+  const std::string note = view.shape.micro_batches == view.micro_batches
+                               ? fmt::format("{} micro-batches, schedule {}.", view.micro_batches, to_text(view.shape.schedule))
+                               : fmt::format("Drawn with {} of the step's {} micro-batches, schedule {}.", view.shape.micro_batches, view.micro_batches, to_text(view.shape.schedule));
+  return open_svg(legend_y + 34, "pipeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
          label(14, legend_y + 22, "m", "start", note) + "</svg>\n";
 }
 

@@ -1,5 +1,7 @@
 #include "report/trace.h"
 
+#include "report/pipeline_view.h"
+
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -24,7 +26,7 @@ std::string_view bound_of(const TimelineParts& parts, const Call& call) {
   return longest ? to_text(longest->bound) : std::string_view("none");
 }
 
-std::string event(const TimelineParts& parts, std::size_t task, Picoseconds origin) {
+std::string event(const TimelineParts& parts, std::size_t task, Picoseconds origin, int process, int track) {
   const Span& span = parts.timeline.spans[task];
   const TaskLabel& label = parts.schedule.labels[task];
   std::string name = "step overhead", args;
@@ -40,8 +42,8 @@ std::string event(const TimelineParts& parts, std::size_t task, Picoseconds orig
     args += fmt::format(R"("phase":"{}","bound":"{}","kernels":{},"micro_batch":{})", to_text(call.phase), bound_of(parts, call),
                         call.kernel_count, label.micro_batch);
   }
-  return fmt::format(R"({{"ph":"X","pid":1,"tid":{},"ts":{:.6f},"dur":{:.6f},"name":{},"cat":"{}","args":{{{}}}}})",
-                     parts.schedule.graph.tasks()[task].resource, static_cast<double>(span.start - origin) * 1e-6,
+  return fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{:.6f},"dur":{:.6f},"name":{},"cat":"{}","args":{{{}}}}})",
+                     process, track, static_cast<double>(span.start - origin) * 1e-6,
                      static_cast<double>(span.end - span.start) * 1e-6, json_text(name), to_text(activity_of(parts, task)), args);
 }
 
@@ -70,7 +72,43 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
   }
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (labels[i].step == last && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
-      out += ",\n" + event(parts, i, origin);
+      out += ",\n" + event(parts, i, origin, 1, parts.schedule.graph.tasks()[i].resource);
+  out += "\n]}\n";
+  return out;
+}
+
+std::string pipeline_trace(const PipelineView& view, const std::string& title) {
+  enum Track { kWork, kOperators, kCollectives, kMessages, kReductions, kIssue };
+  static constexpr std::array kTracks = {"stage", "compute stream", "communication stream", "messages", "gradient reduction", "host"};
+  static constexpr std::array kWhat = {"forward", "backward", "backward (activations)", "backward (weights)", "send", "reduce gradients", "shared embedding", "end of step"};
+  std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+  for (int stage = 0; stage < view.shape.stages; ++stage) {
+    out += fmt::format("{}" R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":{}}}}})", stage == 0 ? "" : ",\n", stage + 1,
+                       json_text(fmt::format("stage {} of {}", stage, title)));
+    out += fmt::format(",\n" R"({{"ph":"M","pid":{0},"name":"process_sort_index","args":{{"sort_index":{0}}}}})", stage + 1);
+    for (std::size_t track = 0; track < kTracks.size(); ++track) {
+      out += fmt::format(",\n" R"({{"ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})", stage + 1, track, kTracks[track]);
+      out += fmt::format(",\n" R"({{"ph":"M","pid":{0},"tid":{1},"name":"thread_sort_index","args":{{"sort_index":{1}}}}})", stage + 1, track);
+    }
+  }
+  using What = PipelineSpan::What;
+  for (const PipelineSpan& span : view.timeline.spans) {
+    if (span.position < 0 || span.span.end <= span.span.start) continue;
+    const int track = span.what == What::message ? kMessages : span.what == What::sync || span.what == What::tied ? kReductions : kWork;
+    out += fmt::format(",\n" R"({{"ph":"X","pid":{},"tid":{},"ts":{:.6f},"dur":{:.6f},"name":"{} {}","cat":"pipeline","args":{{"micro_batch":{},"chunk":{}}}}})", span.stage + 1,
+                       track, static_cast<double>(span.span.start) * 1e-6, static_cast<double>(span.span.end - span.span.start) * 1e-6,
+                       kWhat[static_cast<std::size_t>(span.what)], span.micro_batch, span.micro_batch, span.position);
+    const bool forward = span.what == What::forward;
+    if (span.micro_batch != 0 || (!forward && span.what != What::backward)) continue;
+    const PipelineChunkView& chunk = view.chunks[view.chunk_at[static_cast<std::size_t>(span.position)]];
+    const Schedule& schedule = forward ? chunk.forward : chunk.backward;
+    const TimelineParts parts{chunk.graph, chunk.program, chunk.costs, schedule, forward ? chunk.forward_times : chunk.backward_times};
+    for (std::size_t i = 0; i < schedule.labels.size(); ++i) {
+      const Resource resource = static_cast<Resource>(schedule.graph.tasks()[i].resource);
+      if (parts.timeline.spans[i].end > parts.timeline.spans[i].start)
+        out += ",\n" + event(parts, i, -span.span.start, span.stage + 1, resource == kHost ? kIssue : resource == kCompute ? kOperators : kCollectives);
+    }
+  }
   out += "\n]}\n";
   return out;
 }

@@ -61,7 +61,7 @@ Stage zero_bubble(const PipelineShape& shape, int stage) {
   std::int64_t weights = 0;
   for (std::int64_t i = 0; i < m; ++i) {
     if (warm + i < m) put(out, Kind::forward, stage, warm + i);
-    put(out, Kind::backward, stage, i);
+    put(out, Kind::activations, stage, i);
     if (i >= stage) put(out, Kind::weights, stage, weights++);
   }
   while (weights < m) put(out, Kind::weights, stage, weights++);
@@ -83,7 +83,7 @@ class DualPipe {
     const std::int64_t both = near_ + 1;  // the second half of these 2 x both leave weights' gradients for the end
     for (std::int64_t i = 0; i < 2 * both; ++i) backward(i % 2 == 0 ? 1 : 0, i < both);
     for (std::int64_t i = 0; i < left; ++i) weights(), backward(0, false);
-    while (next_weights_ < put_off_.size()) weights();
+    for (std::int64_t i = 0; i < both; ++i) weights();
     return std::move(out_);
   }
 
@@ -96,16 +96,10 @@ class DualPipe {
   void forward(int direction) { put(out_, Kind::forward, position(direction), micro_batch(direction, forwarded_[direction]++)); }
   void backward(int direction, bool whole) {
     const std::int64_t which = micro_batch(direction, backwarded_[direction]++);
-    put(out_, Kind::backward, position(direction), which);
-    put_off_.push_back({Kind::weights, static_cast<std::int16_t>(position(direction)), static_cast<std::int32_t>(which)});
-    if (whole) {
-      out_.push_back(put_off_.back());
-      put_off_.pop_back();
-    }
+    put(out_, whole ? Kind::backward : Kind::activations, position(direction), which);
+    if (!whole) put_off_.push_back({Kind::weights, static_cast<std::int16_t>(position(direction)), static_cast<std::int32_t>(which)});
   }
-  void weights() {
-    if (next_weights_ < put_off_.size()) out_.push_back(put_off_[next_weights_++]);
-  }
+  void weights() { out_.push_back(put_off_.at(next_weights_++)); }
 
   std::int64_t half_, near_;
   int p_;

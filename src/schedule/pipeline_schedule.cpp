@@ -22,15 +22,14 @@ class Pipeline {
     last_message_.assign(stages, -1);
     last_sync_.assign(stages, -1);
     last_work_.assign(stages, -1);
-    backwards_left_.assign(stages, std::vector<std::int64_t>(static_cast<std::size_t>(shape.positions()), 0));
-    first_done_ = backwards_left_;
+    left_.assign(stages, std::vector<std::int64_t>(static_cast<std::size_t>(shape.positions()), 0));
+    begun_ = left_;
     std::size_t works = 0;
     for (std::size_t s = 0; s < stages; ++s) {
       works += order_[s].size();
       for (const PipelineWork& work : order_[s])
-        if (work.kind == Kind::backward) ++backwards_left_[s][static_cast<std::size_t>(work.position)];
+        if (work.finishes()) ++left_[s][static_cast<std::size_t>(work.position)];
     }
-    weights_left_ = backwards_left_;
     graph_.reserve(2 * works + 4 * stages);
     labels_.reserve(2 * works + 4 * stages);
   }
@@ -80,26 +79,22 @@ class Pipeline {
   void lay_out(int stage, const PipelineWork& work) {
     const auto s = static_cast<std::size_t>(stage), c = static_cast<std::size_t>(work.position);
     const ChunkTimes& chunk = times_.chunks[c];
-    const bool split = shape_.splits_backward();
-    bool sends_gradients = false;
+    const bool last = work.finishes() && --left_[s][c] == 0;
     Picoseconds duration = chunk.forward;
-    if (work.kind == Kind::backward) {
-      const bool first = first_done_[s][c]++ == 0, last = --backwards_left_[s][c] == 0;
-      duration = first ? chunk.first_backward : last && !split ? chunk.last_backward : chunk.backward;
-      if (first && last) duration = chunk.last_backward;
-      if (split) duration = std::max<Picoseconds>(0, duration - chunk.weights);
-      sends_gradients = last && !split;
-    } else if (work.kind == Kind::weights) {
-      const bool last = --weights_left_[s][c] == 0;
-      duration = chunk.weights + (last ? std::max<Picoseconds>(0, chunk.last_backward - chunk.backward) : 0);
-      sends_gradients = last;
+    if (work.kind == Kind::weights) {
+      duration = chunk.weights + (last ? chunk.last_backward - chunk.backward : 0);
+    } else if (work.kind != Kind::forward) {
+      const bool first = begun_[s][c]++ == 0;
+      duration = last ? chunk.last_backward : first ? chunk.first_backward : chunk.backward;
+      if (work.kind == Kind::activations) duration -= chunk.weights;
     }
-    const What what = work.kind == Kind::forward ? What::forward : work.kind == Kind::backward ? What::backward : What::weights;
+    duration = std::max<Picoseconds>(0, duration);
+    const What what = static_cast<What>(work.kind);
     const std::int32_t done = add(stage, duration, {operand(work), shape_.overlaps_messages() ? -1 : last_message_[s]}, {stage, what, work.position, work.micro_batch, {}});
     last_work_[s] = done;
-    if (sends_gradients && chunk.sync > 0) last_sync_[s] = add(2 * shape_.stages + stage, chunk.sync, {done}, {stage, What::sync, work.position, work.micro_batch, {}});
+    if (last && chunk.sync > 0) last_sync_[s] = add(2 * shape_.stages + stage, chunk.sync, {done}, {stage, What::sync, work.position, work.micro_batch, {}});
     if (work.kind == Kind::forward) forwarded_[at(work.position, work.micro_batch)] = sent(stage, work, work.position + 1, done);
-    if (work.kind == Kind::backward) backwarded_[at(work.position, work.micro_batch)] = sent(stage, work, work.position - 1, done);
+    if (work.kind == Kind::backward || work.kind == Kind::activations) backwarded_[at(work.position, work.micro_batch)] = sent(stage, work, work.position - 1, done);
   }
 
   // When what was made is where it is needed next.
@@ -124,7 +119,7 @@ class Pipeline {
     if (times_.all_wait)
       for (std::size_t s = 0; s < order_.size(); ++s) all = add(barrier, 0, {last_work_[s], last_sync_[s]}, {static_cast<int>(s), What::end, -1, 0, {}});
     for (int stage = 0; stage < p; ++stage) {
-      Picoseconds end = 0;
+      Picoseconds end = times_.step;
       for (int position = stage; position < shape_.positions(); position += p) end += times_.chunks[static_cast<std::size_t>(position)].end;
       if (shape_.schedule == PipelineSchedule::dualpipe) end += times_.chunks[static_cast<std::size_t>(p - 1 - stage)].end;
       add(stage, end, {all, last_sync_[static_cast<std::size_t>(stage)]}, {stage, What::end, stage, 0, {}});
@@ -139,7 +134,7 @@ class Pipeline {
   std::vector<std::int32_t> forwarded_, backwarded_;  // per position and micro-batch: the task after which the next may read it
   std::vector<std::size_t> next_;
   std::vector<std::int32_t> last_message_, last_sync_, last_work_;
-  std::vector<std::vector<std::int64_t>> backwards_left_, weights_left_, first_done_;
+  std::vector<std::vector<std::int64_t>> left_, begun_;  // per stage and position: backwards to finish, and begun
 };
 
 }  // namespace

@@ -24,17 +24,18 @@ struct PipelineShape {
     const bool from_the_end = schedule == PipelineSchedule::dualpipe && micro_batch >= micro_batches / 2;
     return from_the_end ? stages - 1 - position : position % stages;
   }
-  // Backward is run in two parts: gradients of activations, and, whenever there is time, of weights.
   bool splits_backward() const { return schedule == PipelineSchedule::zero_bubble || schedule == PipelineSchedule::dualpipe; }
   // Whether a stage goes on while its message travels. Megatron waits for each message, except when interleaving.
   bool overlaps_messages() const { return schedule != PipelineSchedule::gpipe && schedule != PipelineSchedule::one_f_one_b; }
 };
 
 struct PipelineWork {
-  enum class Kind : std::uint8_t { forward, backward, weights };
+  // Backward whole, or in two pieces: the activations' gradients, which the stage before waits for, and the weights'.
+  enum class Kind : std::uint8_t { forward, backward, activations, weights };
   Kind kind = Kind::forward;
   std::int16_t position = 0;
   std::int32_t micro_batch = 0;
+  bool finishes() const { return kind == Kind::backward || kind == Kind::weights; }  // nothing of the micro-batch is needed here any more
 };
 
 // What each stage does, in order.
@@ -44,7 +45,7 @@ PipelineOrder pipeline_order(const PipelineShape& shape);
 struct ChunkTimes {
   Picoseconds forward = 0;
   Picoseconds first_backward = 0, backward = 0, last_backward = 0;  // the first adds to no gradients, the last sends them
-  Picoseconds weights = 0;  // what of `backward` is the weights' gradients; run apart where the schedule splits it
+  Picoseconds weights = 0;  // what of `backward` is the weights' gradients
   Picoseconds sync = 0;     // what is left of the gradients' reduction when the last backward ends: on the network
   Picoseconds end = 0;      // loss scaling and optimizer
 };
@@ -53,12 +54,13 @@ struct PipelineTimes {
   std::vector<ChunkTimes> chunks;                         // by position
   std::vector<Picoseconds> send_forward, send_backward;   // a message between position i and i + 1
   Picoseconds tied = 0;      // the sum of a shared embedding's gradients over the first and the last stage
+  Picoseconds step = 0;      // what each stage's host needs between two steps, while nothing runs
   bool all_wait = false;     // no stage updates before all have their gradients: a norm or an overflow is every stage's concern
 };
 
 struct PipelineSpan {
   int stage = 0;
-  enum class What : std::uint8_t { forward, backward, weights, message, sync, tied, end } what = What::forward;
+  enum class What : std::uint8_t { forward, backward, activations, weights, message, sync, tied, end } what = What::forward;
   int position = 0;
   std::int64_t micro_batch = 0;
   Span span;
@@ -76,17 +78,16 @@ PipelineTimeline simulate_pipeline(const PipelineShape& shape, const PipelineTim
 Picoseconds pipeline_length(const PipelineShape& shape, const PipelineTimes& times);
 
 // Follows one stage's queue: calls `at(work, in_flight)` for each piece of work, where in_flight[position] counts the other
-// micro-batches that have been forwarded there and not let go (by backward, or by the weights' gradients where those are apart).
+// micro-batches that have been forwarded there and not let go.
 template <class At>
 void follow(const PipelineShape& shape, const std::vector<PipelineWork>& queue, At at) {
   std::vector<std::int64_t> in_flight(static_cast<std::size_t>(shape.positions()), 0);
-  const auto releases = shape.splits_backward() ? PipelineWork::Kind::weights : PipelineWork::Kind::backward;
   for (const PipelineWork& work : queue) {
     std::int64_t& count = in_flight[static_cast<std::size_t>(work.position)];
     const bool held = work.kind != PipelineWork::Kind::forward;
     count -= held ? 1 : 0;
     at(work, in_flight);
-    count += work.kind == releases ? 0 : 1;
+    count += work.finishes() ? 0 : 1;
   }
 }
 

@@ -1,0 +1,316 @@
+#include "predict/pipeline.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "memory/in_flight.h"
+
+namespace precog {
+namespace {
+
+constexpr std::int64_t kPiecesDrawn = 8000;  // about so many pieces of work in a trace or a picture
+
+// Which calls a piece of work has.
+using Chosen = std::vector<char>;
+
+template <class Wanted>
+Chosen choose(const ChunkOfStep& chunk, Wanted wanted) {
+  Chosen out(chunk.program.calls.size(), 0);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] = wanted(chunk.program.calls[i].phase) ? 1 : 0;
+  return out;
+}
+
+// Backward operators that lead to a weight's gradient only: they make it, or prepare an operand for what makes it. What makes
+// both gradients in one kernel (a norm, an attention) is not one of them.
+Chosen weights_only(const ChunkOfStep& chunk) {
+  const Graph& graph = chunk.step.graph;
+  std::vector<char> wanted(graph.tensors.size(), 0), read(graph.tensors.size(), 0);  // read by something else than weights' work
+  for (const ParameterGradient& g : chunk.step.gradients) wanted[graph.tensors[g.gradient].storage.index()] = 1;
+  Chosen out(chunk.program.calls.size(), 0);
+  for (std::size_t i = out.size(); i-- > 0;) {
+    const Call& call = chunk.program.calls[i];
+    const Op& op = graph.ops[call.op];
+    if (call.phase == Phase::accumulate) out[i] = 1;
+    if (call.phase != Phase::backward && call.phase != Phase::accumulate) continue;
+    if (op.output_count > 0) {
+      bool only = true;
+      for (TensorId id : graph.outputs(op)) only = only && wanted[graph.tensors[id].storage.index()] && !read[graph.tensors[id].storage.index()];
+      out[i] = only ? 1 : 0;
+    } else if (op.kind == OpKind::accumulate_gradient) {
+      out[i] = 1;
+    }
+    const bool prepares = call.family == Family::view || call.family == Family::cast || call.family == Family::copy || call.family == Family::reduction;
+    for (TensorId id : graph.inputs(op)) {
+      const std::size_t storage = graph.tensors[id].storage.index();
+      if (!out[i]) read[storage] = 1;
+      else if (prepares || op.kind == OpKind::accumulate_gradient) wanted[storage] = 1;
+    }
+  }
+  return out;
+}
+
+PipelinePart part_of(const Schedule& schedule, const ChunkOfStep& chunk, Picoseconds until = -1) {
+  const Timeline timeline = simulate(schedule.graph);
+  PipelinePart out;
+  out.length = until >= 0 ? until : timeline.end;
+  out.shown = exposure(schedule, timeline, chunk.program, chunk.step.graph, 0, out.length);
+  return out;
+}
+
+// The last backward ends on the compute stream; what its gradients still need of the network others may overlap.
+PipelinePart last_backward(const Schedule& schedule, const ChunkOfStep& chunk, Picoseconds& sync) {
+  const Timeline timeline = simulate(schedule.graph);
+  Picoseconds computed = 0;
+  for (std::size_t i = 0; i < timeline.spans.size(); ++i)
+    if (schedule.graph.tasks()[i].resource != kCommunication) computed = std::max(computed, timeline.spans[i].end);
+  sync = std::max<Picoseconds>(0, timeline.end - computed);
+  PipelinePart out{computed, exposure(schedule, timeline, chunk.program, chunk.step.graph, 0, computed)};
+  return out;
+}
+
+Bytes gradient_bytes(const Request& request, std::int64_t elements, const ChunkOfStep& first) {
+  const auto& main = request.precision->main_gradients;
+  DType type = main ? main->dtype : DType::fp32;
+  if (!main && !first.step.gradients.empty()) type = first.step.graph.tensors[first.step.gradients.front().gradient].dtype;
+  return {elements * bits_of(type) / 8};
+}
+
+}  // namespace
+
+PipelineShape pipeline_shape(const Request& request) {
+  return {request.plan.schedule, request.plan.pp, request.plan.vpp, request.training.micro_batches};
+}
+
+void share_out(const Plan& plan, const PipelineStages& cut, std::vector<ChunkOfStep>& chunks) {
+  for (ChunkOfStep& chunk : chunks) chunk.per_gpu = chunk.ends_per_gpu = 0;
+  for (std::size_t chunk : cut.chunk_at) {
+    chunks[chunk].per_gpu += 1.0 / plan.pp;
+    chunks[chunk].ends_per_gpu += (plan.schedule == PipelineSchedule::dualpipe ? 2.0 : 1.0) / plan.pp;
+  }
+}
+
+PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap,
+                             const ArchitectureProfile& profile) {
+  const PipelineShape shape = pipeline_shape(request);
+  PipelineParts out;
+  for (const ChunkOfStep& chunk : chunks) {
+    const auto back = [](Phase phase) { return phase == Phase::recompute || phase == Phase::backward; };
+    const bool accumulates = request.training.micro_batches > 1;
+    std::vector<Chosen> pieces(6);
+    pieces[0] = choose(chunk, [](Phase phase) { return phase == Phase::forward; });
+    pieces[1] = choose(chunk, back);
+    pieces[2] = choose(chunk, [&](Phase phase) { return back(phase) || phase == Phase::accumulate; });
+    pieces[3] = choose(chunk, [&](Phase phase) { return back(phase) || (accumulates && phase == Phase::accumulate) || phase == Phase::gradient_sync; });
+    pieces[4] = choose(chunk, [](Phase phase) { return phase > Phase::gradient_sync; });
+    pieces[5].assign(chunk.program.calls.size(), 0);
+    if (shape.splits_backward()) pieces[5] = weights_only(chunk);
+    std::vector<Schedule> laid_out = make_segments(chunk.program, chunk.costs, gap, chunk.step.graph, *request.host, pieces);
+    ChunkParts& parts = out.chunks.emplace_back();
+    parts.forward = part_of(laid_out[0], chunk);
+    parts.first_backward = part_of(laid_out[1], chunk);
+    parts.backward = pieces[2] == pieces[1] ? parts.first_backward : part_of(laid_out[2], chunk);
+    parts.last_backward = last_backward(laid_out[3], chunk, parts.sync);
+    parts.end = part_of(laid_out[4], chunk);
+    parts.weights = part_of(laid_out[5], chunk);
+    parts.forward_schedule = std::move(laid_out[0]);
+    parts.backward_schedule = std::move(laid_out[1]);
+    for (const Call& call : chunk.program.calls)
+      if (call.collective && call.phase == Phase::gradient_sync && definition(chunk.step.graph.ops[call.op].kind).family == Family::collective)
+        parts.sync_collective = to_text(chunk.step.graph.ops[call.op].kind);
+  }
+
+  PipelineTimes& times = out.times;
+  for (std::size_t position = 0; position < cut.chunk_at.size(); ++position) {
+    const ChunkParts& parts = out.chunks[cut.chunk_at[position]];
+    ChunkTimes one{parts.forward.length, parts.first_backward.length, parts.backward.length, parts.last_backward.length,
+                   std::min(parts.weights.length, parts.first_backward.length), parts.sync, parts.end.length};
+    times.chunks.push_back(one);
+  }
+  // Stages are the slowest to change in the order of ranks: neighbours lie a stage's GPUs apart.
+  const int apart = std::max(1, request.cluster.gpus / shape.stages), node = std::max(1, request.cluster.gpus_per_node);
+  auto message = [&](std::size_t position, Bytes bytes) {
+    if (bytes.value == 0) return Picoseconds{0};
+    const int from = static_cast<int>(position % static_cast<std::size_t>(shape.stages)), to = (from + 1) % shape.stages;
+    const bool one_node = from * apart / node == to * apart / node;
+    const CollectiveShape sent{bytes, one_node ? 2 : std::max(2, shape.stages), Collective::send_recv, one_node ? 1 : apart};
+    return picoseconds(collective_cost(sent, request.cluster, *request.gpu, profile).total);
+  };
+  for (std::size_t i = 0; i < cut.sent_forward.size(); ++i) {
+    times.send_forward.push_back(message(i, cut.sent_forward[i]));
+    times.send_backward.push_back(message(i, cut.sent_backward[i]));
+  }
+  if (cut.tied_elements > 0) {
+    const Bytes bytes = gradient_bytes(request, cut.tied_elements, chunks.front());
+    const CollectiveShape sum{bytes, 2, Collective::all_reduce, apart * (shape.stages - 1)};
+    times.tied = picoseconds(collective_cost(sum, request.cluster, *request.gpu, profile).total);
+  }
+  times.step = picoseconds(request.host->step);
+  times.all_wait = request.training.clip_grad_norm || request.precision->loss_scaling;
+  return out;
+}
+
+StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>& chunks, const PipelineParts& parts) {
+  const PipelineShape shape = pipeline_shape(request);
+  const auto m = static_cast<double>(shape.micro_batches);
+  // The same pipeline with less and less of its communication: what each kind adds is what of it is exposed.
+  PipelineTimes silent = parts.times;
+  silent.tied = 0;
+  const PipelineTimes untied = silent;
+  for (ChunkTimes& chunk : silent.chunks) chunk.sync = 0;
+  const PipelineTimes unreduced = silent;
+  std::fill(silent.send_forward.begin(), silent.send_forward.end(), 0);
+  std::fill(silent.send_backward.begin(), silent.send_backward.end(), 0);
+  const Picoseconds bare = pipeline_length(shape, silent), sending = pipeline_length(shape, unreduced);
+  const bool reduces = std::any_of(parts.times.chunks.begin(), parts.times.chunks.end(), [](const ChunkTimes& chunk) { return chunk.sync > 0; });
+  const Picoseconds reducing = reduces ? pipeline_length(shape, untied) : sending;
+  const Picoseconds all = parts.times.tied > 0 ? pipeline_length(shape, parts.times) : reducing;
+
+  StepTimes out;
+  out.length = seconds(all);
+  out.exposed["send_recv"] = seconds(sending - bare);
+  std::string reduction = "all_reduce";
+  for (const ChunkParts& chunk : parts.chunks)
+    if (!chunk.sync_collective.empty()) reduction = chunk.sync_collective;
+  if (reducing > sending) out.exposed[reduction] += seconds(reducing - sending);
+  if (all > reducing) out.exposed["all_reduce"] += seconds(all - reducing);
+
+  Seconds working;  // of the mean GPU
+  out.host = request.host->step;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    const ChunkParts& p = parts.chunks[c];
+    const bool split = shape.splits_backward();
+    auto add = [&](const PipelinePart& part, double times) {
+      working += seconds(part.length) * times;
+      out.host += part.shown.host_busy * times;
+      for (const auto& [name, exposed] : part.shown.by_collective) out.exposed[name] += exposed * times;
+    };
+    const double often = chunks[c].per_gpu;
+    const double lasts = shape.schedule == PipelineSchedule::dualpipe ? 2 : 1;  // copies of the chunk: each has a first and a last
+    add(p.forward, m * often);
+    if (split) {  // the last piece of the weights' gradients is followed by what sends them
+      add(p.first_backward, lasts * often);
+      add(p.backward, (m - lasts) * often);
+      working += (seconds(p.last_backward.length) - seconds(p.backward.length)) * (lasts * often);
+    } else {
+      if (m > lasts) add(p.first_backward, lasts * often), add(p.backward, (m - 2 * lasts) * often);
+      add(p.last_backward, lasts * often);
+    }
+    add(p.end, chunks[c].ends_per_gpu);
+  }
+  working += request.host->step;
+  out.bubble = std::max(Seconds{}, seconds(bare) - working);
+  return out;
+}
+
+MemoryUse pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, std::string& peak_at) {
+  PipelineShape shape = pipeline_shape(request);
+  std::vector<MemoryUse> alone;
+  std::vector<Bytes> saved;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    alone.push_back(memory_use(chunks[c].step, chunks[c].program, request.training, *request.gpu, request.cluster.gpus));
+    saved.push_back(saved_for_backward(chunks[c].step, chunks[c].program) + cut.chunks[c].received);
+  }
+  // More rounds than these put no more in flight, except where all forwards come first.
+  if (shape.schedule != PipelineSchedule::gpipe) {
+    const std::int64_t round = shape.stages * (shape.schedule == PipelineSchedule::dualpipe ? 2 : 1);
+    if (shape.micro_batches > 4 * round) shape.micro_batches = 4 * round + shape.micro_batches % round;
+  }
+  const PipelineOrder order = pipeline_order(shape);
+  MemoryUse worst;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    std::vector<std::size_t> own;  // the stage's positions
+    for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
+    if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));
+    follow(shape, order[static_cast<std::size_t>(stage)], [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) {
+      const auto position = static_cast<std::size_t>(work.position);
+      MemoryUse use = alone[cut.chunk_at[position]];
+      Bytes others, parameters, gradients, optimizer;
+      std::int64_t count = 0;
+      for (std::size_t at : own) {
+        others += saved[cut.chunk_at[at]] * static_cast<double>(in_flight[at]);
+        count += in_flight[at];
+        if (at == position) continue;
+        const MemoryUse& resident = alone[cut.chunk_at[at]];
+        parameters += resident.parameters, gradients += resident.gradients, optimizer += resident.optimizer;
+      }
+      const Bytes more = others + parameters + gradients + optimizer;
+      if (use.peak + more <= worst.peak) return;
+      const double held = use.peak.value > 0 ? static_cast<double>(use.reserved.value) / static_cast<double>(use.peak.value) : 1;
+      use.parameters += parameters, use.gradients += gradients, use.optimizer += optimizer, use.activations += others;
+      use.peak += more;
+      use.fragmentation += more * (held - 1);
+      use.reserved += more * held;
+      use.device += more * held;
+      use.fits = use.device <= use.capacity;
+      worst = use;
+      peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight: {}", stage, shape.stages, count, count == 1 ? "" : "es",
+                            describe(chunks[cut.chunk_at[position]].step.graph, use.peak_op));
+    });
+  }
+  return worst;
+}
+
+PipelineView drawn_pipeline(const Request& request, const PipelineParts& parts) {
+  PipelineView out;
+  out.shape = pipeline_shape(request);
+  out.micro_batches = out.shape.micro_batches;
+  const std::int64_t round = 2 * out.shape.stages;  // schedules ask for a multiple of the stages, or for two of each
+  const std::int64_t most = round * std::max<std::int64_t>(1, kPiecesDrawn / (2 * out.shape.positions() * round));
+  out.shape.micro_batches = std::min(out.shape.micro_batches, most);
+  out.timeline = simulate_pipeline(out.shape, parts.times);
+  return out;
+}
+
+PipelineView pipeline_view(const Request& request, const PipelineStages& cut, std::vector<ChunkOfStep> chunks, PipelineParts parts) {
+  PipelineView out = drawn_pipeline(request, parts);
+  out.chunk_at = cut.chunk_at;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    PipelineChunkView& view = out.chunks.emplace_back();
+    view.graph = std::move(chunks[c].step.graph);
+    view.program = std::move(chunks[c].program);
+    view.costs = std::move(chunks[c].costs);
+    view.forward = std::move(parts.chunks[c].forward_schedule);
+    view.backward = std::move(parts.chunks[c].backward_schedule);
+    view.forward_times = simulate(view.forward.graph);
+    view.backward_times = simulate(view.backward.graph);
+  }
+  return out;
+}
+
+std::string uneven_stages(const PipelineStages& cut) {
+  return fmt::format("the pipeline's chunks have different numbers of layers: {}", fmt::join(cut.layers_at, ", "));
+}
+
+std::string to_text(const PipelineParts& parts) {
+  std::string out;
+  auto line = [&](std::string_view name, Picoseconds length) { out += fmt::format("  {} {}\n", name, to_text(seconds(length))); };
+  for (std::size_t i = 0; i < parts.chunks.size(); ++i) {
+    const ChunkParts& p = parts.chunks[i];
+    out += fmt::format("chunk {}\n", i);
+    line("forward", p.forward.length);
+    line("backward, first", p.first_backward.length);
+    line("backward", p.backward.length);
+    line("backward, last", p.last_backward.length);
+    if (p.weights.length > 0) line("of it weights", p.weights.length);
+    line("gradient reduction left", p.sync);
+    line("end of step", p.end.length);
+  }
+  for (std::size_t i = 0; i < parts.times.send_forward.size(); ++i)
+    out += fmt::format("{} to {}: {}, back {}\n", i, i + 1, to_text(seconds(parts.times.send_forward[i])), to_text(seconds(parts.times.send_backward[i])));
+  if (parts.times.tied > 0) out += fmt::format("shared embedding {}\n", to_text(seconds(parts.times.tied)));
+  return out;
+}
+
+std::string to_text(const PipelineTimeline& timeline) {
+  static constexpr std::array kNames = {"forward", "backward", "activations", "weights", "message", "sync", "tied", "end"};
+  std::string out;
+  for (const PipelineSpan& span : timeline.spans)
+    if (span.position >= 0)
+      out += fmt::format("stage {} {} chunk {} micro-batch {} at {:.3f} us, {}\n", span.stage, kNames[static_cast<std::size_t>(span.what)], span.position,
+                         span.micro_batch, static_cast<double>(span.span.start) * 1e-6, to_text(seconds(span.span.end - span.span.start)));
+  return out;
+}
+
+}  // namespace precog

@@ -1,0 +1,32 @@
+// What views of a pipelined step look at: the simulated pipeline, and of each distinct chunk one forward and one backward.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "report/timeline_view.h"
+#include "schedule/pipeline_schedule.h"
+
+namespace precog {
+
+struct PipelineChunkView {
+  Graph graph;
+  KernelProgram program;
+  std::vector<KernelCost> costs;
+  Schedule forward, backward;  // by themselves, from idle queues
+  Timeline forward_times, backward_times;
+};
+
+struct PipelineView {
+  PipelineShape shape;               // with as many micro-batches as are shown
+  std::int64_t micro_batches = 1;    // of the step
+  std::vector<std::size_t> chunk_at;  // by position: which of the chunks
+  std::vector<PipelineChunkView> chunks;
+  PipelineTimeline timeline;
+};
+
+// One process per stage; tracks for its work, the operators of its first micro-batch, messages, gradient reductions, the host.
+std::string pipeline_trace(const PipelineView& view, const std::string& title);
+std::string pipeline_svg(const PipelineView& view);
+
+}  // namespace precog

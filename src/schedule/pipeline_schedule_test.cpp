@@ -1,0 +1,169 @@
+#include <algorithm>
+#include <set>
+
+#include <doctest/doctest.h>
+
+#include "schedule/pipeline_schedule.h"
+
+using namespace precog;
+
+namespace {
+
+// Chunks that are all alike, messages that cost nothing, and no end of the step: what the published formulas are for.
+PipelineTimes uniform(const PipelineShape& shape, Picoseconds forward, Picoseconds backward, Picoseconds weights = 0) {
+  PipelineTimes times;
+  ChunkTimes chunk{.forward = forward, .first_backward = backward, .backward = backward, .last_backward = backward, .weights = weights};
+  times.chunks.assign(static_cast<std::size_t>(shape.positions()), chunk);
+  times.send_forward.assign(times.chunks.size() - 1, 0);
+  times.send_backward = times.send_forward;
+  return times;
+}
+
+std::int64_t most_in_flight(const PipelineShape& shape, int stage) {
+  std::int64_t most = 0;
+  follow(shape, pipeline_order(shape)[static_cast<std::size_t>(stage)], [&](const PipelineWork& work, const std::vector<std::int64_t>& others) {
+    std::int64_t now = work.kind == PipelineWork::Kind::forward ? 1 : 0;
+    for (std::int64_t count : others) now += count;
+    most = std::max(most, now + (now > 0 && work.kind != PipelineWork::Kind::forward ? 1 : 0));
+  });
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("PipelineBubbleIsTheFormulas") {
+  for (int p : {2, 4, 8, 16})
+    for (std::int64_t m : {p, 2 * p, 3 * p, 12 * p}) {
+      CAPTURE(p);
+      CAPTURE(m);
+      const Picoseconds f = 1000, b = 2000;
+      for (PipelineSchedule schedule : {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b}) {
+        const PipelineShape shape{schedule, p, 1, m};
+        CHECK(simulate_pipeline(shape, uniform(shape, f, b)).end == (m + p - 1) * (f + b));  // a bubble of (p - 1) / m
+      }
+      for (int v : {2, 4}) {
+        const PipelineShape shape{PipelineSchedule::interleaved, p, v, m};
+        // f and b are a chunk's: 1/v of a stage's, so that the bubble is (p - 1) / (m v)
+        CHECK(simulate_pipeline(shape, uniform(shape, f, b)).end == (m * v + p - 1) * (f + b));
+      }
+    }
+}
+
+TEST_CASE("OneFOneBTakesAnyNumberOfMicroBatches") {
+  for (std::int64_t m : {1, 2, 3, 5, 7}) {
+    const PipelineShape shape{PipelineSchedule::one_f_one_b, 4, 1, m};
+    CHECK(simulate_pipeline(shape, uniform(shape, 10, 20)).end == (m + 3) * 30);
+  }
+}
+
+TEST_CASE("ZeroBubbleLeavesAThird") {
+  // Qi et al. 2023, table 2: ZB-H1's bubble is (p - 1)(F + B - W), where B is the activations' part of backward.
+  for (int p : {2, 4, 8})
+    for (std::int64_t m : {2 * p, 3 * p, 5 * p}) {
+      const PipelineShape shape{PipelineSchedule::zero_bubble, p, 1, m};
+      CHECK(simulate_pipeline(shape, uniform(shape, 100, 200, 100)).end == m * 300 + (p - 1) * 100);
+    }
+}
+
+TEST_CASE("DualPipeBeatsZeroBubble") {
+  // DeepSeek-V3 report, table 2: (p / 2 - 1)(F&B + B - 3W), of pairs F&B that send nothing before both are done: 200 each here.
+  // In this simulation the first of a pair sends when it is done, and the wait is shorter.
+  for (int p : {4, 8, 16})
+    for (std::int64_t m : {2 * p, 4 * p}) {
+      const PipelineShape shape{PipelineSchedule::dualpipe, p, 1, m};
+      CAPTURE(p);
+      CAPTURE(m);
+      CHECK(simulate_pipeline(shape, uniform(shape, 100, 200, 100)).end - m * 300 == (p / 2 - 1) * 100);
+    }
+}
+
+TEST_CASE("EveryMicroBatchOfEveryChunkIsDoneOnceInEverySchedule") {
+  for (PipelineShape shape : {PipelineShape{PipelineSchedule::gpipe, 4, 1, 6}, PipelineShape{PipelineSchedule::one_f_one_b, 4, 1, 6},
+                              PipelineShape{PipelineSchedule::interleaved, 4, 3, 8}, PipelineShape{PipelineSchedule::zero_bubble, 4, 1, 6},
+                              PipelineShape{PipelineSchedule::dualpipe, 4, 1, 10}, PipelineShape{PipelineSchedule::dualpipe, 8, 1, 16}}) {
+    std::set<std::tuple<int, int, int>> seen;
+    const PipelineOrder order = pipeline_order(shape);
+    std::size_t works = 0;
+    for (int stage = 0; stage < shape.stages; ++stage)
+      for (const PipelineWork& work : order[static_cast<std::size_t>(stage)]) {
+        ++works;
+        CHECK(shape.stage_of(work.position, work.micro_batch) == stage);
+        seen.insert({static_cast<int>(work.kind), work.position, work.micro_batch});
+      }
+    CHECK(seen.size() == works);
+    for (int position = 0; position < shape.positions(); ++position)
+      for (int i = 0; i < shape.micro_batches; ++i) {
+        using Kind = PipelineWork::Kind;
+        const auto has = [&](Kind kind) { return seen.contains({static_cast<int>(kind), position, i}); };
+        CHECK(has(Kind::forward));
+        CHECK(has(Kind::backward) != (has(Kind::activations) && has(Kind::weights)));
+      }
+  }
+}
+
+TEST_CASE("OneFOneBKeepsAsManyMicroBatchesAsStagesFollow") {
+  for (int stage = 0; stage < 4; ++stage) {
+    CHECK(most_in_flight({PipelineSchedule::one_f_one_b, 4, 1, 16}, stage) == 4 - stage);
+    CHECK(most_in_flight({PipelineSchedule::gpipe, 4, 1, 16}, stage) == 16);
+    CHECK(most_in_flight({PipelineSchedule::zero_bubble, 4, 1, 16}, stage) <= 4);
+    // Megatron: 2 (p - s - 1) + (v - 1) p warm-up forwards, and one more
+    CHECK(most_in_flight({PipelineSchedule::interleaved, 4, 2, 16}, stage) == 2 * (4 - stage - 1) + 4 + 1);
+    CHECK(most_in_flight({PipelineSchedule::dualpipe, 4, 1, 16}, stage) <= 4 + 1);  // the report's p + 1
+  }
+}
+
+TEST_CASE("MessagesAreExposedWhereAStageWaitsForThem") {
+  // Two stages: the second starts a message later and the first's backward another one; the schedule that goes on while it sends hides the rest.
+  PipelineShape shape{PipelineSchedule::gpipe, 2, 1, 1};
+  PipelineTimes times = uniform(shape, 100, 200);
+  times.send_forward = {7};
+  times.send_backward = {5};
+  CHECK(simulate_pipeline(shape, times).end == 600 + 12);
+  shape.micro_batches = 8;
+  const Picoseconds waiting = simulate_pipeline(shape, times).end;
+  CHECK(waiting > 9 * 300 + 12);  // every send of the first stage holds it up
+  shape.schedule = PipelineSchedule::one_f_one_b;
+  CHECK(simulate_pipeline(shape, times).end > 9 * 300 + 12);
+}
+
+TEST_CASE("TheEndOfAStepWaitsForWhatItMust") {
+  PipelineShape shape{PipelineSchedule::one_f_one_b, 2, 1, 4};
+  PipelineTimes times = uniform(shape, 100, 200);
+  for (ChunkTimes& chunk : times.chunks) chunk.end = 50, chunk.sync = 30;
+  const Picoseconds apart = simulate_pipeline(shape, times).end;
+  CHECK(apart == 5 * 300 + 30 + 50);  // the first stage ends last: its own reduction, its own update
+  times.chunks[1].end = 400;          // the second stage has 300 to spare
+  CHECK(simulate_pipeline(shape, times).end == 4 * 300 + 100 + 30 + 400);
+  times.all_wait = true;              // but not when its update waits for the first stage's gradients
+  CHECK(simulate_pipeline(shape, times).end == 5 * 300 + 30 + 400);
+  times.tied = 11;
+  times.all_wait = false;
+  CHECK(simulate_pipeline(shape, times).end == 5 * 300 + 30 + 11 + 400);
+}
+
+TEST_CASE("ManyMicroBatchesNeedNotBeSimulated") {
+  for (PipelineShape shape : {PipelineShape{PipelineSchedule::one_f_one_b, 4, 1, 211}, PipelineShape{PipelineSchedule::interleaved, 4, 2, 200},
+                              PipelineShape{PipelineSchedule::gpipe, 4, 1, 123}, PipelineShape{PipelineSchedule::zero_bubble, 4, 1, 150},
+                              PipelineShape{PipelineSchedule::dualpipe, 4, 1, 160}}) {
+    PipelineTimes times = uniform(shape, 101, 203, 77);
+    times.chunks.front().forward += 13;  // uneven stages
+    times.chunks.back().backward += 31;
+    for (Picoseconds& message : times.send_forward) message = 17;
+    for (Picoseconds& message : times.send_backward) message = 19;
+    CHECK(pipeline_length(shape, times) == simulate_pipeline(shape, times).end);
+  }
+}
+
+TEST_CASE("NoStageDoesTwoThingsAtOnce") {
+  const PipelineShape shape{PipelineSchedule::interleaved, 4, 2, 8};
+  PipelineTimes times = uniform(shape, 100, 190);
+  const PipelineTimeline timeline = simulate_pipeline(shape, times);
+  for (int stage = 0; stage < 4; ++stage) {
+    Picoseconds free = 0;
+    for (const PipelineSpan& span : timeline.spans) {
+      if (span.stage != stage || span.what > PipelineSpan::What::weights) continue;
+      CHECK(span.span.start >= free);
+      free = span.span.end;
+    }
+  }
+}
