@@ -176,6 +176,24 @@ void read_collective(Leaves one, CollectiveCoefficients& collective) {
   one.done();
 }
 
+void read_power(Leaves leaves, PowerCoefficients& power) {
+  auto watts = [&](std::string_view key, Watts& target) {
+    if (auto value = leaves.reader().quantity<Watts>(key)) target = *value;
+    else leaves.reader().problem(key, "is missing");
+  };
+  watts("idle", power.idle);
+  watts("streaming", power.streaming);
+  watts("limit", power.limit);
+  leaves.read("exponent", power.exponent, 1, 4);
+  Leaves kept = leaves.group("kept_rate");
+  for (const std::string& key : kept.keys()) {
+    auto dtype = dtype_named(key);
+    if (!dtype) kept.reader().problem(key, "is not an arithmetic");
+    else kept.read(key, power.kept_rate[static_cast<std::size_t>(*dtype)], 0.1, 1);
+  }
+  leaves.done();
+}
+
 void read_architecture(Leaves leaves, ArchitectureProfile& profile) {
   read_gemm(leaves.group("gemm"), profile.gemm);
   read_convolution(leaves.group("convolution"), profile.convolution);
@@ -202,6 +220,7 @@ void read_architecture(Leaves leaves, ArchitectureProfile& profile) {
   read_collective(collective.group("all_reduce"), profile.all_reduce);
   collective.done();
   leaves.read("kernel_gap", profile.kernel_gap);
+  if (leaves.reader().has("power")) read_power(leaves.group("power"), profile.power);
   leaves.done();
 }
 

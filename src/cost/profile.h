@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "cost/cost.h"
+#include "cost/power.h"
 #include "kernel/kernel.h"
 #include "spec/dtype.h"
 
@@ -120,6 +121,7 @@ struct ArchitectureProfile {
   CollectiveCoefficients all_reduce;       // over NVLink and its kin
   CollectiveCoefficients pcie_all_reduce;  // over PCIe: one set for the whole file, here so that callers need no other
   Seconds kernel_gap;  // see cost.h
+  PowerCoefficients power;
 };
 
 }  // namespace precog

@@ -217,15 +217,23 @@ MemoryUse pipeline_memory(const Request& request, const PipelineStages& cut, con
     const std::int64_t round = shape.stages * (shape.schedule == PipelineSchedule::dualpipe ? 2 : 1);
     if (shape.micro_batches > 4 * round) shape.micro_batches = 4 * round + shape.micro_batches % round;
   }
+  // Where a chunk alone needs most in the optimizer, nothing is in flight then: its work needs about what it saves.
+  std::vector<MemoryUse> working = alone;
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    MemoryUse& use = working[c];
+    if (!use.peak_op.valid() || chunks[c].step.graph.ops[use.peak_op].phase < Phase::loss_scaling) continue;
+    use.activations = std::max(use.activations, saved[c]);
+    use.workspace = {};
+    use.peak = use.parameters + use.gradients + use.optimizer + use.activations;
+  }
   const PipelineOrder order = pipeline_order(shape);
   MemoryUse worst;
   for (int stage = 0; stage < shape.stages; ++stage) {
     std::vector<std::size_t> own;  // the stage's positions
     for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
     if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));
-    follow(shape, order[static_cast<std::size_t>(stage)], [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) {
-      const auto position = static_cast<std::size_t>(work.position);
-      MemoryUse use = alone[cut.chunk_at[position]];
+    const auto consider = [&](std::size_t position, const MemoryUse& during, const std::vector<std::int64_t>& in_flight) {
+      MemoryUse use = during;
       Bytes others, parameters, gradients, optimizer;
       std::int64_t count = 0;
       for (std::size_t at : own) {
@@ -237,17 +245,26 @@ MemoryUse pipeline_memory(const Request& request, const PipelineStages& cut, con
       }
       const Bytes more = others + parameters + gradients + optimizer;
       if (use.peak + more <= worst.peak) return;
-      const double held = use.peak.value > 0 ? static_cast<double>(use.reserved.value) / static_cast<double>(use.peak.value) : 1;
+      const MemoryUse& own_use = alone[cut.chunk_at[position]];
+      const double held = own_use.peak.value > 0 ? static_cast<double>(own_use.reserved.value) / static_cast<double>(own_use.peak.value) : 1;
       use.parameters += parameters, use.gradients += gradients, use.optimizer += optimizer, use.activations += others;
       use.peak += more;
-      use.fragmentation += more * (held - 1);
-      use.reserved += more * held;
-      use.device += more * held;
+      use.fragmentation = use.peak * (held - 1);
+      use.device += use.peak * held - use.reserved;  // the context and the like stay as they are
+      use.reserved = use.peak * held;
       use.fits = use.device <= use.capacity;
       worst = use;
-      peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight: {}", stage, shape.stages, count, count == 1 ? "" : "es",
+      const bool at_end = use.workspace.value == 0 && during.peak_op == own_use.peak_op && count > 0;
+      peak_at = at_end ? fmt::format("stage {} of {}, with {} other micro-batches in flight", stage, shape.stages, count)
+                       : fmt::format("stage {} of {}, with {} other micro-batch{} in flight: {}", stage, shape.stages, count, count == 1 ? "" : "es",
                             describe(chunks[cut.chunk_at[position]].step.graph, use.peak_op));
+    };
+    follow(shape, order[static_cast<std::size_t>(stage)], [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) {
+      const auto position = static_cast<std::size_t>(work.position);
+      consider(position, working[cut.chunk_at[position]], in_flight);
     });
+    const std::vector<std::int64_t> none(static_cast<std::size_t>(shape.positions()), 0);
+    for (std::size_t position : own) consider(position, alone[cut.chunk_at[position]], none);
   }
   return worst;
 }

@@ -1,6 +1,7 @@
 #include "predict/predict.h"
 
 #include <chrono>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -127,9 +128,11 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     if (!made) return tl::unexpected(located(made.error(), request.where));
     cut = std::move(*made);
   } else {
-    cut.chunks.push_back({.forward = std::move(decided), .has_loss = true});
+    cut.chunks.push_back({.forward = std::move(decided), .layers = 1, .has_loss = true});
     cut.chunk_at = {0};
+    cut.layers_at = {1};
   }
+  const int layers = std::accumulate(cut.layers_at.begin(), cut.layers_at.end(), 0);
 
   const auto steps_text = [](const std::vector<ChunkOfStep>& chunks) {
     return chunks_text(chunks, [](const ChunkOfStep& chunk) { return graph_text(chunk.step.graph); });
@@ -139,7 +142,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     for (PipelineChunk& chunk : cut.chunks) {
       ChunkOfStep& one = made.emplace_back();
       one.step = make_step(std::move(chunk.forward), *request.precision, request.training, chunk.has_loss ? nullptr : &chunk.sent);
-      one.step.summed_gradients = rank->summed_gradients / static_cast<std::int64_t>(std::max<std::size_t>(1, cut.chunk_at.size()));
+      one.step.summed_gradients = rank->summed_gradients * chunk.layers / layers;
     }
     return made;
   }, steps_text);

@@ -250,32 +250,6 @@ class RequestReader {
     request_.plan.dp = static_cast<int>(dp);
   }
 
-  // The degrees that change the forward graph; returns how many GPUs one replica takes because of them.
-  std::int64_t read_split_layers(JsonReader& plan) {
-    Plan& out = request_.plan;
-    out.tp = static_cast<int>(plan.integer("tp", 1, 4096).value_or(1));
-    out.sp = plan.boolean("sp").value_or(false);
-    if (out.sp && out.tp == 1) plan.problem("sp", "shares the sequence out among tensor-parallel ranks: it needs a tp of at least 2");
-    out.cp = static_cast<int>(plan.integer("cp", 1, 4096).value_or(1));
-    out.exchange = choice<ContextExchange>(plan, "cp_exchange", {{"ring", ContextExchange::ring}, {"all_to_all", ContextExchange::all_to_all}, {"ulysses", ContextExchange::all_to_all}},
-                                           ContextExchange::ring);
-    out.ep = static_cast<int>(plan.integer("ep", 1, kMaxGpus).value_or(1));
-    out.expert_imbalance = plan.number("expert_imbalance", 1, 1000).value_or(1);
-    if (const Json* given = plan.raw("tp_plan")) {
-      const std::map<std::string, TensorSplit> known = {{"column", TensorSplit::column}, {"row", TensorSplit::row}, {"whole", TensorSplit::whole}};
-      if (!given->is_object()) plan.problem("tp_plan", R"(wants an object of module patterns, as in {"*.fc1": "column", "*.fc2": "row"})");
-      else
-        for (const auto& [pattern, how] : given->items()) {
-          const auto split = known.find(how.is_string() ? how.get<std::string>() : std::string());
-          if (split == known.end()) plan.problem("tp_plan", fmt::format("says '{}' of '{}'; known: column, row, whole", how.dump().substr(0, 40), pattern.substr(0, 80)));
-          else out.tp_plan.emplace_back(pattern, split->second);
-        }
-    }
-    if (out.cp > 1) plan.problem("cp", "is not modelled by this version; it must be 1");
-    if (out.ep > 1) plan.problem("ep", "is not modelled by this version; it must be 1");
-    return static_cast<std::int64_t>(out.tp) * out.cp;
-  }
-
   // Returns how many stages there are: a factor of the GPU count.
   std::int64_t read_pipeline(JsonReader& reader) {
     Plan& plan = request_.plan;
@@ -312,6 +286,32 @@ class RequestReader {
       root_.problem("global_batch", fmt::format("{}; an interleaved schedule needs a multiple of pp = {} micro-batches", says(), plan.pp));
     if (plan.schedule == PipelineSchedule::dualpipe && (m % 2 != 0 || m < 2 * plan.pp))
       root_.problem("global_batch", fmt::format("{}; dualpipe needs an even number, at least 2 x pp = {}", says(), 2 * plan.pp));
+  }
+
+  // The degrees that change the forward graph; returns how many GPUs one replica takes because of them.
+  std::int64_t read_split_layers(JsonReader& plan) {
+    Plan& out = request_.plan;
+    out.tp = static_cast<int>(plan.integer("tp", 1, 4096).value_or(1));
+    out.sp = plan.boolean("sp").value_or(false);
+    if (out.sp && out.tp == 1) plan.problem("sp", "shares the sequence out among tensor-parallel ranks: it needs a tp of at least 2");
+    out.cp = static_cast<int>(plan.integer("cp", 1, 4096).value_or(1));
+    out.exchange = choice<ContextExchange>(plan, "cp_exchange", {{"ring", ContextExchange::ring}, {"all_to_all", ContextExchange::all_to_all}, {"ulysses", ContextExchange::all_to_all}},
+                                           ContextExchange::ring);
+    out.ep = static_cast<int>(plan.integer("ep", 1, kMaxGpus).value_or(1));
+    out.expert_imbalance = plan.number("expert_imbalance", 1, 1000).value_or(1);
+    if (const Json* given = plan.raw("tp_plan")) {
+      const std::map<std::string, TensorSplit> known = {{"column", TensorSplit::column}, {"row", TensorSplit::row}, {"whole", TensorSplit::whole}};
+      if (!given->is_object()) plan.problem("tp_plan", R"(wants an object of module patterns, as in {"*.fc1": "column", "*.fc2": "row"})");
+      else
+        for (const auto& [pattern, how] : given->items()) {
+          const auto split = known.find(how.is_string() ? how.get<std::string>() : std::string());
+          if (split == known.end()) plan.problem("tp_plan", fmt::format("says '{}' of '{}'; known: column, row, whole", how.dump().substr(0, 40), pattern.substr(0, 80)));
+          else out.tp_plan.emplace_back(pattern, split->second);
+        }
+    }
+    if (out.cp > 1) plan.problem("cp", "is not modelled by this version; it must be 1");
+    if (out.ep > 1) plan.problem("ep", "is not modelled by this version; it must be 1");
+    return static_cast<std::int64_t>(out.tp) * out.cp;
   }
 
   // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without

@@ -15,6 +15,7 @@ import fit_conv
 import fit_images
 import fit_matrix
 import fit_rest
+import fit_power
 import fitting
 import specs
 
@@ -261,6 +262,8 @@ def main():
         entry["collective"] = {"all_reduce": collective_group(v, key, used == arch)}
         gap = note("kernel_gap", "fitted: own timings on an H200 (data/measured/2026-11-15-h200/host.jsonl, gpu floor): distance of the starts of queued kernels, less their duration")
         entry["kernel_gap"] = leaf(fitting.kernel_gap(), gap if arch == "hopper" else estimate("hopper"), "us")
+        if arch == "hopper":
+            entry["power"] = fit_power.group(note)
         built[arch] = entry
 
     used = set()

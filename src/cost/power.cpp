@@ -1,0 +1,37 @@
+#include "cost/power.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "cost/profile.h"
+
+namespace precog {
+
+Watts power_at_full_clock(const Kernel& kernel, const KernelCost& cost, const GpuSpec& gpu, const ArchitectureProfile& profile) {
+  const PowerCoefficients& c = profile.power;
+  if (c.exponent <= 0 || cost.total.value <= 0) return {};
+  const double seconds = cost.total.value, allowed = c.limit.value - c.idle.value;
+  const double moved = static_cast<double>(kernel.read.value + kernel.written.value) / (seconds * gpu.memory_bandwidth.value);
+  double drawn = (c.streaming.value - c.idle.value) * std::min(1.0, moved);
+  const auto math = static_cast<std::size_t>(kernel.math);
+  const double peak = gpu.matrix.has(kernel.math) ? gpu.matrix[kernel.math].value * profile.gemm.math[math].efficiency : 0;
+  if (peak > 0 && c.kept_rate[math] > 0)  // tensor cores; ordinary ones never came near the limit
+    drawn += allowed / std::pow(c.kept_rate[math], c.exponent) * std::min(1.0, kernel.flops.value / (seconds * peak));
+  return {c.idle.value + drawn};
+}
+
+double kept_clock(Watts average, const GpuSpec& gpu, const ArchitectureProfile& profile) {
+  const PowerCoefficients& c = profile.power;
+  if (c.exponent <= 0 || average <= gpu.power || gpu.power <= c.idle) return 1;
+  return std::pow((gpu.power.value - c.idle.value) / (average.value - c.idle.value), 1 / c.exponent);
+}
+
+KernelCost at_clock(KernelCost cost, double clock) {
+  if (cost.bound != Bound::compute || clock >= 1) return cost;
+  const Seconds worked = cost.total - cost.launch;
+  cost.total = cost.launch + worked * (1 / clock);
+  cost.compute = cost.compute * (1 / clock);
+  return cost;
+}
+
+}  // namespace precog
