@@ -16,11 +16,11 @@ Work collective_work(const Graph& graph, const Op& op) {
 }
 
 // The message back: the same group, bytes of its own.
-TensorId back(GradientContext& c, OpKind kind) {
+TensorId back(GradientContext& c, OpKind kind, std::size_t i = 0) {
   CollectiveAttributes message = std::get<CollectiveAttributes>(c.op().attributes);
   message.bytes = {};
-  const TensorId grad = c.gradient();
-  return c.emit(kind, {grad}, c.tensor(c.input(0)).shape, c.tensor(grad).dtype, message);
+  const TensorId grad = c.gradient(i);
+  return c.emit(kind, {grad}, c.tensor(c.input(i)).shape, c.tensor(grad).dtype, message, c.graph().name(c.op().label));
 }
 
 // Partial sums become a sum that all have: each part's gradient is the sum's.
@@ -33,7 +33,10 @@ void all_gather_gradient(GradientContext& c) {
 }
 void reduce_scatter_gradient(GradientContext& c) { c.give(0, back(c, OpKind::all_gather)); }
 void all_to_all_gradient(GradientContext& c) { c.give(0, back(c, OpKind::all_to_all)); }
-void send_recv_gradient(GradientContext& c) { c.give(0, back(c, OpKind::send_recv)); }
+void send_recv_gradient(GradientContext& c) {
+  for (std::size_t i = 0; i < c.input_count() && i < c.op().output_count; ++i)
+    if (c.needs(i) && c.gradient(i).valid()) c.give(i, back(c, OpKind::send_recv, i));
+}
 void enter_region_gradient(GradientContext& c) { c.give(0, back(c, OpKind::all_reduce)); }
 void scatter_region_gradient(GradientContext& c) { c.give(0, back(c, OpKind::all_gather)); }
 
@@ -42,8 +45,11 @@ void scatter_region_gradient(GradientContext& c) { c.give(0, back(c, OpKind::all
 Bytes message_bytes(const Graph& graph, const Op& op) {
   const Bytes given = std::get<CollectiveAttributes>(op.attributes).bytes;
   if (given.value > 0) return given;
-  const Bytes in = op.input_count > 0 ? graph.bytes(graph.input(op, 0)) : Bytes{}, out = op.output_count > 0 ? graph.bytes(graph.output(op)) : Bytes{};
-  return op.kind == OpKind::all_gather ? out : in;
+  Bytes in, out;
+  for (TensorId id : graph.outputs(op)) out += graph.bytes(id);
+  if (op.kind == OpKind::all_gather || op.kind == OpKind::send_recv) return out;
+  if (op.input_count > 0) in = graph.bytes(graph.input(op, 0));
+  return op.kind == OpKind::all_to_all ? std::max(in, out) : in;  // the busiest rank's, where ranks send different amounts
 }
 
 OperatorDefinition define_all_reduce() { return {Family::collective, Autocast::none, collective_work, all_reduce_gradient}; }

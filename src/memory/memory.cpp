@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "parallel/layer_plans.h"
 #include "training/optimizer.h"
 
 namespace precog {
@@ -35,6 +36,18 @@ Bytes rounded(Bytes bytes) {
 
 std::int64_t share(std::int64_t elements, int ranks) { return (elements + ranks - 1) / ranks; }
 
+// Master weights are shared out as the parameters that they are copies of.
+Bytes master_share(const StepGraph& step) {
+  double all = 0, kept = 0;
+  for (const ParameterGradient& g : step.gradients) {
+    const auto elements = static_cast<double>(step.graph.tensors[g.parameter].shape.elements());
+    all += elements;
+    kept += elements / ranks_sharing(step, g.parameter, step.shards.optimizer);
+  }
+  if (step.expert_ranks == 1 || all == 0) return {step.master_weights.value / step.shards.optimizer};
+  return step.master_weights * (kept / all);
+}
+
 }  // namespace
 
 MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
@@ -56,9 +69,9 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   const bool compiled = !program.last_use.empty();
 
   MemoryUse use;
-  Bytes held_parameters, held_inputs, held_gradients = step.main_gradients, held_states{step.master_weights.value / step.shards.optimizer};
+  Bytes held_parameters, held_inputs, held_gradients = step.main_gradients, held_states = master_share(step);
   for (const ParameterGradient& g : step.gradients) {
-    const std::int64_t elements = share(graph.tensors[g.parameter].shape.elements(), step.shards.optimizer);
+    const std::int64_t elements = share(graph.tensors[g.parameter].shape.elements(), ranks_sharing(step, g.parameter, step.shards.optimizer));
     held_states += rounded({elements * bits_of(step.optimizer_state_type) / 8}) * static_cast<double>(state_tensors(training.optimizer));
   }
   for (const Tensor& tensor : graph.tensors) {

@@ -22,10 +22,17 @@ bool works_on_wholes(std::string_view label) { return label == "zero_" || label.
 
 void shard_end_of_step(int ranks, StepGraph& step) {
   std::vector<std::int64_t> sizes, shards;
+  double all = 0, kept = 0;
   for (const ParameterGradient& g : step.gradients) {
     sizes.push_back(step.graph.tensors[g.parameter].shape.elements());
-    shards.push_back(share_of(sizes.back(), ranks));
+    shards.push_back(share_of(sizes.back(), ranks_sharing(step, g.parameter, ranks)));
+    all += static_cast<double>(sizes.back());
+    kept += static_cast<double>(shards.back());
   }
+  // Experts are shared among fewer.
+  const auto part_of = [&](std::int64_t elements) {
+    return step.expert_ranks > 1 && all > 0 ? static_cast<std::int64_t>(static_cast<double>(elements) * kept / all) : share_of(elements, ranks);
+  };
   Rewrite out(step);
   Graph& graph = step.graph;
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -36,8 +43,8 @@ void shard_end_of_step(int ranks, StepGraph& step) {
     many->launches = many->one_by_one ? many->launches : sharded_launches(*many, sizes, shards);
     for (TensorId made : graph.outputs(op))  // what it makes on its way is as much smaller
       if (graph.tensors[made].role == Role::activation && graph.tensors[made].shape.elements() == many->elements)
-        graph.tensors[made].shape = {share_of(many->elements, ranks)};
-    many->elements = share_of(many->elements, ranks);
+        graph.tensors[made].shape = {part_of(many->elements)};
+    many->elements = part_of(many->elements);
     // What was found in one share must be known to all: a flag, or a sum of squares.
     const Phase phase = op.phase;
     const bool checks = op.kind == OpKind::unscale_and_check && (i + 1 == out.size() || out.old(i + 1).kind != OpKind::unscale_and_check);
@@ -51,6 +58,7 @@ StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph 
   const bool gathers = recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather);
   const int ranks = std::max(1, plan.replicas());
   step.replica_stride = plan.tp;
+  step.expert_ranks = plan.ep;
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
   if (plan.fsdp == Sharding::full || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
     fully_shard(ranks, plan.fsdp == Sharding::zero2, recipe, step);

@@ -26,6 +26,7 @@ void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
       return bytes.value >= (filled == 0 ? kFirstBucketBytes : kBucketBytes);
     });
   }
+  std::erase_if(buckets, [&](const Bucket& bucket) { return group_of(bucket, step, {}, ranks).participants == 1; });  // experts that no other rank has
   Rewrite out(step);
   Graph& graph = step.graph;
   auto type_of = [&](std::size_t gradient) { return kept_type(recipe, graph.tensors[step.gradients[gradient].gradient].dtype); };
@@ -34,7 +35,7 @@ void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
   };
   auto send = [&](const Bucket& bucket) {
     const DType own = type_of(bucket.gradients.front()), sent = recipe.reduced_gradients.value_or(own);
-    const CollectiveAttributes message{bytes_of(bucket.elements, sent), ranks};
+    const CollectiveAttributes message = group_of(bucket, step, bytes_of(bucket.elements, sent), ranks);
     if (!copied && sent == own) {  // the training pass's own buffers, divided where they are
       out.put({OpKind::shard_copy, Phase::gradient_sync, own, ShardCopyAttributes{bucket.elements, 1, message.bytes, message.bytes}, "scale"}, {}, {});
       out.put({OpKind::all_reduce, Phase::gradient_sync, own, message}, {}, {});

@@ -41,13 +41,14 @@ void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& 
       out.put({OpKind::shard_copy, phase, sent, ShardCopyAttributes{bucket.elements, launches, read, written}, "bucket_copy"}, inputs,
               std::vector<TensorId>(shards_kept ? 1u : 0u, memory));
     }
-    const CollectiveAttributes message{written, ranks};
-    const TensorId reduced = out.tensor(shards_kept ? share_of(bucket.elements, ranks) : 0, sent);
+    const CollectiveAttributes message = group_of(bucket, step, written, ranks);
+    const int sharing = message.participants;
+    const TensorId reduced = out.tensor(shards_kept ? share_of(bucket.elements, sharing) : 0, sent);
     out.put({OpKind::reduce_scatter, phase, sent, message}, std::vector<TensorId>(memory.valid() ? 1u : 0u, memory), std::vector{reduced});
     TensorId kept = reduced;
     if (sent != own) {  // the optimizer reads the gradients' own type
-      kept = out.tensor(share_of(bucket.elements, ranks), own);
-      out.put({OpKind::shard_copy, phase, own, ShardCopyAttributes{share_of(bucket.elements, ranks), 1, bytes_of(share_of(bucket.elements, ranks), sent), bytes_of(share_of(bucket.elements, ranks), own)},
+      kept = out.tensor(share_of(bucket.elements, sharing), own);
+      out.put({OpKind::shard_copy, phase, own, ShardCopyAttributes{share_of(bucket.elements, sharing), 1, bytes_of(share_of(bucket.elements, sharing), sent), bytes_of(share_of(bucket.elements, sharing), own)},
                "reduce_scatter", true}, {reduced}, {kept});
     }
     if (shards_kept && accumulates) out.put({OpKind::accumulate_gradient, Phase::accumulate, own, {}, "reduce_scatter", true}, {kept}, {});
@@ -66,7 +67,7 @@ void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& 
   for (const Bucket& bucket : buckets) {
     Bytes bytes;
     for (std::size_t i : bucket.gradients) bytes += graph.bytes(step.gradients[i].parameter);
-    out.put({OpKind::all_gather, Phase::optimizer, graph.tensors[step.gradients[bucket.gradients.front()].parameter].dtype, CollectiveAttributes{bytes, ranks}}, {}, {});
+    out.put({OpKind::all_gather, Phase::optimizer, graph.tensors[step.gradients[bucket.gradients.front()].parameter].dtype, group_of(bucket, step, bytes, ranks)}, {}, {});
   }
   out.finish();
   step.shards.gradients_released = copied;

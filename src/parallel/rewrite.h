@@ -1,8 +1,11 @@
 // Rebuilds a step's operators in order, with others put between them. What the passes of this folder share.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <vector>
 
+#include "parallel/layer_plans.h"
 #include "training/step_graph.h"
 
 namespace precog {
@@ -11,26 +14,38 @@ namespace precog {
 struct Bucket {
   std::vector<std::size_t> gradients;  // indices into StepGraph::gradients
   std::int64_t elements = 0;
-  OpId ready;  // the operator that completes its last gradient
+  OpId ready;            // the operator that completes its last gradient
+  bool experts = false;  // shared with fewer ranks: those that have the same experts
 };
 
 // `full` says, given a bucket and how many were filled before it, whether it is closed.
 template <class Full>
 std::vector<Bucket> fill_buckets(const StepGraph& step, Full full) {
   std::vector<Bucket> buckets;
-  Bucket open;
+  std::array<Bucket, 2> opened;  // and one of experts' gradients, where those are shared out
+  opened[1].experts = true;
   for (std::size_t i = 0; i < step.gradients.size(); ++i) {
     const ParameterGradient& g = step.gradients[i];
+    const bool experts = step.expert_ranks > 1 && is_expert_parameter(step.graph, g.parameter);
+    Bucket& open = opened[experts ? 1 : 0];
     open.gradients.push_back(i);
     open.elements += step.graph.tensors[g.gradient].shape.elements();
     open.ready = std::max(open.ready, g.made_by);
     if (full(open, buckets.size())) {
       buckets.push_back(std::move(open));
-      open = {};
+      open = {.experts = experts};
     }
   }
-  if (!open.gradients.empty()) buckets.push_back(std::move(open));
+  for (Bucket& open : opened)
+    if (!open.gradients.empty()) buckets.push_back(std::move(open));
+  std::stable_sort(buckets.begin(), buckets.end(), [](const Bucket& a, const Bucket& b) { return a.ready < b.ready; });
   return buckets;
+}
+
+// The group that a bucket's gradients are shared in, of `ranks` replicas.
+inline CollectiveAttributes group_of(const Bucket& bucket, const StepGraph& step, Bytes bytes, int ranks) {
+  if (!bucket.experts) return {bytes, ranks, step.replica_stride};
+  return {bytes, std::max(1, ranks / step.expert_ranks), step.replica_stride * step.expert_ranks};
 }
 
 class Rewrite {

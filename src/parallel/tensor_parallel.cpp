@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "base/text.h"
 #include "frontend/pad_vocabulary.h"
 #include "graph/operator.h"
+#include "parallel/layer_plans.h"
 #include "parallel/placement.h"
 #include "parallel/split_recipes.h"
 
@@ -28,6 +30,7 @@ class TensorParallel {
     for (const Tensor& tensor : in_.tensors) whole_.push_back(tensor.shape);
     view_of_.resize(in_.tensors.size());
     vocabulary_ = vocabulary_of(in_);
+    label_ = out_.intern("tensor");
   }
 
   Result<ShardedLayers> run() {
@@ -66,6 +69,22 @@ class TensorParallel {
     return false;
   }
 
+  // What an operator reads now: sums stand for summands, and inside experts what came in through the door.
+  TensorId stand_in(TensorId id) const {
+    const auto known = stands_for_.find(id.value);
+    return known == stands_for_.end() ? id : known->second;
+  }
+  TensorId operand(const Op& op, std::size_t i) const {
+    const TensorId id = in_.input(op, i);
+    if (const auto known = door_.find({id.value, op.block}); known != door_.end() && is_experts(module(op))) return known->second;
+    return stand_in(id);
+  }
+  std::vector<TensorId> operands(const Op& op) const {
+    std::vector<TensorId> out;
+    for (std::size_t i = 0; i < op.input_count; ++i) out.push_back(operand(op, i));
+    return out;
+  }
+
   // --- tensors and operators put in between ---
 
   TensorId add(Tensor tensor, const Shape& all, Placement placement) {
@@ -94,6 +113,7 @@ class TensorParallel {
     op.module = at.module;
     op.block = at.block;
     op.autocast = definition(kind).autocast;
+    if (std::holds_alternative<CollectiveAttributes>(attributes)) op.label = label_;
     op.attributes = std::move(attributes);
     return op;
   }
@@ -104,7 +124,7 @@ class TensorParallel {
 
   // Into work that is split by features: each rank's gradient will be a summand.
   TensorId enter(const Op& at, TensorId id) {
-    if (!needs_gradient(id) || entered_.contains({id.value, at.block})) return id;
+    if (!needs_gradient(id) || inside_.contains(id.value)) return id;
     auto [known, first] = entries_.try_emplace({id.value, at.block});
     if (!first) return known->second;
     const TensorId made = like(id, {}, true);
@@ -229,7 +249,12 @@ class TensorParallel {
   // --- operators ---
 
   void visit(const Op& op) {
-    const auto inputs = in_.inputs(op);
+    if (is_experts(module(op))) return visit_experts(op);
+    complete_sums(op);
+    visit_layer(op);
+  }
+  void visit_layer(const Op& op) {
+    const std::vector<TensorId> inputs = operands(op);
     switch (op.kind) {
       case OpKind::embedding: return visit_embedding(op);
       case OpKind::linear: return visit_linear(op);
@@ -253,17 +278,19 @@ class TensorParallel {
       case OpKind::sum:
       case OpKind::reduction: return visit_reduction(op);
       case OpKind::integer_pointwise: return visit_elementwise(op);
+      case OpKind::all_to_all:
+      case OpKind::send_recv: return visit_exchange(op);
       default: break;
     }
     const Family family = definition(op.kind).family;
     if (family == Family::pointwise || family == Family::cast || family == Family::copy) return visit_elementwise(op);
     gather_all(op);
   }
-  int split_axis(const Op& op) const { return placed(in_.input(op, 0)).axis; }
+  int split_axis(const Op& op) const { return placed(operand(op, 0)).axis; }
 
   // An operator that needs whole operands: tokens are gathered for it, features are not.
   void gather_all(const Op& op) {
-    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    std::vector<TensorId> inputs = operands(op);
     for (TensorId& id : inputs) {
       if (!placed(id).split()) continue;
       if (!placed(id).sequence) return refuse(op, "needs whole what tensor parallelism has split; name the layers to leave whole in plan.tp_plan");
@@ -272,11 +299,83 @@ class TensorParallel {
     keep(op, inputs);
   }
 
+  // Heads for tokens, or keys and values of another part of the sequence: among ranks that have the same features.
+  void visit_exchange(const Op& op) {
+    for (std::size_t i = 0; i < op.output_count; ++i) {
+      Placement p = placed(operand(op, i));
+      const TensorId id = in_.output(op, i);
+      if (p.split()) p.extent = whole(id)[p.axis];
+      if (p.split() && !divides(op, p.extent, "elements of a part")) return;
+      settle(id, p);
+    }
+    keep(op, operands(op));
+  }
+
+  // --- experts: all of them on every rank, each split as an MLP is; all tokens come in, and sums go out ---
+
+  static bool is_experts(std::string_view path) { return path == "experts" || path.ends_with(".experts"); }
+
+  // What of summands leaves the experts is added up before anything else reads it.
+  void complete_sums(const Op& op) {
+    for (TensorId id : in_.inputs(op)) {
+      if (!placed(stand_in(id)).partial) continue;
+      const TensorId sum = like(id, {}, false);
+      reduce(op, stand_in(id), sum);
+      stands_for_[id.value] = sum;
+    }
+  }
+
+  void visit_experts(const Op& op) {
+    std::vector<TensorId> inputs = operands(op);
+    bool partial = false;
+    for (TensorId& id : inputs) {
+      partial = partial || placed(id).partial;
+      if (placed(id).split() && placed(id).sequence) id = gather(op, id, false);
+      else if (placed(id).whole() && !is_parameter(id) && !inside_.contains(id.value)) id = enter(op, id);
+    }
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i] != stand_in(in_.input(op, i))) door_[{in_.input(op, i).value, op.block}] = inputs[i];
+    for (TensorId id : inputs)
+      if (placed(id).whole()) inside_.insert(id.value);
+    for (TensorId id : in_.outputs(op)) inside_.insert(id.value);
+    if (op.kind == OpKind::view && op.input_count == 1 && is_parameter(inputs[0])) return visit_weight_view(op);
+    if (partial) {  // nothing but what may be done to summands one by one
+      for (TensorId id : in_.outputs(op)) placed_[id.index()].partial = true;
+      return keep(op, inputs);
+    }
+    if (op.kind == OpKind::grouped_linear) return visit_grouped(op, inputs);
+    visit_layer(op);
+  }
+  // [experts, n, k]
+  bool split_expert_weight(const Op& op, TensorId weight, bool inner) {
+    return divides(op, whole(weight)[inner ? 2 : 1], "columns of an expert") && split_parameter(op, weight, inner ? 2 : 1);
+  }
+  void visit_grouped(const Op& op, const std::vector<TensorId>& inputs) {
+    const bool row = placed(inputs[0]).split();
+    if (!split_expert_weight(op, inputs[1], row)) return;
+    Op product = op;
+    auto& gemm = std::get<GemmAttributes>(product.attributes);
+    (row ? gemm.k : gemm.n) /= ranks_;
+    ++columns_;
+    const TensorId result = in_.output(op);
+    if (row) placed_[result.index()].partial = true;
+    else settle(result, {whole(result).rank() - 1, whole(result)[-1], false, false});
+    keep(product, inputs);
+  }
+  // The code looks at a weight from another side before it multiplies: which one it is says its name.
+  void visit_weight_view(const Op& op) {
+    const TensorId weight = operand(op, 0), view = in_.output(op);
+    const bool inner = in_.name(in_.tensors[weight].name).find("down") != std::string_view::npos;
+    if (whole(weight).rank() == 3 && !split_expert_weight(op, weight, inner)) return;
+    if (const auto turned = whole(weight).rank() == 3 ? through_transpose(whole(weight), whole(view), placed(weight)) : std::nullopt) settle(view, *turned);
+    keep(op, operands(op));
+  }
+
   // A table of tokens: each rank looks up those it has, the others are zero; the sum is the embedding.
   void visit_embedding(const Op& op) {
-    const TensorId table = in_.input(op, 0), ids = in_.input(op, 1), result = in_.output(op);
+    const TensorId table = operand(op, 0), ids = operand(op, 1), result = in_.output(op);
     const std::int64_t rows = whole(table).rank() == 2 ? whole(table)[0] : 0;
-    if (!is_parameter(table) || rows == 0 || !(rows == vocabulary_ || is_token_table(module(op)))) return keep(op, in_.inputs(op));
+    if (!is_parameter(table) || rows == 0 || !(rows == vocabulary_ || is_token_table(module(op)))) return keep(op, operands(op));
     if (rows != vocabulary_ && rows % (kVocabularyUnit * ranks_) != 0) {
       const std::int64_t unit = kVocabularyUnit * ranks_;
       whole_[table.index()].set(0, (rows + unit - 1) / unit * unit);
@@ -313,7 +412,7 @@ class TensorParallel {
   }
 
   void visit_linear(const Op& op) {
-    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    std::vector<TensorId> inputs = operands(op);
     const TensorId result = in_.output(op);
     const Placement x = placed(inputs[0]);
     if (x.split() && !x.sequence && x.axis + 1 == whole(inputs[0]).rank()) return visit_row(op);
@@ -342,7 +441,7 @@ class TensorParallel {
 
   // Each rank's part of the inner extent: summands. The bias is added once, after the sum.
   void visit_row(const Op& op) {
-    const TensorId x = in_.input(op, 0), weight = in_.input(op, 1), result = in_.output(op);
+    const TensorId x = operand(op, 0), weight = operand(op, 1), result = in_.output(op);
     if (!is_parameter(weight)) return refuse(op, "multiplies what tensor parallelism has split with something that is no parameter");
     Op product = op;
     product.recipe = product.recipe_16bit = {};
@@ -353,7 +452,7 @@ class TensorParallel {
     const TensorId partial = like(result, {}, false);
     put(product, {x, weight}, partial);
     if (op.input_count < 3) return reduce(op, partial, result);
-    const TensorId sum = like(result, {}, false), bias = in_.input(op, 2);
+    const TensorId sum = like(result, {}, false), bias = operand(op, 2);
     reduce(op, partial, sum);
     settle(result, placed(sum));
     if (placed(sum).split()) sum_gradient(bias);
@@ -361,7 +460,7 @@ class TensorParallel {
   }
 
   void visit_matmul(const Op& op) {
-    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    std::vector<TensorId> inputs = operands(op);
     if (placed(inputs[0]).sequence || placed(inputs[1]).sequence) return gather_all(op);
     const int rank = whole(in_.output(op)).rank();
     std::optional<Placement> split;
@@ -384,7 +483,7 @@ class TensorParallel {
   }
 
   void visit_attention(const Op& op) {
-    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    std::vector<TensorId> inputs = operands(op);
     for (std::size_t i = 0; i < 3; ++i)
       if (placed(inputs[i]).sequence) return gather_all(op);
     Op attention = op;
@@ -404,7 +503,7 @@ class TensorParallel {
   }
 
   void visit_norm(const Op& op) {
-    const std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    const std::vector<TensorId> inputs = operands(op);
     const Placement x = placed(inputs[0]);
     const Shape shape = whole(inputs[0]);
     const auto* norm = std::get_if<NormAttributes>(&op.attributes);
@@ -423,18 +522,18 @@ class TensorParallel {
 
   // Works along the last axis.
   void visit_rows(const Op& op) {
-    const TensorId x = in_.input(op, 0);
+    const TensorId x = operand(op, 0);
     const Placement split = placed(x);
     if (split.axis + 1 == whole(x).rank()) return gather_all(op);
     for (TensorId id : in_.outputs(op))
       if (whole(id).rank() == whole(x).rank()) settle(id, split);
-    keep(op, in_.inputs(op));
+    keep(op, operands(op));
   }
 
   // Vocabulary-parallel cross entropy (Megatron-LM core, tensor_parallel/cross_entropy.py): of every token the largest score, the
   // target's and the sum of exponentials are summed up over the ranks, one value each; nothing is exchanged backward.
   void visit_vocabulary(const Op& op) {
-    const TensorId scores = in_.input(op, 0), result = in_.output(op);
+    const TensorId scores = operand(op, 0), result = in_.output(op);
     const Shape rows{whole(scores).elements() / whole(scores)[-1]};
     const TensorId largest = add({.dtype = in_.tensors[scores].dtype}, rows, {}), agreed = like(largest, {}, true);
     Op maximum = beside(op, OpKind::reduction);
@@ -456,9 +555,9 @@ class TensorParallel {
     }
   }
   void visit_loss(const Op& op) {
-    const Placement x = placed(in_.input(op, 0));
+    const Placement x = placed(operand(op, 0));
     if (x.sequence || loss_parts_.empty()) return gather_all(op);
-    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    std::vector<TensorId> inputs = operands(op);
     inputs.insert(inputs.end(), loss_parts_.begin(), loss_parts_.end());
     Op loss = op;
     loss.recipe = loss.recipe_16bit = {};
@@ -466,7 +565,7 @@ class TensorParallel {
   }
 
   void visit_view(const Op& op) {
-    const TensorId x = in_.input(op, 0), y = in_.output(op);
+    const TensorId x = operand(op, 0), y = in_.output(op);
     const auto* view = std::get_if<ViewAttributes>(&op.attributes);
     const ViewKind kind = view ? view->kind : ViewKind::reshape;
     const Placement split = placed(x);
@@ -484,12 +583,12 @@ class TensorParallel {
     if (!after) return gather_all(op);
     if (!divides(op, whole(y)[after->axis], split.sequence ? "tokens" : "elements of a part")) return;
     settle(y, *after);
-    keep(op, in_.inputs(op));
+    keep(op, operands(op));
   }
 
   // split and cat: the axis is the one in which parts and whole differ.
   void visit_parts(const Op& op) {
-    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    std::vector<TensorId> inputs = operands(op);
     Placement split;
     for (TensorId id : inputs)  // features win: tokens can be gathered
       if (placed(id).split() && (!split.split() || !placed(id).sequence)) split = placed(id);
@@ -513,7 +612,7 @@ class TensorParallel {
   }
 
   void visit_reduction(const Op& op) {
-    const TensorId x = in_.input(op, 0), y = in_.output(op);
+    const TensorId x = operand(op, 0), y = in_.output(op);
     const Placement split = placed(x);
     const Shape from = whole(x), to = whole(y);
     std::optional<int> axis;
@@ -529,11 +628,11 @@ class TensorParallel {
     if (!axis) return gather_all(op);
     for (TensorId id : in_.outputs(op))
       if (whole(id) == to) settle(id, {*axis, split.extent, split.sequence, false});
-    keep(op, in_.inputs(op));
+    keep(op, operands(op));
   }
 
   void visit_elementwise(const Op& op) {
-    std::vector<TensorId> inputs(in_.inputs(op).begin(), in_.inputs(op).end());
+    std::vector<TensorId> inputs = operands(op);
     if (op.output_count == 0) return gather_all(op);
     const Shape result = whole(in_.output(op));
     std::optional<Placement> split;
@@ -572,30 +671,26 @@ class TensorParallel {
   std::vector<Placement> placed_;
   std::vector<std::optional<ViewOf>> view_of_;
   std::map<std::pair<std::int32_t, int>, TensorId> entries_;               // by tensor and block
-  std::map<std::pair<std::int32_t, int>, bool> entered_;
+  std::map<std::pair<std::int32_t, int>, TensorId> door_;                  // into experts, as above
+  std::set<std::int32_t> inside_;                                          // experts; their gradients are summands anyway
+  std::map<std::int32_t, TensorId> stands_for_;
   std::map<std::tuple<std::int32_t, int, bool>, TensorId> gathered_;
   std::vector<TensorId> summed_, loss_parts_;
   std::vector<Problem> problems_;
   std::int64_t vocabulary_ = 0, sequence_ = 0;
+  NameId label_;  // whose collectives these are
   int columns_ = 0;
 };
 
 }  // namespace
 
-Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward) {
-  ShardedLayers out;
-  if (plan.tp > 1) {
-    const std::int64_t before = vocabulary_of(forward);
-    forward = pad_vocabulary(std::move(forward), kVocabularyUnit * plan.tp);
-    const std::int64_t after = vocabulary_of(forward);
-    auto sharded = TensorParallel(plan, std::move(forward)).run();
-    if (!sharded) return sharded;
-    out = std::move(*sharded);
-    if (after != before)
-      out.notes.push_back(fmt::format("vocabulary of {} made {}, a multiple of {} for each of {} tensor-parallel ranks, as Megatron does", before, after, kVocabularyUnit, plan.tp));
-  } else {
-    out.graph = std::move(forward);
-  }
+Result<ShardedLayers> split_layers(const Plan& plan, Graph forward) {
+  const std::int64_t before = vocabulary_of(forward);
+  forward = pad_vocabulary(std::move(forward), kVocabularyUnit * plan.tp);
+  const std::int64_t after = vocabulary_of(forward);
+  auto out = TensorParallel(plan, std::move(forward)).run();
+  if (out && after != before)
+    out->notes.push_back(fmt::format("vocabulary of {} made {}, a multiple of {} for each of {} tensor-parallel ranks, as Megatron does", before, after, kVocabularyUnit, plan.tp));
   return out;
 }
 

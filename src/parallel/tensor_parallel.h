@@ -21,6 +21,7 @@ struct ShardedLayers {
   // group at the step's end.
   std::int64_t summed_gradients = 0;
   std::vector<std::string> notes;  // what was assumed
+  Flops model_flops;               // what the model's step must compute, this rank's share of it (training_flops)
 };
 
 // All that of a plan changes the forward graph.

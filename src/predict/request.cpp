@@ -244,6 +244,7 @@ class RequestReader {
       if (problems_.size() == before && product != gpus)
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
                                         product != dp ? fmt::format(", and they make {}", product) : ""));
+      if (request_.plan.ep > 1 && request_.plan.fsdp == Sharding::full) plan->problem("ep", "together with fully sharded parameters is not modelled by this version; use fsdp none, zero1 or zero2");
       if (problems_.size() == before && dp % request_.plan.ep != 0)
         plan->problem("ep", fmt::format("is {}; experts are shared out among data-parallel ranks, so it must divide dp = {}", request_.plan.ep, dp));
     }
@@ -309,8 +310,13 @@ class RequestReader {
           else out.tp_plan.emplace_back(pattern, split->second);
         }
     }
-    if (out.cp > 1) plan.problem("cp", "is not modelled by this version; it must be 1");
-    if (out.ep > 1) plan.problem("ep", "is not modelled by this version; it must be 1");
+    if (out.cp > 1 && request_.model) {
+      const ModelSource& model = *request_.model;
+      if (!model.language) plan.problem("cp", fmt::format("shares sequences out; {} takes {}", model.name, model.unit));
+      else if (model.fixed_seq || model.fixed_src_seq) plan.problem("cp", fmt::format("needs another sequence length on each rank, and {} was captured at one only", model.name));
+      else if (request_.inputs.seq % out.cp != 0 || request_.inputs.src_seq % out.cp != 0)
+        plan.problem("cp", fmt::format("is {}; it must divide the sequence of {} tokens", out.cp, request_.inputs.seq % out.cp != 0 ? request_.inputs.seq : request_.inputs.src_seq));
+    }
     return static_cast<std::int64_t>(out.tp) * out.cp;
   }
 
@@ -570,7 +576,10 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
 }
 
 Result<Graph> build_forward(const Request& request) {
-  PRECOG_TRY(built, request.model->build(request.inputs));
+  ModelInputs inputs = request.inputs;  // of one rank: those that share a sequence have a part of its tokens each
+  inputs.seq /= request.plan.cp;
+  inputs.src_seq /= request.plan.cp;
+  PRECOG_TRY(built, request.model->build(inputs));
   if (request.pad_vocabulary > 1) {
     if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
     built = pad_vocabulary(std::move(built), request.pad_vocabulary);

@@ -220,8 +220,8 @@ std::string memory_svg(const Report& report) {
 
 std::string timeline_svg(const TimelineView& view) {
   constexpr double kTop = 44, kTrack = 46, kHeight = 34;
-  static constexpr std::array<const char*, kResourceCount> kNames = {"host", "compute", "communication"};
-  double bottom = kTop + kTrack * static_cast<double>(kResourceCount);
+  static constexpr std::array<const char*, kTrackCount> kNames = {"host", "compute", "communication"};
+  double bottom = kTop + kTrack * static_cast<double>(kTrackCount);
   std::array<bool, static_cast<std::size_t>(Activity::kCount)> seen{};
   std::string body = time_axis(view.window.value, kTop - 4, bottom);
   bool earlier = false;

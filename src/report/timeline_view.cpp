@@ -97,14 +97,14 @@ TimelineView timeline_view(const TimelineParts& parts, int bins) {
   struct Bin {
     std::array<double, 2 * kActivities> time{};  // of this step, then of earlier ones
   };
-  std::array<std::vector<Bin>, kResourceCount> filled;
+  std::array<std::vector<Bin>, kTrackCount> filled;
   for (auto& track : filled) track.resize(static_cast<std::size_t>(bins));
   for (std::size_t i = 0; i < spans.size(); ++i) {
     Picoseconds start = std::max(spans[i].start, from), end = std::min(spans[i].end, to);
     if (end <= start) continue;
     std::size_t slot = static_cast<std::size_t>(activity_of(parts, i)) + (labels[i].step == last ? 0 : kActivities);
     double a = static_cast<double>(start - from) / bin_length, b = static_cast<double>(end - from) / bin_length;
-    auto& track = filled[static_cast<std::size_t>(tasks[i].resource)];
+    auto& track = filled[track_of(tasks[i].resource)];
     for (int bin = static_cast<int>(a); bin < bins && bin < b; ++bin)
       track[static_cast<std::size_t>(bin)].time[slot] += std::min(b, bin + 1.0) - std::max(a, static_cast<double>(bin));
   }

@@ -35,7 +35,7 @@ struct TimelineBlock {
 
 struct TimelineView {
   Seconds window;  // from the first task of the last step, on any track, to its end
-  std::array<std::vector<TimelineBlock>, kResourceCount> tracks;
+  std::array<std::vector<TimelineBlock>, kTrackCount> tracks;
 };
 
 TimelineView timeline_view(const TimelineParts& parts, int bins = 600);

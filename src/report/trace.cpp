@@ -12,7 +12,7 @@
 namespace precog {
 namespace {
 
-constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream"};
+constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream", "communication of split layers"};
 
 std::string json_text(std::string_view text) {
   return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -60,7 +60,9 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
 
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   out += fmt::format(R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})", json_text(title));
-  for (std::size_t track = 0; track < kTrackNames.size(); ++track) {
+  const auto tasks = parts.schedule.graph.tasks();
+  const bool layers = std::any_of(tasks.begin(), tasks.end(), [](const Task& task) { return task.resource == kLayerCommunication; });
+  for (std::size_t track = 0; track < (layers ? kTrackNames.size() : kTrackCount); ++track) {
     out += fmt::format(
         ",\n"
         R"({{"ph":"M","pid":1,"tid":{},"name":"thread_name","args":{{"name":"{}"}}}})",

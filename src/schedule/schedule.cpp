@@ -13,6 +13,11 @@ constexpr std::int64_t kLaunchQueue = 1024;
 constexpr int kSteps = 3;          // the first warms up the queues; the last two differ by one steady step
 constexpr std::int64_t kMicroBatches = 3;  // laid out in full; more repeat the second
 
+// A collective that is part of a layer (its label says of which kind of split) and not of the exchange between replicas.
+bool belongs_to_layer(const Call& call, const Graph& graph) {
+  return call.collective && call.family == Family::collective && graph.ops[call.op].label.valid();
+}
+
 // Streams wait for each other where a tensor made on one is read on the other.
 struct CrossWait {
   std::int32_t on_call = -1;  // the last call on the other stream that made one of its operands
@@ -126,7 +131,7 @@ struct CallTimes {
       }
       gpu[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
       // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
-      if (call.collective && call.phase <= Phase::gradient_sync) last_collective = i;
+      if (call.collective && call.phase <= Phase::gradient_sync && !belongs_to_layer(call, graph)) last_collective = i;
       // Each of the two compiled graphs is entered once.
       const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
       if (call.compiled && !program.dispatched && call.kernel_count > 0 && !entered[graph_of]) {
@@ -150,8 +155,8 @@ struct CallTimes {
 // Issues calls one after another: the host's queue, and the stream that each goes to.
 class Layout {
  public:
-  Layout(const KernelProgram& program, const CallTimes& times, const HostSpec& host, Schedule& schedule)
-      : program_(program), times_(times), host_(host), schedule_(schedule), task_of_(program.calls.size(), -1) {}
+  Layout(const KernelProgram& program, const Graph& graph, const CallTimes& times, const HostSpec& host, Schedule& schedule)
+      : program_(program), graph_(graph), times_(times), host_(host), schedule_(schedule), task_of_(program.calls.size(), -1) {}
 
   std::int32_t last = -1, last_compute = -1;
 
@@ -180,13 +185,14 @@ class Layout {
     const CrossWait& wait = times_.waits[i];
     if (call.collective) {
       // Without an operand made in this step: after all that the compute stream has been given so far.
-      ran = add(kCommunication, times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label);
-      last_collective_task_ = ran;
+      const bool of_layer = belongs_to_layer(call, graph_);
+      ran = add(of_layer ? kLayerCommunication : kCommunication, times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label);
+      if (!of_layer) last_collective_task_ = ran;
     } else {
       // What comes back from buckets waits for the last collective; so does all that follows on the stream.
       const bool for_all = (times_.last_collective < program_.calls.size() && i > times_.last_collective) || call.phase >= Phase::loss_scaling;
       const std::int32_t for_one = wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : -1;
-      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : for_one, sent_by_last_step_}, label);
+      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : -1, for_one, sent_by_last_step_}, label);
       sent_by_last_step_ = -1;
       last_compute = ran;
     }
@@ -205,6 +211,7 @@ class Layout {
 
   struct InFlight { std::int32_t task; std::int64_t launched_by; };
   const KernelProgram& program_;
+  const Graph& graph_;
   const CallTimes& times_;
   const HostSpec& host_;
   Schedule& schedule_;
@@ -225,7 +232,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   schedule.micro_batches_laid_out = std::min(micro_batches, kMicroBatches);
   schedule.graph.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
   schedule.labels.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
-  Layout layout(program, times, host, schedule);
+  Layout layout(program, graph, times, host, schedule);
   for (std::int16_t step = 0; step < kSteps; ++step) {
     layout.begin_step(step);
     for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {
@@ -254,7 +261,7 @@ std::vector<Schedule> make_segments(const KernelProgram& program, const std::vec
     const auto count = static_cast<std::size_t>(std::count(chosen.begin(), chosen.end(), char{1}));
     schedule.graph.reserve(count * 2);
     schedule.labels.reserve(count * 2);
-    Layout layout(program, times, host, schedule);
+    Layout layout(program, graph, times, host, schedule);
     for (std::size_t i = 0; i < chosen.size(); ++i)
       if (chosen[i]) layout.issue(i, 0, 0);
     schedule.last_task.push_back(layout.last);

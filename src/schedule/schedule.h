@@ -14,7 +14,12 @@
 
 namespace precog {
 
-enum Resource : std::int32_t { kHost = 0, kCompute = 1, kCommunication = 2, kResourceCount = 3 };
+// Each communicator has a stream of its own: gradients and parameters of replicas on one, what the layers of a split model
+// exchange on another.
+enum Resource : std::int32_t { kHost = 0, kCompute = 1, kCommunication = 2, kLayerCommunication = 3, kResourceCount = 4 };
+// Views draw both kinds of communication on one track.
+constexpr std::size_t kTrackCount = 3;
+constexpr std::size_t track_of(std::int32_t resource) { return static_cast<std::size_t>(resource < kLayerCommunication ? resource : kCommunication); }
 
 struct TaskLabel {
   std::int32_t call = -1;         // index into KernelProgram::calls

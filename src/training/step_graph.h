@@ -33,6 +33,7 @@ struct StepGraph {
   bool gradients_folded = false;         // into main gradients during backward: autograd's own are let go at once
   Shards shards;
   std::int64_t summed_gradients = 0;  // elements of gradients that tensor-parallel ranks have parts of, see tensor_parallel.h
+  int expert_ranks = 1;               // replicas that share the experts out among themselves
   int replica_stride = 1;             // how far apart the ranks are that share gradients
 };
 

@@ -63,7 +63,8 @@ class Autograd : public GradientContext::Sink {
     for (std::size_t i = 0; i < forward_ops_; ++i) {
       const Op& op = graph_.ops[graph_.ops.id_at(i)];
       const auto* message = std::get_if<CollectiveAttributes>(&op.attributes);
-      if (op.kind == OpKind::all_gather && !message->gradient_is_whole) gathered_by_[graph_.output(op).value] = graph_.ops.id_at(i);
+      if ((op.kind == OpKind::all_gather && !message->gradient_is_whole) || op.kind == OpKind::send_recv)
+        for (TensorId id : graph_.outputs(op)) gathered_by_[id.value] = graph_.ops.id_at(i);
     }
     for (std::size_t i = forward_ops_; i-- > 0;) {
       const OpId id = graph_.ops.id_at(i);
@@ -163,19 +164,33 @@ class Autograd : public GradientContext::Sink {
     return again.valid() ? again : forward;
   }
 
-  // What was gathered from the ranks of a group for a product is not kept: each keeps its part, and backward gathers it again
-  // beside the product that needs it not (Korthikanti et al. 2022, section 4.2.2). Once for all products that read it.
+  // What came from the ranks of a group for a product is not kept: each keeps its own part, and backward gathers it again beside
+  // the product that needs it not (Korthikanti et al. 2022, section 4.2.2), or sends it round the ring again. Once for all
+  // products that read it.
   TensorId gather_again(TensorId forward, OpId maker) {
-    auto [known, first] = gathered_again_.try_emplace(forward.value);
-    if (!first) return known->second;
+    if (const auto known = gathered_again_.find(forward.value); known != gathered_again_.end()) return known->second;
     Op again;
-    again.kind = OpKind::all_gather;
+    again.kind = graph_.ops[maker].kind;
     again.attributes = graph_.ops[maker].attributes;
-    Tensor result = graph_.tensors[forward];
-    result.storage = {};
-    std::vector<TensorId> inputs{kept(graph_.input(graph_.ops[maker], 0))};
+    again.label = graph_.ops[maker].label;
+    const std::vector<TensorId> originals(graph_.outputs(graph_.ops[maker]).begin(), graph_.outputs(graph_.ops[maker]).end());
+    std::vector<TensorId> inputs, outputs;
+    for (std::size_t i = 0; i < originals.size(); ++i) {
+      inputs.push_back(kept(own_part(graph_.input(graph_.ops[maker], i), i)));
+      Tensor result = graph_.tensors[originals[i]];
+      result.storage = {};
+      outputs.push_back(make(result));
+      gathered_again_[originals[i].value] = outputs.back();
+    }
     if (arrived_.valid()) inputs.push_back(arrived_);  // issued when backward has come this far, not before
-    return known->second = emit(again, inputs, result);
+    emit_to(again, inputs, outputs);
+    return gathered_again_[forward.value];
+  }
+  // Behind what was passed on: what this rank had to begin with.
+  TensorId own_part(TensorId id, std::size_t place) const {
+    for (auto maker = gathered_by_.find(id.value); maker != gathered_by_.end(); maker = gathered_by_.find(id.value))
+      id = graph_.input(graph_.ops[maker->second], place);
+    return id;
   }
 
   // A product of two activations: queries with keys, or their weights with values.

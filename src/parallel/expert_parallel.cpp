@@ -1,0 +1,140 @@
+// Expert parallelism (Lepikhin et al. 2020; Megatron-LM core, transformer/moe/token_dispatcher.py, "alltoall"): ranks that are
+// data parallel share the experts out. Every rank routes its own tokens; how many go where is told to all, and read back, since
+// the sizes of messages must be known; then tokens travel to their experts' ranks and the results back. Shared experts and the
+// router stay on every rank.
+// On average a rank gets as many tokens as it has. The busiest sets the pace: expert_imbalance is its tokens over the mean.
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "parallel/forward_rewrite.h"
+#include "parallel/layer_plans.h"
+
+namespace precog {
+namespace {
+
+class ExpertParallel {
+ public:
+  ExpertParallel(const Plan& plan, Graph forward) : plan_(plan), graph_(std::move(forward)) {}
+
+  Result<Graph> run() {
+    const Graph& in = graph_.in;
+    int layers = 0;
+    for (std::size_t i = 0; i < in.ops.size(); ++i) {
+      const Op& op = in.ops[in.ops.id_at(i)];
+      if (op.kind != OpKind::grouped_linear) {
+        visit(op);
+        continue;
+      }
+      const TensorId weight = in.input(op, 1);
+      const std::int64_t experts = in.tensors[weight].shape[0];
+      if (experts % plan_.ep != 0)
+        return fail("plan.ep", fmt::format("is {}; {} has {} experts, which cannot be shared out so", plan_.ep, in.name(op.module), experts));
+      split(weight);
+      const bool first = !last_of_layer_.valid();
+      if (first) {
+        ++layers;
+        last_of_layer_ = last_product(i);
+        dispatch(op);
+      }
+      product(op, experts, i == last_of_layer_.index());
+      if (i == last_of_layer_.index()) last_of_layer_ = {};
+    }
+    if (layers == 0) return fail("plan.ep", fmt::format("is {}, but this model has no experts that are run as one grouped product", plan_.ep));
+    return std::move(graph_.out);
+  }
+
+ private:
+  CollectiveAttributes group() const { return {{}, plan_.ep, plan_.tp * plan_.cp, false}; }
+  std::int64_t arriving(std::int64_t rows) const { return static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) * plan_.expert_imbalance)); }
+
+  OpId last_product(std::size_t from) const {
+    const Graph& in = graph_.in;
+    const NameId module = in.ops[in.ops.id_at(from)].module;
+    OpId last;
+    for (std::size_t i = from; i < in.ops.size() && in.ops[in.ops.id_at(i)].module == module; ++i)
+      if (in.ops[in.ops.id_at(i)].kind == OpKind::grouped_linear) last = in.ops.id_at(i);
+    return last;
+  }
+  void split(TensorId weight) {
+    Shape shape = graph_.in.tensors[weight].shape;
+    shape.set(0, shape[0] / plan_.ep);
+    graph_.out.tensors[weight].shape = shape;
+  }
+  // Between the products there are the tokens of this rank's experts.
+  void resize(TensorId id) {
+    Shape& shape = graph_.out.tensors[id].shape;
+    if (shape.rank() > 0 && shape[0] == rows_) shape.set(0, arriving(rows_));
+  }
+  void visit(const Op& op) {
+    if (last_of_layer_.valid())
+      for (TensorId id : graph_.in.outputs(op)) resize(id);
+    // The code looks at a weight from another side before it multiplies: the view follows.
+    if (op.kind == OpKind::view && op.input_count == 1 && is_expert_parameter(graph_.in, graph_.in.input(op, 0))) {
+      const TensorId from = graph_.in.input(op, 0), to = graph_.in.output(op);
+      Shape shape = graph_.out.tensors[to].shape;
+      if (shape.rank() > 0 && shape[0] == graph_.in.tensors[from].shape[0]) {
+        shape.set(0, shape[0] / plan_.ep);
+        graph_.out.tensors[to].shape = shape;
+      }
+    }
+    graph_.keep(op);
+  }
+
+  void dispatch(const Op& op) {
+    const TensorId tokens = graph_.in.input(op, 0);
+    rows_ = graph_.in.tensors[tokens].shape[0];
+    const std::int64_t experts = graph_.in.tensors[graph_.in.input(op, 1)].shape[0];
+    CollectiveAttributes counts = group();
+    counts.bytes = {experts * plan_.ep * 8};
+    const TensorId told = graph_.out.add_tensor({.shape = {plan_.ep, experts}, .dtype = DType::int64});
+    const TensorId own = graph_.out.add_tensor({.shape = {experts}, .dtype = DType::int64});
+    graph_.put(graph_.beside(op, OpKind::integer_pointwise), {}, {own});
+    graph_.put(graph_.beside(op, OpKind::all_gather, counts, "experts"), {own}, {told});
+    graph_.put(graph_.beside(op, OpKind::read_back), {told}, {});
+    Shape shape = graph_.in.tensors[tokens].shape;
+    shape.set(0, arriving(rows_));
+    arrived_ = graph_.like(tokens, shape);
+    graph_.put(graph_.beside(op, OpKind::all_to_all, group(), "experts"), {tokens}, {arrived_});
+  }
+
+  void product(const Op& op, std::int64_t experts, bool last) {
+    Op local = op;
+    auto& gemm = std::get<GemmAttributes>(local.attributes);
+    const std::int64_t groups = std::clamp<std::int64_t>(experts / plan_.ep, 1, rows_);
+    gemm.batch = groups;
+    gemm.m = (arriving(rows_) + groups - 1) / groups;
+    const TensorId x = arrived_.valid() ? std::exchange(arrived_, {}) : graph_.in.input(op, 0), weight = graph_.in.input(op, 1), result = graph_.in.output(op);
+    if (!last) {
+      resize(result);
+      return graph_.put(local, {x, weight}, {result});
+    }
+    Shape shape = graph_.in.tensors[result].shape;
+    shape.set(0, arriving(rows_));
+    const TensorId made = graph_.like(result, shape);
+    graph_.put(local, {x, weight}, {made});
+    graph_.put(graph_.beside(op, OpKind::all_to_all, group(), "experts"), {made}, {result});
+  }
+
+  const Plan& plan_;
+  ForwardRewrite graph_;
+  OpId last_of_layer_;        // the layer's last product, while its tokens are with their experts
+  TensorId arrived_;          // what the first product reads
+  std::int64_t rows_ = 0;     // tokens of one rank, once for each expert they meet
+};
+
+}  // namespace
+
+bool is_expert_parameter(const Graph& graph, TensorId parameter) {
+  const Tensor& tensor = graph.tensors[parameter];
+  return tensor.role == Role::parameter && tensor.shape.rank() == 3 && graph.name(tensor.name).find("experts.") != std::string_view::npos;
+}
+
+int ranks_sharing(const StepGraph& step, TensorId parameter, int replicas) {
+  return step.expert_ranks > 1 && is_expert_parameter(step.graph, parameter) ? std::max(1, replicas / step.expert_ranks) : replicas;
+}
+
+Result<Graph> share_experts(const Plan& plan, Graph forward) { return ExpertParallel(plan, std::move(forward)).run(); }
+
+}  // namespace precog

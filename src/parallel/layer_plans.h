@@ -1,0 +1,22 @@
+// The passes behind shard_layers (tensor_parallel.h), one for each kind of parallelism that changes the forward graph.
+#pragma once
+
+#include "base/result.h"
+#include "parallel/tensor_parallel.h"
+#include "training/step_graph.h"
+
+namespace precog {
+
+// Context parallelism: the graph was built for one rank's tokens; attention is made to see all of them.
+Result<Graph> share_sequences(const Plan& plan, Graph forward);
+// Expert parallelism: each rank has its part of the experts, and tokens travel to them.
+Result<Graph> share_experts(const Plan& plan, Graph forward);
+// Tensor and sequence parallelism.
+Result<ShardedLayers> split_layers(const Plan& plan, Graph forward);
+
+// A parameter that experts of their own have: its gradient is not shared with ranks that have other experts.
+bool is_expert_parameter(const Graph& graph, TensorId parameter);
+// Of so many replicas, those that have this parameter.
+int ranks_sharing(const StepGraph& step, TensorId parameter, int replicas);
+
+}  // namespace precog

@@ -1,0 +1,145 @@
+// Context and expert parallelism: arithmetic, parameters and bytes on the wire by hand.
+#include "parallel/layer_plans.h"
+
+#include <map>
+
+#include <doctest/doctest.h>
+
+#include "frontend/zoo.h"
+#include "graph/operator.h"
+#include "parallel/parallel.h"
+#include "precision/precision.h"
+#include "support.h"
+
+using namespace precog;
+using namespace precog::testing;
+
+namespace {
+
+constexpr std::int64_t kBatch = 2, kSeq = 256, kHidden = 256, kHeads = 8, kVocab = 8192;
+
+Graph build(Json architecture, const char* family, std::int64_t seq) {
+  architecture.update(Json{{"hidden", kHidden}, {"layers", 2}, {"heads", kHeads}, {"vocab", kVocab}, {"max_positions", kSeq}});
+  const Json json = {{"schema", 1}, {"name", "test"}, {"title", "test"}, {"family", family}, {"source", "test"}, {"published_parameters", 1},
+                     {"default_seq", kSeq}, {"architecture", architecture}};
+  auto spec = parse_model(json, "test");
+  REQUIRE_MESSAGE(spec.has_value(), (spec ? "" : spec.error().text()));
+  auto graph = build_model(*spec, {.batch = kBatch, .seq = seq});
+  REQUIRE(graph.has_value());
+  return std::move(*graph);
+}
+Graph llama(std::int64_t seq) { return build({{"kv_heads", 4}, {"intermediate", 512}}, "llama", seq); }
+constexpr std::int64_t kExperts = 8, kTopK = 2, kInner = 512;
+Graph mixtral() { return build({{"kv_heads", 4}, {"intermediate", kInner}, {"experts", kExperts}, {"experts_per_token", kTopK}}, "mixtral", kSeq); }
+
+ShardedLayers split(const Plan& plan, Graph forward) {
+  auto made = shard_layers(plan, std::move(forward));
+  REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().text()));
+  const std::string broken = verify(made->graph);
+  CHECK_MESSAGE(broken.empty(), broken);
+  return std::move(*made);
+}
+StepGraph step_of(const Plan& plan, Graph forward) {
+  const PrecisionRecipe recipe = uniform(DType::bf16);
+  StepGraph step = make_step(apply_precision(recipe, gpu(), split(plan, std::move(forward)).graph), recipe, {});
+  step = apply_plan(plan, recipe, std::move(step));
+  const std::string broken = verify(step.graph);
+  CHECK_MESSAGE(broken.empty(), broken);
+  return step;
+}
+struct Wire {
+  int messages = 0;
+  std::int64_t bytes = 0;
+  bool operator==(const Wire&) const = default;
+};
+Wire wire(const StepGraph& step, OpKind kind, Phase phase) {  // of the second layer
+  Wire out;
+  for (const Op& op : step.graph.ops)
+    if (op.kind == kind && op.phase == phase && op.block == 1) ++out.messages, out.bytes += message_bytes(step.graph, op).value;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("SharedSequencesComputeWhatWholeOnesDo") {
+  const double whole = training_flops(llama(kSeq)).value;
+  for (ContextExchange exchange : {ContextExchange::ring, ContextExchange::all_to_all}) {
+    const ShardedLayers rank = split({.cp = 4, .exchange = exchange}, llama(kSeq / 4));
+    CHECK(training_flops(rank.graph).value * 4 == doctest::Approx(whole));
+    CHECK(rank.model_flops.value * 4 == doctest::Approx(whole));
+    CHECK(parameter_count(rank.graph) == parameter_count(llama(kSeq)));
+  }
+  CHECK(training_flops(split({.tp = 2, .sp = true, .cp = 2}, llama(kSeq / 2)).graph).value * 4 == doctest::Approx(whole));
+}
+
+TEST_CASE("KeysAndValuesGoRoundTheRing") {
+  const StepGraph step = step_of({.cp = 4}, llama(kSeq / 4));
+  const std::int64_t keys = kBatch * (kSeq / 4) * (kHidden / 2) * 2;  // half as many heads as queries, bf16
+  CHECK(wire(step, OpKind::send_recv, Phase::forward) == Wire{3, 3 * 2 * keys});
+  // Round again, and the gradients of both back.
+  CHECK(wire(step, OpKind::send_recv, Phase::backward) == Wire{3 + 6, 3 * 2 * keys + 6 * keys});
+  int steps = 0;
+  for (const Op& op : step.graph.ops)
+    if (op.kind == OpKind::scaled_dot_product_attention && op.block == 1) ++steps;
+  CHECK(steps == 4);
+}
+
+TEST_CASE("HeadsAreExchangedForTokens") {
+  const StepGraph step = step_of({.cp = 4, .exchange = ContextExchange::all_to_all}, llama(kSeq / 4));
+  const std::int64_t queries = kBatch * (kSeq / 4) * kHidden * 2, keys = queries / 2;
+  CHECK(wire(step, OpKind::all_to_all, Phase::forward) == Wire{4, 2 * queries + 2 * keys});
+  CHECK(wire(step, OpKind::all_to_all, Phase::backward) == Wire{4, 2 * queries + 2 * keys});
+  const auto refused = shard_layers({.cp = 8, .exchange = ContextExchange::all_to_all}, llama(kSeq / 8));
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().text().find("4 of keys cannot be shared out") != std::string::npos);
+}
+
+TEST_CASE("TokensTravelToTheirExpertsAndBack") {
+  const Plan plan{.dp = 4, .ep = 4};
+  const StepGraph step = step_of(plan, mixtral());
+  const std::int64_t sent = kBatch * kSeq * kTopK * kHidden * 2;
+  CHECK(wire(step, OpKind::all_to_all, Phase::forward) == Wire{2, 2 * sent});
+  CHECK(wire(step, OpKind::all_to_all, Phase::backward) == Wire{2, 2 * sent});
+  const std::int64_t experts = 2 * kExperts * 3 * kInner * kHidden;  // two layers, gate, up and down
+  CHECK(parameter_count(split(plan, mixtral()).graph) == parameter_count(mixtral()) - experts + experts / 4);
+  CHECK(training_flops(split(plan, mixtral()).graph).value == doctest::Approx(training_flops(mixtral()).value));
+  // Nobody else has a rank's experts: their gradients are not sent.
+  std::int64_t reduced = 0;
+  for (const Op& op : step.graph.ops)
+    if (op.kind == OpKind::all_reduce) reduced += message_bytes(step.graph, op).value;
+  CHECK(reduced == 2 * (parameter_count(mixtral()) - experts));
+}
+
+TEST_CASE("TheBusiestRankSetsThePace") {
+  const Plan even{.dp = 4, .ep = 4}, uneven{.dp = 4, .ep = 4, .expert_imbalance = 1.5};
+  const double dense = training_flops(build({{"kv_heads", 4}, {"intermediate", kInner}}, "llama", kSeq)).value;
+  const double gates = 2 * 3 * 2.0 * kBatch * kSeq * kExperts * kHidden;
+  const double mlp = 2 * 3 * 3 * 2.0 * kBatch * kSeq * kInner * kHidden;
+  const double routed = training_flops(split(even, mixtral()).graph).value - (dense - mlp) - gates;
+  CHECK(routed == doctest::Approx(kTopK * mlp));
+  CHECK(training_flops(split(uneven, mixtral()).graph).value - training_flops(split(even, mixtral()).graph).value == doctest::Approx(0.5 * routed));
+  CHECK(wire(step_of(uneven, mixtral()), OpKind::all_to_all, Phase::forward).bytes == wire(step_of(even, mixtral()), OpKind::all_to_all, Phase::forward).bytes * 3 / 2);
+}
+
+TEST_CASE("ExpertsAreSplitLikeAnyMlp") {
+  for (bool sp : {false, true}) {
+    const Plan plan{.tp = 2, .sp = sp};
+    const ShardedLayers rank = split(plan, mixtral());
+    const std::int64_t h = kHidden, norms = 5 * h, gates = 2 * kExperts * h;
+    CHECK(parameter_count(rank.graph) == (parameter_count(mixtral()) - norms - gates) / 2 + norms + gates);
+    // The router is every rank's: it counts whole, or for a rank's tokens.
+    const double routers = 2 * 3 * 2.0 * kBatch * kSeq * kExperts * kHidden;
+    CHECK(training_flops(rank.graph).value == doctest::Approx((training_flops(mixtral()).value - routers) / 2 + (sp ? routers / 2 : routers)));
+  }
+  const StepGraph step = step_of({.tp = 2}, mixtral());
+  const std::int64_t activation = kBatch * kSeq * kHidden * 2;
+  CHECK(wire(step, OpKind::all_reduce, Phase::forward) == Wire{2, 2 * activation});
+  // Besides the two activations' gradients that of the routing weights, in the fp32 that the router computes in.
+  CHECK(wire(step, OpKind::all_reduce, Phase::backward).messages == 3);
+}
+
+TEST_CASE("PlansThatDoNotFitTheModelAreRefused") {
+  CHECK_FALSE(shard_layers({.dp = 4, .ep = 4}, llama(kSeq)).has_value());
+  CHECK_FALSE(shard_layers({.dp = 3, .ep = 3}, mixtral()).has_value());
+  CHECK_FALSE(shard_layers({.cp = 2}, two_layers()).has_value());
+}
