@@ -54,7 +54,7 @@ Exposure exposure(const Schedule& schedule, const Timeline& timeline, const Kern
     }
     if (span.end <= begin || span.start >= end) continue;
     if (tasks[i].resource == kCompute) compute.push_back(span);
-    if (tasks[i].resource == kCommunication) collectives.push_back({span, label});
+    if (tasks[i].resource >= kCommunication) collectives.push_back({span, label});
   }
   Exposure out{.host_busy = seconds(host), .host_busy_second = seconds(host_second)};
   std::size_t next = 0;
