@@ -46,7 +46,6 @@ ModelSource whole_graph_source(Model&& model, const char* door, const std::strin
   out.fixed_seq = !model.has_seq;
   out.fixed_src_seq = !model.has_src_seq;
   out.notes = model.notes;
-  out.eager_attention = model.language;
   if constexpr (requires { model.fixed_because; }) out.fixed_because = model.fixed_because;
   if constexpr (requires { model.memory_format; }) out.channels_last = model.memory_format == decltype(model.memory_format)::channels_last;
   out.request = {{door, shown}};
@@ -68,6 +67,7 @@ ModelSource zoo_source(const ModelSpec& model) {
   out.default_seq = model.default_seq;
   out.max_seq = model.max_seq;
   out.layers = model.layers;
+  out.eager_attention = model.language;
   out.notes = model.notes;
   out.request = model.name;
   auto held = std::make_shared<const ModelSpec>(model);
