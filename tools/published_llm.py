@@ -219,8 +219,7 @@ def predict(requests, data=None):
         with open(path, "w") as file:
             for index, request in enumerate(requests):
                 file.write(json.dumps({"id": str(index), "source": "published", "request": request, "measured": {"step_s": 1.0}}) + "\n")
-        done = subprocess.run([PROGRAM, "validate", str(path), "--json"], cwd=ROOT, capture_output=True, text=True,
-                              env={**os.environ, **({"PRECOG_DATA": str(data)} if data else {})})
+        done = subprocess.run([PROGRAM, "validate", str(path), "--json", *(["--data", str(data)] if data else [])], cwd=ROOT, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(done.stderr)
     result = json.loads(done.stdout)
@@ -390,7 +389,7 @@ def with_errors(rows, seconds, reasons):
 
 def scaled_host(scale, folder):
     """A copy of data/ whose hosts take `scale` times as long for everything."""
-    data = pathlib.Path(os.environ.get("PRECOG_DATA", ROOT / "data"))
+    data = ROOT / "data"
     copy = pathlib.Path(folder) / f"data-{scale:g}"
     (copy / "hosts").mkdir(parents=True)
     for path in data.iterdir():
@@ -414,7 +413,7 @@ def vtrain(fitted=True):
         def error(scale):
             seconds, _ = predict([row["request"] for row in sample], scaled_host(scale, folder))
             return statistics.mean(abs(seconds[i] / row["measured"] - 1) for i, row in enumerate(sample))
-        scale = min((0.1, 0.14, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.7, 0.85, 1.0, 1.2), key=error)
+        scale = min([0.1 * 1.1 ** power for power in range(40)], key=error)
     with tempfile.TemporaryDirectory() as folder:
         again = with_errors([dict(row) for row in rows], *predict([row["request"] for row in rows], scaled_host(scale, folder)))
     result |= {"scale": scale, "scaled_rows": again, "scaled": figures(again)}
