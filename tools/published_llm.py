@@ -184,6 +184,8 @@ def request_of(row, table):
     plan = {"dp": row["dp"], "tp": tp, "pp": pp, "cp": cp, "fsdp": sharding(row, defaults)}
     if tp > 1 and (defaults["sequence_parallel"] or "sequence parallel" in said):
         plan["sp"] = True
+        if defaults.get("tp_overlap"):
+            plan["tp_overlap"] = True
     if ep > 1:
         plan["ep"] = ep
     if pp > 1 and vpp > 1:
@@ -252,8 +254,17 @@ def predicted_rows(rows):
     return rows
 
 
+def fill_chunks(rows):
+    """A source that gives a model's chunks per stage in one table and leaves them out in another means the same (fine-tuning apart)."""
+    known = {(row["source"], row["model"], row["tp"], row["pp"]): row["vp"] for row in rows if row["vp"]}
+    for row in rows:
+        if not row["vp"] and "SFT" not in row["notes"]:
+            row["vp"] = known.get((row["source"], row["model"], row["tp"], row["pp"]))
+    return rows
+
+
 def evaluate():
-    return predicted_rows([row for row in read_rows() if is_full(row)])
+    return predicted_rows(fill_chunks([row for row in read_rows() if is_full(row)]))
 
 
 def figures(rows):
@@ -413,7 +424,7 @@ def vtrain(fitted=True):
         def error(scale):
             seconds, _ = predict([row["request"] for row in sample], scaled_host(scale, folder))
             return statistics.mean(abs(seconds[i] / row["measured"] - 1) for i, row in enumerate(sample))
-        scale = min([0.1 * 1.1 ** power for power in range(40)], key=error)
+        scale = min([0.5 * 1.15 ** power for power in range(14)], key=error)
     with tempfile.TemporaryDirectory() as folder:
         again = with_errors([dict(row) for row in rows], *predict([row["request"] for row in rows], scaled_host(scale, folder)))
     result |= {"scale": scale, "scaled_rows": again, "scaled": figures(again)}

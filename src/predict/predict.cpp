@@ -11,6 +11,7 @@
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
+#include "predict/layer_exchange.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
 
@@ -162,6 +163,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       fusions[i] = plan_fusion(graph, request.gpu->sms);
       chunks[i].program = make_kernels(graph, *request.gpu, compiled_memory_format(graph, request.memory_format), &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
+      if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     }
     return std::move(chunks);
@@ -178,6 +180,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
                                          : kernel_cost(kernel, *request.gpu, *profile));
       }
+      if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
     return std::move(chunks);
   }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });

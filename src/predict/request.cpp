@@ -295,6 +295,8 @@ class RequestReader {
     out.tp = static_cast<int>(plan.integer("tp", 1, 4096).value_or(1));
     out.sp = plan.boolean("sp").value_or(false);
     if (out.sp && out.tp == 1) plan.problem("sp", "shares the sequence out among tensor-parallel ranks: it needs a tp of at least 2");
+    request_.tp_overlap = plan.boolean("tp_overlap").value_or(false);
+    if (request_.tp_overlap && !out.sp) plan.problem("tp_overlap", "splits the exchanges of sequence parallelism into pieces: it needs sp");
     out.cp = static_cast<int>(plan.integer("cp", 1, 4096).value_or(1));
     out.exchange = choice<ContextExchange>(plan, "cp_exchange", {{"ring", ContextExchange::ring}, {"all_to_all", ContextExchange::all_to_all}, {"ulysses", ContextExchange::all_to_all}},
                                            ContextExchange::ring);
@@ -540,6 +542,7 @@ class RequestReader {
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
     out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"sp", r.plan.sp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    if (r.tp_overlap) out["plan"]["tp_overlap"] = true;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
     constexpr const char* kSplits[] = {"column", "row", "whole"};

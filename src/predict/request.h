@@ -43,6 +43,7 @@ struct Request {
   Mode mode = Mode::eager;
   Stack stack = Stack::pytorch;
   Attention attention = Attention::sdpa;
+  bool tp_overlap = false;  // exchanges of tensor-parallel layers overlap with the products beside them
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;

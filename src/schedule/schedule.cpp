@@ -69,7 +69,8 @@ HostTimes::HostTimes(const HostSpec& host) : host_(host) {
 Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
   const auto kind = static_cast<std::size_t>(op.kind);
-  if (program.dispatched && call.compiled && call.kernel_count == 0) return {};  // inside another's kernel
+  const bool view = definition(op.kind).family == Family::view;
+  if (program.dispatched && call.compiled && call.kernel_count == 0 && !view) return {};  // inside another's kernel
   if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program);
   switch (call.phase) {
     case Phase::forward:
