@@ -90,7 +90,7 @@ std::vector<std::string> flag_names(const CLI::App& app) {
 }
 
 // Promised for a later version; whoever has read of them deserves a plainer answer than "unknown".
-constexpr std::string_view kLaterFlags[] = {"--from", "--max-batch"};
+constexpr std::string_view kLaterFlags[] = {"--from"};
 constexpr std::string_view kLaterCommands[] = {"search", "calibrate", "serve"};
 
 bool among(std::span<const std::string_view> names, std::string_view name) {
@@ -111,6 +111,7 @@ std::string unexpected(const CLI::App& app, const CLI::App* sub) {
     if (extra.size() < 2 || extra[0] != '-') continue;
     std::string name = extra.substr(0, extra.find('='));
     if (name == "--advise") return "--advise: belongs to compare: precog compare .. --advise";
+    if (name == "--max-batch") return "--max-batch: belongs to predict: precog predict .. --max-batch";
     return among(kLaterFlags, name) ? not_yet(name) : unknown_name("flag", name, flag_names(where), help);
   }
   if (extras.empty()) return "";
@@ -170,6 +171,7 @@ void describe(CLI::App& app, Arguments& arguments) {
   add_text(predict, "--trace", arguments.trace, "FILE", "write the timeline for Perfetto");
   add_text(predict, "--scale", arguments.scale, "A..B", "at doubling numbers of GPUs, as 1..65536");
   add_text(predict, "--dump-after", arguments.dump_after, "STAGE", "print what a stage made instead");
+  predict.add_flag("--max-batch", arguments.max_batch, "the largest batch that fits, predicted")->group(kOutputGroup);
 
   CLI::App& compare = command(app, arguments, "compare", "one job at every precision, fastest first",
                               "\nExamples:\n"

@@ -21,7 +21,7 @@ struct Arguments {
   std::string job_file, runs_file, name, shell;
   std::string trace, html, dump_after, scale, data_dir, colour = "auto";
   std::vector<std::string> precisions, diff, by;
-  bool json = false, everything = false, advise = false;
+  bool json = false, everything = false, advise = false, max_batch = false;
 };
 
 // The GPU of `inspect` when none is named; its headline says which it was.

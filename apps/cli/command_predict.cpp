@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "job_flags.h"
+#include "predict/fit.h"
 #include "predict/predict.h"
 #include "predict/scale.h"
 #include "report/html_report.h"
@@ -51,12 +52,12 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
       return fail("--dump-after",
                   fmt::format("'{}' is no stage; the stages are {}", arguments.dump_after.substr(0, 40), join(stages, ", ")));
     if (arguments.json) return fail("--dump-after", "prints a stage as text; leave out --json");
+    if (arguments.max_batch) return fail("--dump-after", "prints a stage of one prediction; leave out --max-batch");
   }
   if (!arguments.scale.empty()) return run_scale(arguments, context);
   PRECOG_TRY(json, request_json(arguments));
-  auto request = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments));
-  if (!request) return tl::unexpected(with_flag_names(request.error(), arguments));
-  auto predicted = predict(*request, context.catalog, arguments.dump_after);
+  if (arguments.max_batch) json["max_batch"] = true;
+  auto predicted = predict_job(json, context.catalog, request_name(arguments), request_folder(arguments), arguments.dump_after);
   if (!predicted) return tl::unexpected(with_flag_names(predicted.error(), arguments));
   Prediction& prediction = *predicted;
   const Report& report = prediction.report;
@@ -66,7 +67,7 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   TimelineParts parts{prediction.graph, prediction.program, prediction.costs, prediction.schedule, prediction.timeline};
   if (!arguments.trace.empty()) {
     const std::string title = fmt::format("{} {} on {}", report.model, report.precision, report.gpu);
-    out.files.push_back({arguments.trace, prediction.pipeline ? pipeline_trace(*prediction.pipeline, title) : chrome_trace(parts, title)});
+    out.files.push_back({arguments.trace, prediction.pipeline ? pipeline_trace(*prediction.pipeline, title) : chrome_trace(parts, title, report.memory_points)});
   }
   if (!arguments.html.empty()) {
     bool picture = arguments.html.ends_with(".svg");

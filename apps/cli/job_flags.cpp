@@ -41,6 +41,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--network", "/cluster/network", ValueKind::text, "NAME", kHardware, "between nodes (precog networks)", "networks"},
     {"--cluster", "/cluster/name", ValueKind::text, "NAME[:NODES]", kHardware, "a known system: dgx-h100:8", "clusters"},
     {"--host", "/host", ValueKind::text, "NAME", kHardware, "CPU side (precog hosts)", "hosts"},
+    {"--jitter", "/cluster/jitter", ValueKind::number, "SIGMA", kHardware, "a rank's step varies by so much", ""},
     {"--allow-emulated", "/allow_emulated", ValueKind::truth, "", kHardware, "precisions without hardware too", ""},
     {"--dp", "/plan/dp", ValueKind::whole, "N", kPlan, "data-parallel replicas", ""},
     {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "none, zero1, zero2, zero3, full",
@@ -57,6 +58,9 @@ constexpr JobFlag kJobFlags[] = {
     {"--epochs", "/run/epochs", ValueKind::number, "N", kRun, "train for so many epochs", ""},
     {"--dataset-samples", "/run/dataset_samples", ValueKind::number, "N", kRun, "samples of one epoch", ""},
     {"--steps", "/run/steps", ValueKind::number, "N", kRun, "train for so many steps", ""},
+    {"--mtbf", "/run/mtbf_hours", ValueKind::number, "HOURS", kRun, "between failures of one GPU", ""},
+    {"--checkpoint", "/run/checkpoint_s", ValueKind::number, "S", kRun, "a checkpoint stops training so long", ""},
+    {"--restart", "/run/restart_s", ValueKind::number, "S", kRun, "a failure stops training so long", ""},
     {"--price", "/price_usd_per_gpu_hour", ValueKind::number, "USD", kRun, "USD per GPU-hour", ""},
 };
 

@@ -52,8 +52,11 @@ class Report(Fields):
     peak_bytes: int
     reserved_bytes: int
     device_bytes: int
+    device_bytes_low: int
+    device_bytes_high: int
     capacity_bytes: int
     fits: bool
+    fits_verdict: str
     memory: Fields
     total_s: float | None
     cost_usd: float | None

@@ -12,6 +12,7 @@
 #include "precog/precog.h"
 #include "predict/advise.h"
 #include "predict/compare.h"
+#include "predict/fit.h"
 #include "predict/predict.h"
 #include "validate/validate.h"
 
@@ -182,8 +183,7 @@ void precog_close(precog_catalog* catalog) { delete catalog; }
 precog_status precog_predict(const precog_catalog* catalog, const char* request, size_t size, const char* folder, char** answer) {
   return guarded(answer, [&]() -> Result<Answer> {
     PRECOG_TRY(json, request_of(catalog, request, size));
-    PRECOG_TRY(parsed, parse_request(json, catalog->catalog, "request", folder ? folder : ""));
-    PRECOG_TRY(prediction, predict(parsed, catalog->catalog));
+    PRECOG_TRY(prediction, predict_job(json, catalog->catalog, "request", folder ? folder : ""));
     return Answer{prediction.report.memory.fits ? PRECOG_DONE : PRECOG_DOES_NOT_FIT, document(to_json(prediction.report))};
   });
 }

@@ -56,8 +56,8 @@ KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec&
   double link = cluster.intra_bandwidth.value > 0 ? cluster.intra_bandwidth.value : gpu.link_bandwidth.value;
   if (pcie && gpu.pcie_bandwidth.value > 0) link = std::min(link, gpu.pcie_bandwidth.value);  // an SXM card's NVLink lies idle here
   link *= c.efficiency;
-  // A bus is shared by all the node's ranks, whatever group they belong to.
-  const double busy = pcie ? std::min(cluster.gpus_per_node, std::max(cluster.gpus, collective.participants)) : local;
+  // A bus is shared by the ranks between a group's ranks, too.
+  const double busy = pcie ? std::min<double>(cluster.gpus_per_node, local * std::max(1, collective.stride)) : local;
   const double shared = std::pow(std::max(1.0, busy / 2), c.contention);
   const double port = cluster.network.port_bandwidth.value * cluster.network.efficiency;
   const double ports = std::max(1, cluster.nics_per_node) * port / groups;

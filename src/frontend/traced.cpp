@@ -31,6 +31,10 @@ Graph with_traced_masks(const Graph& forward, bool encoder_decoder) {
         a->backend = AttentionBackend::math;
       }
     }
+    // A learned mask in an order of axes that no fused kernel reads leaves the math path only, as without a compiler; decided
+    // here, it counts as traced.
+    if (auto* a = std::get_if<AttentionAttributes>(&traced.attributes); a && op.kind == OpKind::scaled_dot_product_attention && inputs.size() > 3)
+      if (a->mask && a->mask_scattered && out.tensors[inputs[3]].requires_grad) a->backend = AttentionBackend::math;
     out.add_op(traced, inputs, forward.outputs(op));
   }
   return out;

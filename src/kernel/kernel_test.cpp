@@ -32,8 +32,8 @@ int layouts(const KernelProgram& program) {
 }  // namespace
 
 TEST_CASE("SixteenBitConvolutionsInNchwAreTransposedOnTheWay") {
-  // Forward in and out, twice; backward: data gradient of the second, weight gradients of both.
-  CHECK(layouts(program_of(convolutions(), uniform(DType::bf16), MemoryFormat::contiguous)) == 2 * 2 + 2 + 2 * 2);
+  // Both operands in and the result out: forward twice, the data gradient of the second, weight gradients of both.
+  CHECK(layouts(program_of(convolutions(), uniform(DType::bf16), MemoryFormat::contiguous)) == 3 * (2 + 1 + 2));
   CHECK(layouts(program_of(convolutions(), uniform(DType::bf16), MemoryFormat::channels_last)) == 0);
   CHECK(layouts(program_of(convolutions(), uniform(DType::fp32), MemoryFormat::contiguous)) == 0);
 }

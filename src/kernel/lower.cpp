@@ -4,6 +4,7 @@
 #include "base/ensure.h"
 #include "graph/framework_names.h"
 #include "kernel/kernel.h"
+#include "kernel/library_rules.h"
 #include "kernel/lower_fused.h"
 
 namespace precog {
@@ -119,6 +120,19 @@ class Lowering {
     const Work work = work_of(graph_, op);
     return memory(name, op, pattern, work.read, work.written, rows, row_length);
   }
+  // Counters and small buffers, cleared by the driver's own kernel.
+  void clear(const Op& op, std::int32_t times = 1) {
+    if (times <= 0) return;
+    Kernel& kernel = memory("memset", op, MemoryPattern::pointwise, {0}, Bytes{4096} * static_cast<double>(times), 1, 1024);
+    kernel.launches = times;
+    kernel.estimated = true;
+  }
+  // PyTorch's reduction: where several blocks share a result they meet through counters.
+  Kernel& reduce(std::string_view name, const Op& op, MemoryPattern pattern, Bytes read, Bytes written, std::int64_t outputs,
+                 std::int64_t length, bool columns) {
+    if (sums_across_blocks(outputs, length, columns, gpu_.sms)) clear(op);
+    return memory(name, op, pattern, read, written, outputs, length);
+  }
   // The framework's own name of a generic operator; both live as long as the program.
   std::string_view name_of(const Op& op) const {
     if (known_) return known_->name;
@@ -143,6 +157,8 @@ class Lowering {
       case Family::attention: return lower_attention(op);
       case Family::normalization: return lower_normalization(op);
       case Family::softmax:
+        // The product of gradient and result is written out first (softmax_backward_cuda_out, aten/src/ATen/native/cuda/SoftMax.cu).
+        if (op.kind == OpKind::softmax_backward) call_.workspace += in_bytes(op, 0);
         return row_wise(op, op.kind == OpKind::softmax || op.kind == OpKind::log_softmax ? MemoryPattern::softmax_forward
                                                                                         : MemoryPattern::softmax_backward);
       case Family::loss:
@@ -185,8 +201,9 @@ class Lowering {
         const std::int64_t kept = op.output_count > 0 ? std::max<std::int64_t>(1, out(op).shape.elements()) : 1;
         const std::int64_t all = std::max(kept, op.kind == OpKind::reduction ? input_elements(op) : in(op, 0).shape.elements());
         // Backward sums over rows into a bias; forward sums along a row.
-        memory(name_of(op), op, op.phase == Phase::backward ? MemoryPattern::bias_gradient : MemoryPattern::reduction, kept,
-               all / kept);
+        const Work work = work_of(graph_, op);
+        reduce(name_of(op), op, op.phase == Phase::backward ? MemoryPattern::bias_gradient : MemoryPattern::reduction, work.read, work.written,
+               kept, all / kept, op.output_count > 0 && keeps_innermost(widest_input(op), out(op).shape));
         return;
       }
       case Family::pooling:
@@ -230,18 +247,20 @@ class Lowering {
     memory("quantize", op, transposes ? MemoryPattern::layout : MemoryPattern::cast).estimated = true;
   }
 
-  std::int64_t input_elements(const Op& op) const {  // of the largest operand
-    std::int64_t most = 0;
-    for (TensorId id : graph_.inputs(op)) most = std::max(most, graph_.tensors[id].shape.elements());
-    return most;
+  const Shape& widest_input(const Op& op) const {
+    const Shape* widest = &in(op, 0).shape;
+    for (TensorId id : graph_.inputs(op))
+      if (graph_.tensors[id].shape.elements() > widest->elements()) widest = &graph_.tensors[id].shape;
+    return *widest;
   }
+  std::int64_t input_elements(const Op& op) const { return op.input_count > 0 ? widest_input(op).elements() : 0; }
 
   // A pointwise kernel into a temporary, then its sum or mean.
   void lower_loss(const Op& op) {
     const Bytes temporary{input_elements(op) * bits_of(out(op).dtype) / 8};
     const Work work = work_of(graph_, op);
     memory(name_of(op), op, known_->transcendental ? MemoryPattern::activation : MemoryPattern::pointwise, work.read, temporary);
-    memory("mean", op, MemoryPattern::reduction, temporary, out_bytes(op), 1, input_elements(op));
+    reduce("mean", op, MemoryPattern::reduction, temporary, out_bytes(op), 1, input_elements(op), false);
     call_.workspace += temporary;
   }
 
@@ -262,6 +281,8 @@ class Lowering {
       memory(name_of(op), op, pattern, moved, moved);
     } else if (op.input_count == 2 && name_of(op) == "copy") {
       memory(name_of(op), op, pattern, in_bytes(op, 1), out_bytes(op));  // copy_(target, source): the target is only written
+    } else if (name_of(op) == "roll" && op.output_count > 0 && out(op).shape.rank() >= 4) {
+      for (int axis = 0; axis < 2; ++axis) memory("roll", op, MemoryPattern::broadcast);  // one axis after the other; of images two
     } else {
       memory(name_of(op), op, pattern);
     }
@@ -302,6 +323,7 @@ class Lowering {
   void lower_index(const Op& op) {
     prepare(op);
     if (known_ && known_->waits) call_.waits_for_gpu = true;
+    if (known_ && op.phase == Phase::backward && name_of(op) == "index_put" && op.input_count > 0) return lower_index_gradient(op);
     if (op.kind == OpKind::sort) {  // a radix sort: keys and places read and written a few times over, and its helpers
       const Work work = work_of(graph_, op);
       memory(name_of(op), op, MemoryPattern::index, (work.read + work.written) * 2.0, (work.read + work.written) * 2.0).launches = 6;
@@ -309,6 +331,26 @@ class Lowering {
       memory(name_of(op), op, MemoryPattern::index);
     }
   }
+
+  // The gradient of an indexed read adds in a fixed order (index_put_with_sort_kernel, native/cuda/Indexing.cu): places computed
+  // in a few small kernels, numbered, sorted by as many bits as the table has rows, then summed.
+  void lower_index_gradient(const Op& op) {
+    std::int64_t places = 1;  // of the largest operand of integers
+    for (TensorId id : graph_.inputs(op))
+      if (!is_floating(graph_.tensors[id].dtype)) places = std::max(places, graph_.tensors[id].shape.elements());
+    const Shape& table_shape = op.output_count > 0 ? out(op).shape : in(op, 0).shape;
+    const std::int64_t table = table_shape.rank() > 0 ? table_shape[0] : 1;
+    int bits = 1;
+    while (bits < 62 && (std::int64_t{1} << bits) < table) ++bits;
+    const Bytes keys{places * 8};
+    memory("index_places", op, MemoryPattern::pointwise, keys, keys, 1, places).launches = 4;
+    if (places > kSingleTile) clear(op, sort_launches(bits).memsets);
+    memory("sort_indices", op, MemoryPattern::index, keys * 2.0, keys * 2.0, 1, places).launches = places > kSingleTile ? sort_launches(bits).kernels : 1;
+    memory(name_of(op), op, MemoryPattern::index);
+  }
+
+  // Seen in operator timings: layers this narrow take a fraction of a launch per time step, but for bf16.
+  static bool is_persistent(const Op& op, const RnnAttributes& a) { return a.hidden <= 96 && op.math != DType::bf16; }
 
   // cuDNN's recurrent layers: the inputs of all time steps as one product, then one product after the other along time,
   // each followed by the gates. Backward the same for the data, and two large products for the weights.
@@ -327,15 +369,22 @@ class Lowering {
     for (std::int64_t layer = 0; layer < a.layers; ++layer) {
       const std::int64_t in_width = layer == 0 ? a.input : a.hidden * a.directions;
       for (std::int64_t direction = 0; direction < a.directions; ++direction) {
-        if (!backward) product("rnn_input", rows, width, in_width, 1, false);
+        if (is_persistent(op, a)) {  // one kernel walks through time with the weights on chip
+          product(backward ? "rnn_persistent_backward" : "rnn_persistent", rows, width, in_width + a.hidden, 1, false);
+          if (backward) product("rnn_weight_gradient", width, in_width + a.hidden, rows, 1, true);
+          continue;
+        }
+        const std::int64_t chunks = (a.steps + 7) / 8;  // time steps that layers work on side by side
+        if (!backward) product("rnn_input", rows / chunks, width, in_width, chunks, false);
         product(backward ? "rnn_recurrent_backward" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
                 a.steps, false);
         const Bytes gates = bytes(rows * (width + a.hidden));
-        // Two small kernels a step: the sums of the product's parts, the gates.
         memory(backward ? "rnn_gates_backward" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
-            static_cast<std::int32_t>(2 * a.steps);
+            static_cast<std::int32_t>(a.steps);
         if (!backward) continue;
-        product("rnn_data_gradient", rows, in_width, width, 1, false);
+        clear(op, static_cast<std::int32_t>(a.steps));  // the long sums of these products are split
+        memory("rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
+        product("rnn_data_gradient", rows / chunks, in_width, width, chunks, false);
         product("rnn_weight_gradient", width, in_width, rows, 1, true);
         product("rnn_weight_gradient", width, a.hidden, rows, 1, true);
       }
@@ -366,7 +415,18 @@ class Lowering {
       call_.waits_for_gpu = true;
       return;
     }
-    put(name_of(op), op, GemmShape{a.batch, a.m, a.n, a.k, a.transposed_a}, work_of(graph_, op));
+    product(op, name_of(op), GemmShape{a.batch, a.m, a.n, a.k, a.transposed_a});
+  }
+  void product(const Op& op, std::string_view name, const GemmShape& shape) {
+    const ProductHelpers helpers = product_helpers(shape, op.math, gpu_);
+    if (helpers.clears) clear(op);
+    put(name, op, shape, work_of(graph_, op));
+    if (!helpers.reduces) return;
+    // Two partial products in fp32, summed and rounded.
+    const Bytes whole{shape.batch * shape.m * shape.n * 4};
+    Kernel& sum = memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
+    sum.estimated = true;
+    call_.workspace += whole * 2.0;
   }
 
   // --- convolution: cuDNN's tensor-core kernels want NHWC, its fp32 kernels NCHW; from the other layout each operand is
@@ -381,8 +441,7 @@ class Lowering {
       return direction != ConvDirection::weight_gradient || (conv.kernel[0] == 3 && unit_stride(conv));
     }
     if (format_ == MemoryFormat::channels_last) return false;
-    const bool product = conv.volume() == 1 && unit_stride(conv) && conv.groups == 1;
-    return !product || pixels(image) % 8 != 0;
+    return !(conv.volume() == 1 && unit_stride(conv) && conv.groups == 1);
   }
   static bool unit_stride(const ConvAttributes& conv) { return conv.stride[0] * conv.stride[1] * conv.stride[2] == 1; }
   static std::int64_t pixels(const Shape& image) {
@@ -423,18 +482,39 @@ class Lowering {
     shape.native = shape.depthwise() && native_depthwise(op, x, a);
     return shape;
   }
-  void transpose_of(const Op& op, std::string_view name, Bytes bytes) {
-    memory(name, op, MemoryPattern::layout, bytes, bytes, 1, bytes.value * 8 / bits_of(op.math));
+  void transpose_of(const Op& op, std::string_view name, Bytes bytes, int times = 1) {
+    memory(name, op, MemoryPattern::layout, bytes, bytes, 1, bytes.value * 8 / bits_of(op.math)).launches = times;
     call_.workspace += bytes;
+  }
+  // The convolution between its layout copies: both operands on the way in, the result on the way out (the filter too: seen in
+  // recorded kernels, two copies to NHWC for each one back), and what else the library launches for it.
+  void convolution(const Op& op, std::string_view name, const ConvShape& shape, const Work& work, bool layout, Bytes first, Bytes second) {
+    const ConvHelpers helpers = shape.depthwise() ? ConvHelpers{} : conv_helpers(shape, op.math, gpu_);
+    const bool tensor_cores = op.math != DType::fp32 && gpu_.matrix.has(op.math);
+    const bool pointwise = shape.kernel_h * shape.kernel_w == 1 && shape.strides() == 1 && shape.groups == 1;
+    const bool turned = !layout && pointwise && turns_pointwise(shape, op.math, tensor_cores);
+    if (layout || turned) transpose_of(op, "nchw_to_nhwc", first, helpers.loops);
+    if (layout || turned) transpose_of(op, "nchw_to_nhwc", second, helpers.loops);
+    if (helpers.clears) clear(op);
+    if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
+    if (helpers.inner > 0) helper(op, "conv_transforms", first + second + work.written, first + second + work.written, helpers.inner * helpers.loops);
+    put(name, op, shape, work).launches = helpers.loops;
+    if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
+    if (layout || (turned && tensor_cores)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops);
+  }
+  // A small kernel of a library's own.
+  void helper(const Op& op, std::string_view name, Bytes read, Bytes written, int times) {
+    Kernel& kernel = memory(name, op, MemoryPattern::pointwise, read, written, 1, std::max<std::int64_t>(1, std::max(read, written).value / 4));
+    kernel.launches = times;
+    kernel.estimated = true;
   }
 
   void lower_conv(const Op& op) {
     const auto& a = std::get<ConvAttributes>(op.attributes);
     const bool layout = transposes(op, a, in(op, 0).shape, a.transposed ? ConvDirection::data_gradient : ConvDirection::forward);
-    if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
-    put("conv2d", op, conv_shape(op, ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
-        {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)});
-    if (layout) transpose_of(op, "nhwc_to_nchw", out_bytes(op));
+    convolution(op, "conv2d", conv_shape(op, ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
+                {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)}, layout,
+                in_bytes(op, 0), in_bytes(op, 1));
     // Compiled, the bias is added by whoever reads the result.
     if (op.input_count > 2 && !call_.compiled) memory("conv_bias", op, MemoryPattern::broadcast, out_bytes(op), out_bytes(op));
   }
@@ -444,30 +524,48 @@ class Lowering {
     const auto& a = std::get<ConvAttributes>(op.attributes);
     const Shape &y = in(op, 0).shape, &x = in(op, 1).shape, &w = in(op, 2).shape;
     const bool both = op.output_count > 1 && out(op, 1).shape.rank() > 1;  // then the input's comes first
+    Bytes largest;  // each gradient is a call of its own: its workspace is given back before the next one's is taken
+    // A part of a larger gradient (what a concatenation hands back) is copied first.
+    if (format_ == MemoryFormat::contiguous && !call_.compiled && order_[graph_.input(op, 0).index()] != Order::plain)
+      memory("conv_gradient_copy", op, MemoryPattern::permute, in_bytes(op, 0), in_bytes(op, 0), 1, y.elements());
     for (std::size_t i = 0; i < op.output_count; ++i) {
+      call_.workspace = {};
       const Shape& result = out(op, i).shape;
       const bool of_weight = result.rank() > 1 && (both ? i == 1 : result == w);
       const bool layout = transposes(op, a, x, of_weight ? ConvDirection::weight_gradient : ConvDirection::data_gradient);
       const Work work{convolution_flops(x, y, a), {}, out_bytes(op, i)};
       if (of_weight) {
-        if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
-        if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 1));
-        put("conv2d_weight_gradient", op, conv_shape(op, ConvDirection::weight_gradient, x, y, a),
-            {work.flops, in_bytes(op, 0) + in_bytes(op, 1), work.written});
+        convolution(op, "conv2d_weight_gradient", conv_shape(op, ConvDirection::weight_gradient, x, y, a),
+                    {work.flops, in_bytes(op, 0) + in_bytes(op, 1), work.written}, layout, in_bytes(op, 0), in_bytes(op, 1));
+        if (transforms_weight_gradient(op, a, x)) call_.workspace += transformed(x, y, w);
       } else if (result.rank() > 1) {
-        if (layout) transpose_of(op, "nchw_to_nhwc", in_bytes(op, 0));
-        put("conv2d_data_gradient", op, conv_shape(op, ConvDirection::data_gradient, x, y, a),
-            {work.flops, in_bytes(op, 0) + in_bytes(op, 2), work.written});
-        if (layout) transpose_of(op, "nhwc_to_nchw", out_bytes(op, i));
+        convolution(op, "conv2d_data_gradient", conv_shape(op, ConvDirection::data_gradient, x, y, a),
+                    {work.flops, in_bytes(op, 0) + in_bytes(op, 2), work.written}, layout, in_bytes(op, 0), in_bytes(op, 2));
       } else {
         const std::int64_t length = y.elements() / std::max<std::int64_t>(1, result.elements());
-        Kernel& sum = memory("conv_bias_gradient", op, call_.compiled ? MemoryPattern::pointwise : MemoryPattern::bias_gradient, in_bytes(op, 0),
-                             out_bytes(op, i), result.elements(), length);
-        if (!call_.compiled) continue;
-        sum.launches = column_stages(result.elements(), length, gpu_.sms);
-        sum.fused = sum.estimated = true;
+        if (!call_.compiled) {  // a plain sum over images and pixels, of which the channel is the innermost axis only in NHWC
+          reduce("conv_bias_gradient", op, MemoryPattern::bias_gradient, in_bytes(op, 0), out_bytes(op, i), result.elements(), length,
+                 format_ == MemoryFormat::channels_last);
+        } else {
+          Kernel& sum = memory("conv_bias_gradient", op, MemoryPattern::pointwise, in_bytes(op, 0), out_bytes(op, i), result.elements(), length);
+          sum.launches = column_stages(result.elements(), length, gpu_.sms);
+          sum.fused = sum.estimated = true;
+        }
       }
+      largest = std::max(largest, call_.workspace);
     }
+    call_.workspace = largest;
+  }
+  // In fp32 cuDNN takes weight gradients of 3x3 filters through Winograd's transform, out of place (kernels recorded on an
+  // H200: winogradWgradData4x4 and winogradWgradDelta4x4, one of each for every such layer of ResNet and VGG).
+  bool transforms_weight_gradient(const Op& op, const ConvAttributes& a, const Shape& image) const {
+    return op.math == DType::fp32 && a.axes == 2 && a.kernel[0] == 3 && a.kernel[1] == 3 && unit_stride(a) && a.groups == 1 && !a.transposed &&
+           image[1] > 4 && format_ != MemoryFormat::channels_last;
+  }
+  // 6x6 numbers for each 4x4 tile of the images and of the filters' gradients, all at once.
+  static Bytes transformed(const Shape& x, const Shape& y, const Shape& w) {
+    auto tiles = [](const Shape& image) { return image[0] * image[1] * ((image[-2] + 3) / 4) * ((image[-1] + 3) / 4); };
+    return {(tiles(x) + tiles(y) + w[0] * w[1]) * 36 * 4};
   }
 
   void lower_attention(const Op& op) {
@@ -477,8 +575,15 @@ class Lowering {
     if (backward) {
       // Row sums of gradient times output first; the query gradient is gathered in fp32 and converted last.
       const Bytes rows{a.batch * a.heads * a.q_len * 4};
-      memory("attention_row_sums", op, MemoryPattern::reduction, in_bytes(op, 0) + in_bytes(op, 4), rows,
+      const bool efficient = a.backend == AttentionBackend::memory_efficient;
+      if (efficient) {  // (grad * out).sum(-1) in two kernels; the gradients' accumulators zeroed, the row sums copied (attention_backward.cu)
+        memory("attention_row_products", op, MemoryPattern::pointwise, in_bytes(op, 0) + in_bytes(op, 4), in_bytes(op, 0));
+        memory("attention_clear", op, MemoryPattern::fill, {0}, in_bytes(op, 0));
+        memory("attention_copy_sums", op, MemoryPattern::copy, rows, rows, 1, rows.value / 4);
+      }
+      memory("attention_row_sums", op, MemoryPattern::reduction, efficient ? in_bytes(op, 0) : in_bytes(op, 0) + in_bytes(op, 4), rows,
              a.batch * a.heads * a.q_len, a.value_dim);
+      if (a.backend == AttentionBackend::cudnn) clear(op, 2);
       put("attention_backward", op, shape, work_of(graph_, op));
       if (a.backend == AttentionBackend::flash || a.backend == AttentionBackend::cudnn) {
         const Bytes gathered{a.batch * a.heads * a.q_len * a.head_dim * 4};
@@ -491,10 +596,13 @@ class Lowering {
         call_.workspace += expanded;
       }
     } else {
+      // The random state of dropout is unpacked on the device for cuDNN.
+      if (a.dropout && a.backend == AttentionBackend::cudnn) memory("attention_seed", op, MemoryPattern::pointwise, {16}, {16}, 1, 2).estimated = true;
       put("scaled_dot_product_attention", op, shape, work_of(graph_, op));
     }
   }
 
+  static constexpr std::int64_t kNormSplitRows = 65536;
   // Elements of a normalised row: the last axis unless the operator says otherwise.
   static std::int64_t row_of(const Op& op, const Shape& shape) {
     const auto* norm = std::get_if<NormAttributes>(&op.attributes);
@@ -525,6 +633,13 @@ class Lowering {
     if (parameters.value > 0)
       memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::norm_parameters, both, parameters, length,
              rows);
+    // Many rows of few columns: blocks share a column, and PyTorch adds what they found (cuda/layer_norm_kernel.cu).
+    if (parameters.value > 0 && !rms && rows > kNormSplitRows && length < gpu_.sms / 2 * 32) {
+      const std::int64_t parts = std::max<std::int64_t>(1, gpu_.sms * 32 / length) * 8;
+      for (std::size_t i = 0; i < op.output_count; ++i)
+        if (!(out(op, i).shape == in(op, 0).shape) || out(op, i).shape.rank() <= 1)
+          if (!(input_gradient && i == 0)) reduce("layer_norm_partial_sums", op, MemoryPattern::bias_gradient, Bytes{parts * length * 4}, out_bytes(op, i), length, parts, true);
+    }
   }
 
   // PyTorch's own kernels (native/cuda/group_norm_kernel.cu): moments, a small one for scale and shift, then the result.
@@ -538,6 +653,7 @@ class Lowering {
     const Bytes read = backward && op.input_count > 1 ? image + in_bytes(op, 1) : image;
     memory(backward ? "group_norm_sums" : "group_norm_moments", op, MemoryPattern::reduction, read, small, rows, length);
     memory("group_norm_parameters", op, MemoryPattern::pointwise, small, small, 1, rows);
+    if (backward) memory("group_norm_scales", op, MemoryPattern::pointwise, small, small, 1, rows);
     memory(name_of(op), op, MemoryPattern::broadcast, read, image);
     if (backward && op.output_count > 1) memory("group_norm_parameter_gradients", op, MemoryPattern::bias_gradient, small, out_bytes(op, 1), 1, rows);
   }
@@ -576,6 +692,10 @@ class Lowering {
     const Shape& image = in(op, 0).shape;  // one row per channel
     const MemoryPattern pattern = backward ? (native ? MemoryPattern::native_batch_norm_backward : MemoryPattern::batch_norm_backward)
                                            : (native ? MemoryPattern::native_batch_norm_forward : MemoryPattern::batch_norm_forward);
+    if (format_ == MemoryFormat::channels_last && !call_.compiled) {  // counters of blocks that share a channel
+      if (!native) clear(op);
+      else if (image.elements() / std::max<std::int64_t>(1, image[1]) >= kSharedChannelPixels) helper(op, "batch_norm_counters", {0}, {image[1]}, 1);
+    }
     Kernel& kernel = memory(name_of(op), op, pattern, image[1], image.elements() / std::max<std::int64_t>(1, image[1]));
     std::get<MemoryShape>(kernel.shape).channels_last = format_ == MemoryFormat::channels_last;
     if (native && !backward) kernel.launches = 3;
@@ -587,10 +707,17 @@ class Lowering {
       memory("embedding", op, MemoryPattern::embedding);
       return;
     }
-    // Zero the table's gradient, sort the indices, then add each row to its place.
+    // Zero the table's gradient; then one kernel, or for many indices: sort them, find the segments, sum each (Embedding.cu,
+    // EmbeddingBackwardKernel.cu).
     const Bytes indices = in_bytes(op, 1), rows = in_bytes(op, 0);
     memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
-    memory("sort_indices", op, MemoryPattern::index, indices * 4.0, indices * 4.0).launches = 10;  // a radix sort and its helpers
+    if (in(op, 1).shape.elements() > kUnsortedIndices) {
+      const SortLaunches sort = sort_launches(64);
+      clear(op, sort.memsets);
+      memory("sort_indices", op, MemoryPattern::index, indices * 4.0, indices * 4.0).launches = sort.kernels;
+      memory("embedding_segments", op, MemoryPattern::index, indices * 2.0, indices * 2.0).launches = 8;
+      memory("embedding_sum_segments", op, MemoryPattern::index, rows * 0.25, rows * 0.25);
+    }
     memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows);
   }
 

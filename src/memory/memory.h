@@ -1,10 +1,16 @@
-// Bytes over the step: walks the step's operators in order, holding each tensor from the operator that makes it to
-// the last that reads it, as reference counting does. Saved-for-backward tensors need no list of their own: backward
-// operators read them.
+// Bytes over the step: the step's allocations (lifetimes.h) replayed through a model of PyTorch's caching allocator
+// (allocator.h) until steps repeat. Gives the peak and what is alive there by category and module, memory over the step, what
+// the allocator reserves, and whether the job fits. Rules and how far they are off: docs/model_notes/memory.md.
 #pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "base/units.h"
 #include "kernel/kernel.h"
+#include "memory/lifetimes.h"
 #include "spec/cluster_spec.h"
 #include "spec/gpu_spec.h"
 #include "spec/plan.h"
@@ -12,18 +18,40 @@
 
 namespace precog {
 
+using BytesByCategory = std::array<Bytes, kMemoryCategories>;
+
+struct ModuleMemory {  // at the peak, of all modules of that path; numbers of repeated layers are written *
+  std::string module;
+  Bytes parameters, gradients, optimizer, activations, workspace;
+  Bytes total() const { return parameters + gradients + optimizer + activations + workspace; }
+};
+
+// How sure the verdict is: certain where the whole interval is on one side of the capacity.
+enum class Certainty : std::uint8_t { likely, certain };
+
 struct MemoryUse {
-  Bytes parameters, gradients, optimizer, activations, workspace, fragmentation;  // at the moment of the peak
-  Bytes peak;      // what PyTorch calls max_memory_allocated
-  Bytes reserved;  // what its allocator has taken from the device
-  Bytes device;    // with the CUDA context and NCCL's buffers: what must fit
+  Bytes parameters, gradients, optimizer, activations, workspace;  // at the moment of the peak; together they are it
+  Bytes fragmentation;  // what the allocator holds beyond the peak
+  Bytes peak;           // what PyTorch calls max_memory_allocated
+  Bytes reserved;       // what its allocator takes from the device when nothing stops it
+  Bytes device;         // the least that the device must have: segments that cannot be given back, CUDA context, NCCL's buffers
+  Bytes device_pinned;  // of it: the segments
+  Bytes device_low, device_high;  // an 80% interval of it
   Bytes capacity;
   bool fits = false;
-  OpId peak_op;    // the operator running at the peak
+  Certainty verdict = Certainty::likely;
+  OpId peak_op;         // the operator running at the peak
+  BytesByCategory by_category{};                     // at the peak
+  std::map<std::string, Bytes> activations_by_dtype;  // at the peak: saved, recomputed, temporary
+  std::vector<ModuleMemory> by_module;               // largest first
+  std::vector<BytesByCategory> timeline;             // of each operator: what is there while it runs
 };
 
 MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
                      const GpuSpec& gpu, int gpus);
+// For who adds to a use what else is there (other micro-batches, other chunks of layers): the five parts, peak, reserved, device and
+// the verdict have been changed; the interval, the categories and the modules follow.
+void recount(MemoryUse& use, int gpus);
 std::string to_text(const MemoryUse& use);
 
 }  // namespace precog

@@ -46,6 +46,10 @@ class Cutter {
       for (TensorId id : graph.outputs(op))
         if (!maker_[id.index()].valid()) maker_[id.index()] = graph.ops.id_at(i);
     }
+    begin_.assign(layers.size(), 0);
+    end_.assign(layers.size(), 0);
+    for (std::size_t i = 0; i < chunk_of_.size(); ++i) end_[static_cast<std::size_t>(chunk_of_[i])] = i + 1;
+    for (std::size_t chunk = 1; chunk < layers.size(); ++chunk) begin_[chunk] = end_[chunk - 1];
     find_remade();
     find_crossings(static_cast<int>(layers.size()));
   }
@@ -66,8 +70,9 @@ class Cutter {
       moved_[id.index()] = made.add_tensor(tensor);
     }
     // What it makes again for itself comes first, in the model's order.
-    std::vector<char> again(graph_.ops.size(), 0);
-    for (std::size_t i = graph_.ops.size(); i-- > 0;) {
+    const std::size_t end = end_[static_cast<std::size_t>(which)];
+    std::vector<char> again(end, 0);
+    for (std::size_t i = end; i-- > 0;) {
       if (chunk_of_[i] != which && !again[i]) continue;
       for (TensorId id : graph_.inputs(op(i))) {
         const OpId maker = maker_[id.index()];
@@ -75,7 +80,7 @@ class Cutter {
       }
     }
     std::int16_t block = -1, number = -1;
-    for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
+    for (std::size_t i = 0; i < end; ++i) {
       if (chunk_of_[i] != which && !again[i]) continue;
       Op copy = op(i);
       if (copy.block >= 0 && chunk_of_[i] == which) {
@@ -94,6 +99,41 @@ class Cutter {
     for (TensorId id : crossing_[static_cast<std::size_t>(which)])  // what is not here only passes through
       if (graph_.tensors[id].requires_grad && moved_[id.index()].valid()) out.sent.push_back(moved_[id.index()]);
     return out;
+  }
+
+  // Equal but for names: the same operators on tensors that correspond one to one. Neither is the last, which has the loss.
+  bool alike(int a, int b) const {
+    const auto ca = static_cast<std::size_t>(a), cb = static_cast<std::size_t>(b);
+    if (end_[ca] - begin_[ca] != end_[cb] - begin_[cb] || received_[ca].size() != received_[cb].size() || crossing_[ca].size() != crossing_[cb].size()) return false;
+    std::vector<TensorId> to(graph_.tensors.size()), from(graph_.tensors.size());
+    const auto pair = [&](TensorId x, TensorId y) {
+      if (to[x.index()].valid() || from[y.index()].valid()) return to[x.index()] == y;
+      to[x.index()] = y;
+      from[y.index()] = x;
+      if (x == y) return true;
+      const OpId maker = maker_[x.index()];
+      if (remade_[x.index()] && maker.valid() && maker.index() < begin_[ca]) return false;  // what each makes again must be the same
+      const Tensor &s = graph_.tensors[x], &t = graph_.tensors[y];
+      return !remade_[x.index()] == !remade_[y.index()] && s.shape == t.shape && s.dtype == t.dtype && s.role == t.role && s.requires_grad == t.requires_grad && (s.storage == x) == (t.storage == y);
+    };
+    for (std::size_t i = begin_[ca], j = begin_[cb]; i < end_[ca]; ++i, ++j) {
+      const Op &x = op(i), &y = op(j);
+      if (x.kind != y.kind || x.math != y.math || x.in_place != y.in_place || x.strided != y.strided || x.label != y.label || x.recipe != y.recipe ||
+          x.recipe_16bit != y.recipe_16bit || x.input_count != y.input_count || x.output_count != y.output_count || (x.block < 0) != (y.block < 0))
+        return false;
+      if (i > begin_[ca] && (x.block == op(i - 1).block) != (y.block == op(j - 1).block)) return false;
+      const auto *cast = std::get_if<CastAttributes>(&x.attributes), *other = std::get_if<CastAttributes>(&y.attributes);
+      if (cast && other ? cast->to != other->to || cast->by_autocast != other->by_autocast : !(x.attributes == y.attributes)) return false;
+      for (std::size_t k = 0; k < x.input_count; ++k)
+        if (!pair(graph_.input(x, k), graph_.input(y, k))) return false;
+      for (std::size_t k = 0; k < x.output_count; ++k)
+        if (!pair(graph_.output(x, k), graph_.output(y, k))) return false;
+    }
+    for (std::size_t k = 0; k < crossing_[ca].size(); ++k) {
+      const TensorId x = crossing_[ca][k], y = crossing_[cb][k];
+      if (x != y && to[x.index()] != y) return false;
+    }
+    return true;
   }
 
   // What goes over the boundary behind this chunk.
@@ -160,32 +200,12 @@ class Cutter {
 
   const Graph& graph_;
   std::vector<int> chunk_of_;        // per operator
+  std::vector<std::size_t> begin_, end_;  // per chunk: its operators
   std::vector<OpId> maker_;          // per tensor: the operator that makes it
   std::vector<char> remade_;         // per tensor
   std::vector<std::vector<TensorId>> received_, crossing_;  // per chunk: what it reads of others'; what passes the boundary behind it
   std::vector<TensorId> moved_;      // of the chunk being made
 };
-
-// Equal but for names: the same operators on the same tensors.
-bool alike(const PipelineChunk& a, const PipelineChunk& b) {
-  const Graph &x = a.forward, &y = b.forward;
-  if (x.ops.size() != y.ops.size() || x.tensors.size() != y.tensors.size() || a.sent != b.sent || a.has_loss != b.has_loss) return false;
-  for (std::size_t i = 0; i < x.tensors.size(); ++i) {
-    Tensor s = x.tensors[x.tensors.id_at(i)], t = y.tensors[y.tensors.id_at(i)];
-    s.name = t.name = {};
-    if (!(s == t)) return false;
-  }
-  for (std::size_t i = 0; i < x.ops.size(); ++i) {
-    const Op &s = x.ops[x.ops.id_at(i)], &t = y.ops[y.ops.id_at(i)];
-    const auto from = x.inputs(s), to = y.inputs(t);
-    const auto made = x.outputs(s), other = y.outputs(t);
-    if (s.kind != t.kind || s.math != t.math || s.in_place != t.in_place || s.strided != t.strided || s.block != t.block || s.label != t.label ||
-        s.recipe != t.recipe || s.recipe_16bit != t.recipe_16bit || !(s.attributes == t.attributes))
-      return false;
-    if (!std::equal(from.begin(), from.end(), to.begin(), to.end()) || !std::equal(made.begin(), made.end(), other.begin(), other.end())) return false;
-  }
-  return true;
-}
 
 }  // namespace
 
@@ -201,13 +221,16 @@ Result<PipelineStages> cut_into_stages(const Plan& plan, const Graph& forward) {
   Cutter cutter(forward, counts);
   const int chunks = static_cast<int>(counts.size());
   int first_layer = 0;
+  std::vector<int> first_at;  // of each distinct chunk: its first place
   for (int i = 0; i < chunks; ++i) {
-    PipelineChunk chunk = cutter.chunk(i, i + 1 == chunks);
-    chunk.first_layer = first_layer;
+    std::size_t same = i + 1 < chunks ? 0 : out.chunks.size();
+    while (same < out.chunks.size() && !cutter.alike(first_at[same], i)) ++same;
+    if (same == out.chunks.size()) {
+      out.chunks.push_back(cutter.chunk(i, i + 1 == chunks));
+      out.chunks.back().first_layer = first_layer;
+      first_at.push_back(i);
+    }
     first_layer += counts[static_cast<std::size_t>(i)];
-    std::size_t same = 0;
-    while (same < out.chunks.size() && !alike(out.chunks[same], chunk)) ++same;
-    if (same == out.chunks.size()) out.chunks.push_back(std::move(chunk));
     out.chunk_at.push_back(same);
     if (i + 1 < chunks) {
       out.sent_forward.push_back(cutter.sent_forward(i));

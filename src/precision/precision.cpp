@@ -243,8 +243,9 @@ class PrecisionPass {
         inputs_[3] = plain(OpKind::masked_fill, op, {zero, inputs_[3], infinite}, out_.tensors[inputs_[3]].shape, compute);
       }
       const bool learned_mask = inputs_.size() > 3 && out_.tensors[inputs_[3]].requires_grad;
+      const bool traced = attention.backend == AttentionBackend::math;  // decided already: by the compiler's tracing
       if (attention.backend == AttentionBackend::undecided) attention.backend = attention_backend(attention, compute, gpu_, learned_mask);
-      if (attention.backend == AttentionBackend::math) return expand_math_attention(op, attention, compute);
+      if (attention.backend == AttentionBackend::math) return expand_math_attention(op, attention, compute, traced);
     }
     if (op.kind == OpKind::rms_norm && inputs_.size() > 1 && dtype(inputs_[1]) != dtype(inputs_[0])) return expand_rms_norm(op, compute);
     if (decided.recipe_16bit.valid() && is_16bit(compute)) decided.recipe = decided.recipe_16bit;
@@ -385,15 +386,17 @@ class PrecisionPass {
 
   // _scaled_dot_product_attention_math: keys and values repeated per query head, both operands scaled, scores
   // materialised, masked, softmaxed, and kept for backward. 16-bit operands are computed in fp32 on this path. The inputs
-  // have been cast by autocast already.
-  void expand_math_attention(const Op& op, const AttentionAttributes& a, DType given) {
+  // have been cast by autocast already. Where the compiler traces through it, autocast sees its products too and casts their
+  // operands again (the programs that Inductor wrote for BERT and T5).
+  void expand_math_attention(const Op& op, const AttentionAttributes& a, DType given, bool traced) {
     expanded_ = math_attention_;
     const DType type = DType::fp32;
+    const DType product = traced && recipe_.autocast && given == *recipe_.autocast ? *recipe_.autocast : type;
     TensorId q = plain_cast(inputs_[0], type, op), k = plain_cast(inputs_[1], type, op), v = plain_cast(inputs_[2], type, op);
     const Shape keys{a.batch, a.heads, a.kv_len, a.head_dim}, values{a.batch, a.heads, a.kv_len, a.value_dim};
     const Shape scores{a.batch, a.heads, a.q_len, a.kv_len};
     const std::int64_t products = a.batch * a.heads;
-    const DType math = recipe_.tf32_matmul && type == DType::fp32 && gpu_.matrix.has(DType::tf32) ? DType::tf32 : type;
+    const DType math = recipe_.tf32_matmul && product == DType::fp32 && gpu_.matrix.has(DType::tf32) ? DType::tf32 : product;
     if (a.heads != a.kv_heads) {
       k = plain(OpKind::contiguous, op, {plain(OpKind::view, op, {k}, keys, type, ViewAttributes{ViewKind::expand})}, keys, type);
       v = plain(OpKind::contiguous, op, {plain(OpKind::view, op, {v}, values, type, ViewAttributes{ViewKind::expand})}, values, type);
@@ -408,8 +411,11 @@ class PrecisionPass {
     q = gathered(q, a.scattered[0]);
     k = gathered(k, a.scattered[1] && !repeated);
     v = gathered(v, a.scattered[2] && !repeated);
-    TensorId score = plain(OpKind::matmul, op, {q, plain(OpKind::view, op, {k}, Shape{a.batch, a.heads, a.head_dim, a.kv_len}, type,
-                           ViewAttributes{ViewKind::transpose})}, scores, type, GemmAttributes{products, a.q_len, a.kv_len, a.head_dim}, math);
+    q = plain_cast(q, product, op);
+    k = plain_cast(k, product, op);
+    TensorId score = plain(OpKind::matmul, op, {q, plain(OpKind::view, op, {k}, Shape{a.batch, a.heads, a.head_dim, a.kv_len}, product,
+                           ViewAttributes{ViewKind::transpose})}, scores, product, GemmAttributes{products, a.q_len, a.kv_len, a.head_dim}, math);
+    score = plain_cast(score, type, op);
     if (a.causal) {
       const Shape pairs{a.q_len, a.kv_len};
       const TensorId ones = plain(OpKind::fill, op, {}, pairs, DType::boolean);
@@ -434,8 +440,8 @@ class PrecisionPass {
       out_.add_op(drop, inputs, outputs);
       weights = outputs[0];
     }
-    const TensorId mixed = plain(OpKind::matmul, op, {weights, v}, Shape{a.batch, a.heads, a.q_len, a.value_dim}, type,
-                                 GemmAttributes{products, a.q_len, a.value_dim, a.kv_len}, math);
+    const TensorId mixed = plain(OpKind::matmul, op, {plain_cast(weights, product, op), plain_cast(v, product, op)},
+                                 Shape{a.batch, a.heads, a.q_len, a.value_dim}, product, GemmAttributes{products, a.q_len, a.value_dim, a.kv_len}, math);
     mapped_[in_.output(op, 0).index()] = plain_cast(mixed, given, op);
     plain_cast(weights, given, op);  // returned beside the result; nobody reads it, but the cast is run
     // Nothing reads the log-sum-exp of a path that keeps the scores themselves.

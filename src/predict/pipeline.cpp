@@ -266,6 +266,7 @@ MemoryUse pipeline_memory(const Request& request, const PipelineStages& cut, con
     const std::vector<std::int64_t> none(static_cast<std::size_t>(shape.positions()), 0);
     for (std::size_t position : own) consider(position, alone[cut.chunk_at[position]], none);
   }
+  recount(worst, request.cluster.gpus);
   return worst;
 }
 

@@ -14,6 +14,8 @@
 #include "predict/layer_exchange.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
+#include "predict/sustained.h"
+#include "predict/whole_run.h"
 
 namespace precog {
 namespace {
@@ -172,6 +174,8 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       return to_text(chunk.program, chunk.step.graph) + to_text(fusions[static_cast<std::size_t>(&chunk - all.data())], chunk.step.graph);
     });
   });
+  const Seconds gap = kernel_gap(*profile);
+  double clock = 1;
   chunks = stages.run("cost", [&] {
     for (ChunkOfStep& chunk : chunks) {
       chunk.costs.reserve(chunk.program.kernels.size());
@@ -182,16 +186,16 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       }
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
+    if (pipelined) share_out(request.plan, cut, chunks);
+    clock = keep_within_power(request, *profile, gap, chunks);
     return std::move(chunks);
   }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });
 
-  const Seconds gap = kernel_gap(*profile);
   StepTimes times;
   MemoryUse memory;
   std::string peak_at;
   PipelineParts parts;
   if (pipelined) {
-    share_out(request.plan, cut, chunks);
     parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
@@ -209,9 +213,16 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                         [](const MemoryUse& use) { return to_text(use); });
     peak_at = describe(whole.step.graph, memory.peak_op);
   }
-  out.report = stages.run("report", [&] { return summarise(request, *built, gap, chunks, times, memory, peak_at); },
+  if (request.jitter > 0) times = with_stragglers(std::move(times), request.jitter, request.cluster.gpus);
+  out.report = stages.run("report", [&] {
+    Report report = summarise(request, *built, gap, chunks, times, memory, peak_at);
+    add_failures(request, report.parameters, report);
+    return report;
+  },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
   out.report.warnings.insert(out.report.warnings.end(), rank->notes.begin(), rank->notes.end());
+  out.report.sustained_clock = clock;
+  if (!pipelined) out.report.memory_points = memory_points(memory, out.schedule, out.timeline);
   if (pipelined) {
     if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
     out.pipeline = pipeline_view(request, cut, std::move(chunks), std::move(parts));

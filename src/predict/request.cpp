@@ -192,6 +192,8 @@ class RequestReader {
       gpus = reader.integer("gpus", 1, kMaxGpus);
       gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
       nics_per_node = reader.integer("nics_per_node", 1, 4096);
+      nics_given_ = nics_per_node.has_value();
+      request_.jitter = reader.number("jitter", 0, 1).value_or(0);
       if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
       reader.reject_unknown_keys();
     } else {
@@ -232,6 +234,9 @@ class RequestReader {
     if (auto plan = root_.object("plan")) {
       const std::size_t before = problems_.size();
       std::int64_t product = read_split_layers(*plan) * read_pipeline(*plan);
+      if (problems_.size() == before && gpus % product != 0)
+        plan->problem(request_.plan.tp > 1 ? "tp" : request_.plan.cp > 1 ? "cp" : "pp",
+                      fmt::format("is part of tp x cp x pp = {} GPUs for one replica, of which {} make no whole number", product, gpus));
       dp = std::max<std::int64_t>(1, gpus / product);
       if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
       product *= dp;
@@ -502,8 +507,14 @@ class RequestReader {
     length.epochs = run->number("epochs", 1e-6, 1e9);
     length.steps = run->number("steps", 1, 1e15);
     length.dataset_samples = run->number("dataset_samples", 1, 1e18);
+    length.mtbf_hours = run->number("mtbf_hours", 1e-3, 1e12);
+    length.checkpoint_s = run->number("checkpoint_s", 0, 1e9);
+    length.restart_s = run->number("restart_s", 0, 1e9);
     const int given = length.tokens.has_value() + length.samples.has_value() + length.epochs.has_value() + length.steps.has_value();
     if (given > 1) run->problem("tokens", "and samples, epochs, steps exclude each other: give one");
+    if (length.mtbf_hours && given == 0) run->problem("mtbf_hours", "needs the length of the run: tokens, samples, epochs or steps");
+    for (const auto& [key, value] : {std::pair{"checkpoint_s", length.checkpoint_s}, {"restart_s", length.restart_s}})
+      if (value && !length.mtbf_hours) run->problem(key, "needs mtbf_hours: without failures there are no checkpoints to take");
     if (length.epochs && !length.dataset_samples) run->problem("dataset_samples", "is missing: how many samples an epoch has");
     if (length.tokens && request_.model && !request_.model->language)
       run->problem("tokens", fmt::format("does not apply: {} takes {}; give samples or epochs", request_.model->name, request_.model->unit));
@@ -538,10 +549,12 @@ class RequestReader {
     constexpr const char* kAttention[] = {"sdpa", "flash", "eager"};
     out["attention"] = kAttention[static_cast<int>(r.attention)];
     constexpr const char* kStack[] = {"pytorch", "megatron", "te"};
-    out["stack"] = kStack[static_cast<int>(r.stack)];
+    if (r.stack != Stack::pytorch) out["stack"] = kStack[static_cast<int>(r.stack)];
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
-    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"sp", r.plan.sp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    if (nics_given_) out["cluster"]["nics_per_node"] = r.cluster.nics_per_node;
+    out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.tp_overlap) out["plan"]["tp_overlap"] = true;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
@@ -557,6 +570,10 @@ class RequestReader {
     if (r.run.epochs) run["epochs"] = *r.run.epochs;
     if (r.run.steps) run["steps"] = *r.run.steps;
     if (r.run.dataset_samples) run["dataset_samples"] = *r.run.dataset_samples;
+    if (r.run.mtbf_hours) run["mtbf_hours"] = *r.run.mtbf_hours;
+    if (r.run.checkpoint_s) run["checkpoint_s"] = *r.run.checkpoint_s;
+    if (r.run.restart_s) run["restart_s"] = *r.run.restart_s;
+    if (r.jitter > 0) out["cluster"]["jitter"] = r.jitter;
     if (!run.empty()) out["run"] = run;
     if (r.price_usd_per_gpu_hour) out["price_usd_per_gpu_hour"] = *r.price_usd_per_gpu_hour;
   }
@@ -564,7 +581,7 @@ class RequestReader {
   const Catalog& catalog_;
   std::filesystem::path folder_;
   std::int64_t default_batch_ = 0;
-  bool sharding_given_ = false;
+  bool sharding_given_ = false, nics_given_ = false;
   std::error_code ignored_;
   std::vector<Problem> problems_;
   JsonReader root_;

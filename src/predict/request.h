@@ -16,6 +16,9 @@ namespace precog {
 struct RunLength {  // how much to train; at most one is given
   std::optional<double> tokens, samples, epochs, steps;
   std::optional<double> dataset_samples;  // what an epoch is
+  // Losses of the whole run (whole_run.h): hours between failures of one GPU and what it needs around it; seconds that a
+  // checkpoint stops training, and that a restart takes.
+  std::optional<double> mtbf_hours, checkpoint_s, restart_s;
 };
 
 // Whose kernels run an eager step: PyTorch's own, one per operator, or those of Megatron-LM and Transformer Engine, which do
@@ -35,6 +38,7 @@ struct Request {
   std::size_t own_rules = 0;                             // its last rules, which came from the request itself
   const GpuSpec* gpu = nullptr;
   ClusterSpec cluster;
+  double jitter = 0;  // relative standard deviation of a rank's own time for a step
   const HostSpec* host = nullptr;
   Plan plan;
   TrainingOptions training;

@@ -33,6 +33,16 @@ constexpr Spread kGuessedHostSpread{0.40, 1.60};  // the default is a slow host:
 constexpr Spread kNodeLinkSpread{0.75, 1.35};   // collectives inside a node: fitted to NCCL timings of a few systems
 constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's latency and efficiency are estimates
 
+// What is shared out, and how: layers first.
+std::vector<std::string> split_layers_text(const Plan& plan, std::string replicas) {
+  std::vector<std::string> parts;
+  if (plan.tp > 1) parts.push_back(fmt::format("layers split {} ways{}", plan.tp, plan.sp ? " with sequence parallelism" : ""));
+  if (plan.cp > 1) parts.push_back(fmt::format("sequences split {} ways ({})", plan.cp, plan.exchange == ContextExchange::ring ? "ring" : "all-to-all"));
+  if (plan.ep > 1) parts.push_back(fmt::format("experts split {} ways", plan.ep));
+  if (!replicas.empty()) parts.push_back(std::move(replicas));
+  return parts;
+}
+
 }  // namespace
 
 Exposure exposure(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph, Picoseconds begin, Picoseconds end) {
@@ -57,10 +67,14 @@ Exposure exposure(const Schedule& schedule, const Timeline& timeline, const Kern
     if (tasks[i].resource >= kCommunication) collectives.push_back({span, label});
   }
   Exposure out{.host_busy = seconds(host), .host_busy_second = seconds(host_second)};
+  // Both lists in time order; where two messages are on their way at once, the time counts for the earlier one.
+  std::stable_sort(collectives.begin(), collectives.end(), [](const Message& a, const Message& b) { return a.span.start < b.span.start; });
   std::size_t next = 0;
-  for (const auto& [span, label] : collectives) {  // both lists are in time order: each is one in-order queue
+  Picoseconds counted = begin;
+  for (const auto& [span, label] : collectives) {
     Picoseconds exposed = 0;
-    Picoseconds at = std::max(span.start, begin);
+    Picoseconds at = std::max(span.start, counted);
+    counted = std::max(counted, std::min(span.end, end));
     const Picoseconds until = std::min(span.end, end);
     while (next < compute.size() && compute[next].end <= at) ++next;
     for (std::size_t i = next; at < until; ++i) {
@@ -96,6 +110,41 @@ StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const 
   return out;
 }
 
+// Memory over the last simulated step, by when each operator's kernels ran: the stream's order is the allocator's. Of several
+// operators in one of the bins, the one at which most is there stands for all, so that the peak is never lost.
+std::vector<MemoryPoint> memory_points(const MemoryUse& memory, const Schedule& schedule, const Timeline& timeline) {
+  constexpr std::size_t kBins = 240;
+  const auto tasks = schedule.graph.tasks();
+  const auto last = static_cast<std::int16_t>(schedule.last_task.size() - 1);
+  std::vector<std::pair<Picoseconds, std::size_t>> calls;  // when, which
+  Picoseconds begin = timeline.end, end = 0;
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const TaskLabel& label = schedule.labels[i];
+    if (label.step != last) continue;
+    begin = std::min(begin, timeline.spans[i].start);
+    if (label.call < 0 || tasks[i].resource != kCompute || static_cast<std::size_t>(label.call) >= memory.timeline.size()) continue;
+    calls.emplace_back(timeline.spans[i].start, static_cast<std::size_t>(label.call));
+    end = std::max(end, timeline.spans[i].end);
+  }
+  std::stable_sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  auto total = [](const BytesByCategory& bytes) {
+    Bytes sum;
+    for (Bytes one : bytes) sum += one;
+    return sum;
+  };
+  std::vector<MemoryPoint> out;
+  std::size_t bin = kBins;
+  for (const auto& [when, call] : calls) {
+    const auto here = static_cast<std::size_t>(static_cast<double>(when - begin) / static_cast<double>(std::max<Picoseconds>(1, end - begin)) * kBins);
+    const BytesByCategory& bytes = memory.timeline[call];
+    if (here != bin) out.push_back({seconds(when - begin), bytes});
+    else if (total(bytes) > total(out.back().bytes)) out.back().bytes = bytes;
+    bin = here;
+  }
+  if (!out.empty()) out.push_back({seconds(end - begin), out.back().bytes});
+  return out;
+}
+
 std::string describe(const Graph& graph, OpId op) {
   if (!op.valid()) return "";
   const Op& at = graph.ops[op];
@@ -120,8 +169,9 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
   report.micro_batches = request.training.micro_batches;
   report.seq = request.inputs.seq;
   constexpr const char* kShared[] = {"", "optimizer states sharded (ZeRO 1)", "states and gradients sharded (ZeRO 2)", "fully sharded (ZeRO 3, FSDP)"};
-  if (request.cluster.gpus > 1) report.sharding = kShared[static_cast<int>(request.plan.fsdp)];
+  if (request.cluster.gpus > 1) report.sharding = join(split_layers_text(request.plan, kShared[static_cast<int>(request.plan.fsdp)]), ", ");
   report.memory = memory;
+  report.memory.timeline.clear();  // by operator; what is shown of it is by time
   report.peak_at = peak_at;
 
   // Busy time by what it was spent on.
@@ -254,7 +304,7 @@ Report summarise(const Request& request, const Graph& whole, Seconds gap, const 
   report.provenance.push_back({"hardware", "datasheet", fmt::format("data/gpus/{}.json", request.gpu->name), "", 0});
   report.provenance.push_back({"host", host_estimated ? "estimate" : "measured", fmt::format("data/hosts/{}.json", request.host->name),
                                "", host_share});
-  report.provenance.push_back({"memory", "estimate", "tensor lifetimes; fragmentation, CUDA context and NCCL buffers are estimates", "", 0});
+  report.provenance.push_back({"memory", "estimate", "tensor lifetimes replayed through PyTorch's allocator rules; CUDA context and NCCL buffers are estimates", "", 0});
 
   for (const std::string& note : request.model->notes) report.warnings.push_back(note);
   if (!report.unknown_names.empty())

@@ -80,6 +80,16 @@ std::string parts_table(const Report& r) {
   return out + "</tbody>\n</table>\n</div>\n";
 }
 
+std::string fixes_table(const Report& r) {
+  std::string out = "<h2>What would make it fit</h2>\n";
+  if (r.fixes.empty()) return out + "<p>Nothing that was tried: it wants more GPUs to shard over, or larger ones.</p>\n";
+  out += "<div class=\"scroll\">\n<table>\n<thead>\n" + row("th", {"change", "time per sample", "step", "on the device", "flags"}) + "</thead>\n<tbody>\n";
+  for (const Fix& fix : r.fixes)
+    out += row("td", {escaped(fix.change), fmt::format("{:+.1f}%", 100 * fix.time_cost), to_text(fix.step),
+                      to_text(fix.device) + (fix.certain ? "" : " (likely)"), fmt::format("<code>{}</code>", escaped(fix.flags))});
+  return out + "</tbody>\n</table>\n</div>\n";
+}
+
 std::string heading(const Report& r, std::string_view title) {
   std::string run = run_terms(r), cluster = cluster_line(r);
   if (!cluster.empty()) cluster = fmt::format("<p class=\"muted\">{}</p>\n", escaped(cluster));
@@ -114,7 +124,9 @@ namespace {
 std::string report_with(const Report& report, const std::string& timeline) {
   std::string title = fmt::format("{} in {}", report.model, report.precision);
   std::string body = heading(report, title);
-  body += breakdown_svg(report) + memory_svg(report) + timeline;
+  if (report.largest_batch) body += fmt::format("<p class=\"lead\">Largest batch: {}</p>\n", escaped(largest_text(*report.largest_batch)));
+  body += breakdown_svg(report) + memory_svg(report) + timeline + memory_timeline_svg(report);
+  if (!report.memory.fits) body += fixes_table(report);
   body += "<h2>Summary</h2>\n" + reports_table({&report}, report) + "<h2>The step, part by part</h2>\n" + parts_table(report);
   body += list("Where the numbers come from", provenance_lines(report)) + list("Warnings", report.warnings);
   return page(title, body);

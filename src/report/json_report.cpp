@@ -22,10 +22,43 @@ Json seconds_by_name(const std::map<std::string, Seconds>& parts) {
   return out;
 }
 
-Json to_json(const MemoryUse& memory) {
-  return {{"parameters", memory.parameters.value}, {"gradients", memory.gradients.value},
-          {"optimizer", memory.optimizer.value},   {"activations", memory.activations.value},
-          {"workspace", memory.workspace.value},   {"fragmentation", memory.fragmentation.value}};
+Json bytes_by_category(const BytesByCategory& bytes) {
+  Json out = Json::object();
+  for (std::size_t i = 0; i < kMemoryCategories; ++i) out[std::string(to_text(static_cast<MemoryCategory>(i)))] = bytes[i].value;
+  return out;
+}
+
+constexpr std::size_t kMostModules = 64;  // with repeated layers folded, models have fewer
+
+Json memory_json(const Report& report) {
+  const MemoryUse& memory = report.memory;
+  Json out = {{"parameters", memory.parameters.value}, {"gradients", memory.gradients.value},
+              {"optimizer", memory.optimizer.value},   {"activations", memory.activations.value},
+              {"workspace", memory.workspace.value},   {"fragmentation", memory.fragmentation.value}};
+  out["by_category"] = bytes_by_category(memory.by_category);
+  Json types = Json::object(), modules = Json::array(), timeline = Json::array();
+  for (const auto& [type, bytes] : memory.activations_by_dtype) types[type] = bytes.value;
+  out["activations_by_dtype"] = std::move(types);
+  for (const ModuleMemory& module : memory.by_module) {
+    if (modules.size() == kMostModules) break;
+    modules.push_back({{"module", module.module}, {"bytes", module.total().value}, {"parameters", module.parameters.value},
+                       {"gradients", module.gradients.value}, {"optimizer", module.optimizer.value},
+                       {"activations", module.activations.value}, {"workspace", module.workspace.value}});
+  }
+  out["by_module"] = std::move(modules);
+  out["peak_at"] = report.peak_at;
+  for (const MemoryPoint& point : report.memory_points) {
+    Json entry = {{"s", finite(point.at)}};
+    std::int64_t total = 0;
+    for (std::size_t i = 0; i < kMemoryCategories; ++i) {
+      total += point.bytes[i].value;
+      if (point.bytes[i].value > 0) entry[std::string(to_text(static_cast<MemoryCategory>(i)))] = point.bytes[i].value;
+    }
+    entry["bytes"] = total;
+    timeline.push_back(std::move(entry));
+  }
+  out["timeline"] = std::move(timeline);
+  return out;
 }
 
 Json to_json(const Breakdown& breakdown) {
@@ -78,12 +111,28 @@ Json to_json(const Report& report) {
   out["peak_at"] = report.peak_at;
   out["reserved_bytes"] = report.memory.reserved.value;
   out["device_bytes"] = report.memory.device.value;
+  out["device_bytes_low"] = report.memory.device_low.value;
+  out["device_bytes_high"] = report.memory.device_high.value;
   out["capacity_bytes"] = report.memory.capacity.value;
   out["fits"] = report.memory.fits;
-  out["memory"] = to_json(report.memory);
+  out["fits_verdict"] = report.memory.verdict == Certainty::certain ? "certain" : "likely";
+  out["memory"] = memory_json(report);
+  if (report.largest_batch) out["max_batch"] = to_json(*report.largest_batch);
+  if (!report.memory.fits) {
+    Json fixes = Json::array();
+    for (const Fix& fix : report.fixes) fixes.push_back(to_json(fix));
+    out["fixes"] = std::move(fixes);
+  }
   out["steps"] = or_null(report.steps);
   out["total_s"] = or_null(report.total);
   if (report.skipped_steps) out["skipped_steps"] = *report.skipped_steps;
+  if (report.losses) {
+    const RunLosses& l = *report.losses;
+    out["run_losses"] = {{"between_failures_s", finite(l.between_failures)}, {"failures", finite(l.failures)}, {"checkpoint_bytes", finite(l.checkpoint_bytes)},
+                         {"checkpoint_s", finite(l.checkpoint)}, {"checkpoint_source", l.checkpoint_estimated ? "estimate" : "request"},
+                         {"checkpoint_interval_s", finite(l.interval)}, {"restart_s", finite(l.restart)}, {"restart_source", l.restart_estimated ? "estimate" : "request"},
+                         {"useful_share", finite(l.useful_share)}};
+  }
   out["price_usd_per_gpu_hour"] = or_null(report.price_usd_per_gpu_hour);
   out["cost_usd"] = or_null(report.cost_usd);
   out["breakdown"] = to_json(report.breakdown);
@@ -93,6 +142,7 @@ Json to_json(const Report& report) {
   out["cast_kernels"] = static_cast<std::int64_t>(std::llround(finite(report.cast_kernels)));
   out["gpu_busy_s"] = finite(report.gpu_busy);
   out["host_s"] = finite(report.host);
+  out["sustained_clock"] = finite(report.sustained_clock);
   out["bound"] = report.bound;
   out["provenance"] = to_json(report.provenance);
   out["unknown_operators"] = {{"share", finite(report.unknown_share)}, {"names", report.unknown_names}};

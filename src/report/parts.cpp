@@ -56,14 +56,37 @@ std::vector<TimePart> time_parts(const Breakdown& b) {
 }
 
 std::vector<MemoryPart> memory_parts(const MemoryUse& m) {
-  Bytes outside = m.device - m.reserved;  // the CUDA context, NCCL's buffers
+  // What must fit beyond the peak: segments that cannot be given back whole, and the CUDA context and NCCL's buffers.
+  const Bytes split = std::clamp(m.device_pinned - m.peak, Bytes{}, Bytes{std::max<std::int64_t>(0, (m.device - m.peak).value)});
+  const Bytes outside = m.device - m.peak - split;
   return {{"parameters", m.parameters, kColourForward},
           {"gradients", m.gradients, kColourBackward},
           {"optimizer", m.optimizer, kColourOptimizer},
           {"activations", m.activations, kColourCommunication},
           {"workspace", m.workspace, kColourCasts},
-          {"fragmentation", m.fragmentation, kColourBubble},
+          {"fragmentation", split, kColourBubble},
           {"context", Bytes{std::max<std::int64_t>(outside.value, 0)}, kColourLossScaling}};
+}
+
+const std::vector<MemoryLayer>& memory_layers() {
+  using enum MemoryCategory;
+  static const std::vector<MemoryLayer> kLayers = {
+      {"parameters", kColourForward, {parameters}},
+      {"optimizer", kColourOptimizer, {optimizer_states, master_weights}},
+      {"libraries", kColourBetween, {libraries, inputs}},
+      {"gradients", kColourBackward, {gradients, gradient_buckets}},
+      {"gathered parameters", kColourLossScaling, {gathered_parameters}},
+      {"saved activations", kColourCommunication, {weight_casts, activations}},
+      {"recomputed", kColourBubble, {recomputed}},
+      {"temporaries", kColourCasts, {temporaries, optimizer_temporaries}},
+      {"workspaces", kColourHost, {workspaces}}};
+  return kLayers;
+}
+
+Bytes layer_bytes(const MemoryLayer& layer, const BytesByCategory& bytes) {
+  Bytes out;
+  for (MemoryCategory category : layer.categories) out += bytes[static_cast<std::size_t>(category)];
+  return out;
 }
 
 bool negligible(const TimePart& part, Seconds step) { return !(part.time.value > 0.0005 * step.value); }

@@ -27,6 +27,15 @@ struct MemoryPart {
 };
 std::vector<MemoryPart> memory_parts(const MemoryUse& memory);  // up to the peak, then what is around it
 
+// What memory over the step is stacked of, from the bottom: what stays first.
+struct MemoryLayer {
+  const char* name;
+  const char* colour;
+  std::vector<MemoryCategory> categories;
+};
+const std::vector<MemoryLayer>& memory_layers();
+Bytes layer_bytes(const MemoryLayer& layer, const BytesByCategory& bytes);
+
 Seconds exposed_total(const Breakdown& breakdown);
 
 // "12.3 ms", or "-" for less than the report's last digit: 0.05% of the step.

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "memory/memory.h"
+#include "report/fit_report.h"
 
 namespace precog {
 
@@ -29,6 +30,22 @@ struct ProvenanceEntry {
   double share = 0;    // of the GPU's busy time, where that makes sense
 };
 
+// Memory while the step runs: what is there at most between this time and the next point's.
+struct MemoryPoint {
+  Seconds at;  // since the step's first task, the host's included
+  BytesByCategory bytes{};
+};
+
+// What failures and checkpoints add to a whole run (predict/whole_run.h).
+struct RunLosses {
+  Seconds between_failures;  // of the whole job, on average
+  double checkpoint_bytes = 0;
+  Seconds checkpoint, restart, interval;  // interval: work between two checkpoints
+  bool checkpoint_estimated = true, restart_estimated = true;
+  double failures = 0;       // of the whole run, on average
+  double useful_share = 1;   // steps that are kept, of the whole time
+};
+
 struct Report {
   Json request;  // as understood, defaults filled in
   std::string model, gpu, gpu_title, precision, precision_title, bound;  // bound: compute, memory, host, network
@@ -41,18 +58,23 @@ struct Report {
   std::optional<double> tokens_per_s, tokens_per_s_per_gpu;  // absent for models without a sequence
   double mfu = 0, mfu_bf16 = 0, tflops_per_gpu = 0;
   std::string peak_16bit = "bf16";  // what mfu_bf16 is of: fp16 on GPUs without bf16
-  MemoryUse memory;
+  MemoryUse memory;  // its timeline, one entry per operator, is put into memory_points
+  std::vector<MemoryPoint> memory_points;     // a bounded number of them, in order of time
+  std::optional<LargestBatch> largest_batch;  // where it was asked for
+  std::vector<Fix> fixes;                     // where the job does not fit
   std::optional<Seconds> total;
   std::optional<double> steps;  // of the whole run
   std::optional<double> cost_usd;
   std::string sharding;  // what data-parallel ranks share out, in words; empty where each keeps everything
   std::optional<double> skipped_steps;  // of the run, lost to the loss scaler; part of total
   std::optional<double> price_usd_per_gpu_hour;
+  std::optional<RunLosses> losses;  // part of total
 
   Breakdown breakdown;
   std::map<std::string, Seconds> by_dtype, by_op_class;
   std::int64_t kernels = 0;
   Seconds gpu_busy, host;
+  double sustained_clock = 1;  // share of the full clock that the power limit leaves over minutes
   double cast_kernels = 0;
   std::vector<ProvenanceEntry> provenance;
   double unknown_share = 0;                // of the GPU's busy time: operators nobody knows, costed by the bytes they move

@@ -218,6 +218,59 @@ std::string memory_svg(const Report& report) {
          label(14, 24, "t h", "start", title) + body + key + "</svg>\n";
 }
 
+std::string memory_timeline_svg(const Report& report) {
+  constexpr double kTop = 44, kHeight = 230;
+  const auto& points = report.memory_points;
+  const MemoryUse& m = report.memory;
+  if (points.size() < 2 || !(points.back().at.value > 0)) return "";
+  // Up to the capacity where the step comes near it; a line far above would flatten everything.
+  const bool near = m.capacity.value < 3 * m.peak.value;
+  const double most = 1.06 * static_cast<double>(near ? std::max(m.capacity.value, m.peak.value) : m.peak.value);
+  const double window = points.back().at.value, base = kTop + kHeight;
+  auto across = [&](Seconds at) { return kLeft + kPlot * at.value / window; };
+  auto up = [&](double bytes) { return base - kHeight * bytes / most; };
+  std::string body = time_axis(window, kTop, base);
+  const double step = tick_step(most);
+  for (int i = 1; i * step <= most; ++i)
+    body += fmt::format("<line x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" class=\"g\"/>\n", kLeft, kLeft + kPlot, up(i * step)) +
+            label(kLeft - 8, up(i * step) + 4, "m", "end", to_text(Bytes{static_cast<std::int64_t>(i * step)}));
+  std::vector<double> below(points.size(), 0);
+  std::vector<LegendItem> items;
+  for (const MemoryLayer& layer : memory_layers()) {
+    std::string top, bottom;
+    double highest = 0;
+    for (std::size_t i = 0; i + 1 < points.size(); ++i) {  // steps: what is there between one point and the next
+      const auto here = static_cast<double>(layer_bytes(layer, points[i].bytes).value);
+      highest = std::max(highest, here);
+      const double from = across(points[i].at), to = across(points[i + 1].at);
+      top += fmt::format("{}{:.1f} {:.1f}H{:.1f}", i == 0 ? "M" : "L", from, up(below[i] + here), to);
+      bottom = fmt::format("L{:.1f} {:.1f}H{:.1f}", to, up(below[i]), from) + bottom;
+      below[i] += here;
+    }
+    if (highest <= 0) continue;
+    items.push_back({layer.name, layer.colour});
+    body += fmt::format("<path fill=\"{}\" d=\"{}{}Z\"><title>{}, at most {}</title></path>\n", layer.colour, top, bottom, layer.name,
+                        to_text(Bytes{static_cast<std::int64_t>(highest)}));
+  }
+  std::size_t peak = 0;
+  for (std::size_t i = 0; i + 1 < points.size(); ++i)
+    if (below[i] > below[peak]) peak = i;
+  const double peak_x = across(points[peak].at), peak_y = up(below[peak]);
+  body += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" class=\"w\" fill=\"none\"/>\n", peak_x, peak_y);
+  body += label(peak_x, peak_y - 9, "t h", peak_x > kLeft + kPlot / 2 ? "end" : "start", "peak " + to_text(m.peak));
+  if (near)
+    body += fmt::format("<line class=\"w\" stroke-dasharray=\"6 4\" x1=\"{0:.1f}\" x2=\"{1:.1f}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", kLeft,
+                        kLeft + kPlot, up(static_cast<double>(m.capacity.value))) +
+            label(kLeft + kPlot + 6, up(static_cast<double>(m.capacity.value)) + 4, "m", "start", "capacity");
+  double legend_y = base + 42;
+  std::string key = legend(legend_y, items);
+  const std::string note = fmt::format("Peak in {}.{}", report.peak_at.empty() ? "the step" : report.peak_at,
+                                       near ? "" : fmt::format(" The capacity, {}, is far above the picture.", to_text(m.capacity)));
+  const std::string title = "Memory over the step";
+  return open_svg(legend_y + 34, "memory-timeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
+         label(14, legend_y + 22, "m", "start", note) + "</svg>\n";
+}
+
 std::string timeline_svg(const TimelineView& view) {
   constexpr double kTop = 44, kTrack = 46, kHeight = 34;
   static constexpr std::array<const char*, kTrackCount> kNames = {"host", "compute", "communication"};

@@ -15,6 +15,7 @@ std::string escaped(std::string_view text);  // for XML text and attributes; con
 std::string comparison_svg(const Comparison& comparison);
 std::string breakdown_svg(const Report& report);
 std::string memory_svg(const Report& report);
+std::string memory_timeline_svg(const Report& report);  // stacked over one step; empty where the report has no timeline
 std::string timeline_svg(const TimelineView& view);
 
 }  // namespace precog

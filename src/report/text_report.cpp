@@ -1,5 +1,7 @@
 #include "report/text_report.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "report/parts.h"
@@ -27,6 +29,7 @@ std::string throughput(const Report& r) {
 std::string memory_line(const Report& r, const Style& style) {
   const MemoryUse& m = r.memory;
   std::string verdict = m.fits ? style(Ink::green, "fits") : style(Ink::red, "does not fit");
+  if (m.verdict == Certainty::likely) verdict += fmt::format(" (likely: {} to {})", to_text(m.device_low), to_text(m.device_high));
   return fmt::format("peak {}, on the device {} of {}: {}", to_text(m.peak), to_text(m.device), to_text(m.capacity), verdict);
 }
 
@@ -78,6 +81,7 @@ std::string text_report(const Report& r, const Style& style) {
       fmt::format("{}   (80% interval: {} to {})", style(Ink::bold, to_text(r.step)), to_text(r.step_low), to_text(r.step_high)));
   out += field(style, "throughput", throughput(r));
   out += field(style, "memory", memory_line(r, style));
+  if (r.largest_batch) out += field(style, "max batch", largest_text(*r.largest_batch));
   out += field(style, "efficiency",
                fmt::format("MFU {:.1f}% ({:.1f}% of the {} peak), {:.4g} TFLOP/s per GPU", 100 * r.mfu, 100 * r.mfu_bf16,
                            r.peak_16bit, r.tflops_per_gpu));
@@ -87,6 +91,8 @@ std::string text_report(const Report& r, const Style& style) {
   std::string kernels = fmt::format("{} launched per step", r.kernels);
   if (r.cast_kernels > 0) kernels += fmt::format(", {:.0f} of them casts", r.cast_kernels);
   out += field(style, "kernels", kernels);
+  if (r.sustained_clock < 0.995)
+    out += field(style, "clock", fmt::format("{} of the boost clock over minutes: the power limit", percent_text(r.sustained_clock)));
   if (!r.unknown_names.empty()) {
     std::vector<std::string> names;
     for (std::size_t i = 0; i < r.unknown_names.size() && i < kUnknownShown; ++i) names.push_back(printable(r.unknown_names[i]));
@@ -95,9 +101,15 @@ std::string text_report(const Report& r, const Style& style) {
                                                fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : ""));
   }
   if (r.total) out += field(style, "whole run", run_line(r));
+  if (r.losses)
+    out += field(style, "failures", fmt::format("one every {} on average, {} in all; a checkpoint of {}{} every {}, restarts of {}{}: {} of the run is kept", to_text(r.losses->between_failures),
+                                                number_text(std::round(r.losses->failures)), to_text(r.losses->checkpoint), r.losses->checkpoint_estimated ? " (estimate)" : "",
+                                                to_text(r.losses->interval), to_text(r.losses->restart), r.losses->restart_estimated ? " (estimate)" : "", percent_text(r.losses->useful_share)));
 
   out += '\n' + style(Ink::bold, "Where the step goes") + '\n' + breakdown_table(r, style);
   out += '\n' + style(Ink::bold, "Memory at the peak") + '\n' + wrapped("  ", memory_table(r));
+  if (!r.peak_at.empty()) out += wrapped("  ", "peak in " + printable(r.peak_at));
+  if (!r.memory.fits) out += fixes_text(r.fixes, style);
   if (!r.provenance.empty()) {
     out += '\n' + style(Ink::bold, "Where the numbers come from") + '\n';
     for (const std::string& line : provenance_lines(r)) out += wrapped("  ", line);

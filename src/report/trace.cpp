@@ -8,6 +8,7 @@
 
 #include "base/ensure.h"
 #include "base/json.h"
+#include "report/parts.h"
 
 namespace precog {
 namespace {
@@ -49,7 +50,7 @@ std::string event(const TimelineParts& parts, std::size_t task, Picoseconds orig
 
 }  // namespace
 
-std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
+std::string chrome_trace(const TimelineParts& parts, const std::string& title, const std::vector<MemoryPoint>& memory) {
   const auto& labels = parts.schedule.labels;
   ensure(labels.size() == parts.timeline.spans.size(), "a timeline has one span per task");
   std::int16_t last = 0;
@@ -75,6 +76,11 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title) {
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (labels[i].step == last && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
       out += ",\n" + event(parts, i, origin, 1, parts.schedule.graph.tasks()[i].resource);
+  for (const MemoryPoint& point : memory) {
+    std::string bytes;
+    for (const MemoryLayer& layer : memory_layers()) bytes += fmt::format(R"({}"{}":{})", bytes.empty() ? "" : ",", layer.name, layer_bytes(layer, point.bytes).value);
+    out += fmt::format(",\n" R"({{"ph":"C","pid":1,"ts":{:.6f},"name":"memory in bytes","args":{{{}}}}})", point.at.value * 1e6, bytes);
+  }
   out += "\n]}\n";
   return out;
 }

@@ -65,13 +65,17 @@ Json to_json(const ValidationReport& report) {
   out["unpredicted"] = Json::array();
   for (const UnreadableRun& run : report.unpredicted) out["unpredicted"].push_back({{"id", run.id}, {"reason", run.reason}});
   out["runs"] = Json::array();
-  for (const ValidatedRun& run : report.runs)
+  for (const ValidatedRun& run : report.runs) {
+    Json by_class = Json::object();
+    for (const auto& [name, spent] : run.predicted_by_op_class) by_class[name] = spent.value;
     out["runs"].push_back({{"id", run.id},
                            {"measured_s", or_null(run.measured_s)},
                            {"predicted_s", or_null(run.predicted_s)},
                            {"error", or_null(run.error)},
                            {"measured_peak_bytes", bytes_or_null(run.measured_peak_bytes)},
-                           {"predicted_peak_bytes", bytes_or_null(run.predicted_peak_bytes)}});
+                           {"predicted_peak_bytes", bytes_or_null(run.predicted_peak_bytes)},
+                           {"predicted_by_op_class", std::move(by_class)}});
+  }
   out["warnings"] = report.warnings;
   return out;
 }

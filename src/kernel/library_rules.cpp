@@ -1,0 +1,108 @@
+#include "kernel/library_rules.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace precog {
+namespace {
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+std::int64_t power_below(std::int64_t x, std::int64_t most) {
+  return x >= most ? most : static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(std::max<std::int64_t>(1, x))));
+}
+
+// aten/src/ATen/native/cuda/Reduce.cuh
+constexpr std::int64_t kReduceThreads = 512, kWarp = 32, kFewValues = 16, kManyValues = 256, kThreadsPerSm = 2048;
+
+constexpr std::int64_t kTile = 128;  // of the products below, either way
+constexpr std::int64_t kWideGroup = 32;
+constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
+constexpr std::int64_t kManyRows = 16384;  // images times pixels that a weight gradient sums
+
+}  // namespace
+
+bool sums_across_blocks(std::int64_t outputs, std::int64_t length, bool columns, int sms) {
+  if (outputs <= 0 || length <= 0) return false;
+  const std::int64_t vector = !columns ? 1 : outputs % 4 == 0 ? 4 : outputs % 2 == 0 ? 2 : 1;  // results a thread holds
+  const std::int64_t threads = kReduceThreads / vector;
+  const std::int64_t across = power_below(columns ? outputs / vector : length, threads);
+  const std::int64_t along = power_below(columns ? length : outputs, threads);
+  std::int64_t width = std::min(across, kWarp);
+  const std::int64_t height = std::min(along, threads / width);
+  width = std::min(across, threads / height);
+  std::int64_t values = columns ? length : divide_up(length, width);  // that one thread sums
+  if (values < height * kFewValues && values < kManyValues) return false;  // a block's rows then have results of their own
+  values = divide_up(values, height);
+  const std::int64_t grid = divide_up(outputs / vector, columns ? width : 1);
+  const std::int64_t target = sms * (kThreadsPerSm / (width * height));
+  if (values < kManyValues || grid > target) return false;
+  return std::max(std::min(divide_up(target, grid), divide_up(values, kFewValues)), divide_up(values, kManyValues)) > 1;
+}
+
+bool keeps_innermost(const Shape& from, const Shape& to) {
+  if (from.rank() == 0 || to.rank() == 0 || to.rank() > from.rank()) return false;
+  if (from.rank() == to.rank()) return from[-1] > 1 && to[-1] == from[-1];
+  for (int axis = 1; axis <= to.rank(); ++axis)
+    if (to[-axis] != from[-axis]) return false;
+  return true;
+}
+
+ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gpu) {
+  ProductHelpers helpers;
+  const std::int64_t tiles = s.batch * divide_up(s.m, kTile) * divide_up(s.n, kTile);
+  const bool wide = math == DType::fp32 || math == DType::tf32;
+  if (s.transposed_a && s.batch == 1) {
+    // Weight gradients: a long sum and few tiles. nvjet's 16-bit kernels split only very long ones.
+    const double length = static_cast<double>(s.k), side = static_cast<double>(s.m) * static_cast<double>(s.n);
+    helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= 512 : length * length > 144 * side && tiles < gpu.sms * 2;
+    helpers.clears = helpers.reduces && math == DType::fp32 && s.k <= 2048;
+    return helpers;
+  }
+  // Hopper's kernels hand out tiles by a counter: in TF32 where a few waves would leave the last one thin, and of batches.
+  if (gpu.capability() < 90 || tiles <= gpu.sms) return helpers;
+  if (s.batch > 1) helpers.clears = math == DType::tf32 || (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0);
+  else helpers.clears = math == DType::tf32 && tiles <= 8 * gpu.sms;
+  return helpers;
+}
+
+SortLaunches sort_launches(int bits) {
+  const int passes = std::max(1, (bits + 7) / 8);
+  return {passes + 2, 2 * passes + 1};
+}
+
+ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
+  ConvHelpers helpers;
+  const bool tensor_cores = math != DType::fp32 && gpu.matrix.has(math);
+  const bool pointwise = s.kernel_h * s.kernel_w == 1 && s.stride == 1 && s.groups == 1;
+  const bool three = s.kernel_h == 3 && s.kernel_w == 3 && s.stride == 1;
+  const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups), weights = width * s.out_channels;
+  const std::int64_t pixels = s.out_h * s.out_w, rows = s.batch * pixels;
+  const bool weight = s.direction == ConvDirection::weight_gradient, data = s.direction == ConvDirection::data_gradient;
+  // Groups too wide for the direct kernels and no plain convolution: one call each, but for one direction.
+  if (s.groups > 1 && width >= kWideGroup && width < 256 && !s.channels_last) {
+    if (is_16bit(math) && tensor_cores && !data) helpers.loops = static_cast<int>(s.groups);
+    if (!tensor_cores && (weight || data)) helpers.loops = static_cast<int>(s.groups);
+  }
+  if (!tensor_cores) {
+    if (three && width > 4 && weight) helpers.inner = s.groups > 1 ? 5 : 3;       // Winograd; of a group turned there and back too
+    if (three && width > 4 && data && !s.channels_last) helpers.inner = 3;        // Fourier transforms of image, filter and result
+    helpers.prepares = pointwise && data && !s.channels_last && s.out_channels > kTile;
+    return helpers;
+  }
+  if (pointwise && pixels > 1 && !s.channels_last) {  // a product per image
+    if (weight) helpers.sums = weights <= kFewWeights;
+    else helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears &&
+                          (math == DType::tf32 || pixels % 8 == 0);
+  }
+  helpers.prepares = weight && !pointwise && rows >= kManyRows && gpu.capability() >= 90;
+  return helpers;
+}
+
+bool turns_pointwise(const ConvShape& s, DType math, bool tensor_cores) {
+  if (s.channels_last || s.direction != ConvDirection::weight_gradient) return false;
+  const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels;
+  if (!tensor_cores) return weights >= 4 * kTile * 4 * kTile;
+  return is_16bit(math) && pixels > 1 && (pixels % 2 == 1 || (pixels % 8 != 0 && weights >= 8 * kTile * kTile));
+}
+
+}  // namespace precog

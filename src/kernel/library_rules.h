@@ -1,0 +1,54 @@
+// Kernels that a library launches beside the one that does the work: which, and when. Counters cleared before the blocks of a
+// reduction meet, partial products summed, filters turned to another layout, indices sorted.
+// Pure rules over extents and types; no graph, no costs. They follow PyTorch 2.11 (its source is named), cuBLAS 13.0 and
+// cuDNN 9.19 on Hopper (seen in recorded kernels, data/measured); other versions may differ by a few small kernels.
+#pragma once
+
+#include <cstdint>
+
+#include "kernel/kernel.h"
+
+namespace precog {
+
+// PyTorch's reduction of `outputs` results from `length` values each; `columns`: the innermost axis is kept, each result is
+// summed across rows. True where several blocks share a result: they meet through counters that a memset clears first.
+bool sums_across_blocks(std::int64_t outputs, std::int64_t length, bool columns, int sms);
+// Whether a reduction from one shape to the other keeps the innermost axis.
+bool keeps_innermost(const Shape& from, const Shape& to);
+
+struct ProductHelpers {
+  bool reduces = false;  // partial products of a split sum, added by a kernel of their own
+  bool clears = false;   // counters or partial products cleared by a memset
+};
+// Of cuBLAS, for one product.
+ProductHelpers product_helpers(const GemmShape& shape, DType math, const GpuSpec& gpu);
+
+// From so many indices on the gradient of an embedding sorts them (embedding_dense_backward_cuda, aten/native/cuda/Embedding.cu);
+// fewer go through one kernel.
+constexpr std::int64_t kUnsortedIndices = 3072;
+
+constexpr std::int64_t kSingleTile = 4096;  // keys that CUB sorts in one block
+
+struct SortLaunches {
+  int kernels, memsets;
+};
+// CUB's radix sort of 64-bit keys: histogram, sums, and a pass for each 8 of `bits`, each of which clears two arrays first.
+SortLaunches sort_launches(int bits);
+
+// How cuDNN runs a convolution that is not depthwise.
+struct ConvHelpers {
+  int loops = 1;       // calls one after the other, each with its own layout copies: groups that no kernel takes together
+  int inner = 0;       // kernels within a call that transform operands: Winograd's, a Fourier transform's, a filter's
+  bool sums = false;   // partial weight gradients added by a kernel of their own
+  bool clears = false; // counters cleared by a memset
+  bool prepares = false;  // partial sums or a result set to zero by a kernel of the library's own
+};
+ConvHelpers conv_helpers(const ConvShape& shape, DType math, const GpuSpec& gpu);
+// Whether the operands are turned for a 1x1 convolution that would be a product in either layout.
+bool turns_pointwise(const ConvShape& shape, DType math, bool tensor_cores);
+
+// Of PyTorch's own batch norm in NHWC: from so many pixels on blocks share a channel and meet through zeroed counters
+// (flexible_launch_configs, native/cuda/Normalization.cuh).
+constexpr std::int64_t kSharedChannelPixels = 7 * 256 + 1;
+
+}  // namespace precog

@@ -1,0 +1,81 @@
+#include "kernel/library_rules.h"
+
+#include <doctest/doctest.h>
+
+#include "support.h"
+
+using namespace precog;
+using namespace precog::testing;
+
+// Recorded on an H200: a bias gradient of 1,024 rows is preceded by a memset, of 512 rows it is not.
+TEST_CASE("LongSumsOfFewColumnsMeetAcrossBlocks") {
+  CHECK(sums_across_blocks(768, 1024, true, 132));
+  CHECK_FALSE(sums_across_blocks(768, 512, true, 132));
+  CHECK(sums_across_blocks(3072, 8192, true, 132));
+  CHECK_FALSE(sums_across_blocks(50265, 8192, true, 132));  // results enough for every SM
+  CHECK_FALSE(sums_across_blocks(8192, 768, false, 132));   // a row each
+  CHECK(sums_across_blocks(1, 1 << 20, false, 132));
+  CHECK_FALSE(sums_across_blocks(0, 0, true, 132));
+}
+
+TEST_CASE("WhetherTheInnermostAxisStays") {
+  CHECK(keeps_innermost(Shape{8, 128, 768}, Shape{768}));
+  CHECK(keeps_innermost(Shape{8, 128, 768}, Shape{1, 1, 768}));
+  CHECK_FALSE(keeps_innermost(Shape{8, 128, 768}, Shape{8, 128, 1}));
+  CHECK_FALSE(keeps_innermost(Shape{16, 224, 56, 56}, Shape{16, 224}));
+  CHECK_FALSE(keeps_innermost(Shape{16}, Shape{}));
+}
+
+TEST_CASE("SplitSumsOfWeightGradientsAreAddedByAKernelOfTheirOwn") {
+  const GpuSpec on = gpu("9.0");
+  CHECK(product_helpers({1, 768, 768, 1024, true}, DType::tf32, on).reduces);
+  CHECK_FALSE(product_helpers({1, 3072, 768, 8192, true}, DType::tf32, on).reduces);  // tiles enough
+  CHECK_FALSE(product_helpers({1, 768, 768, 8192, true}, DType::bf16, on).reduces);
+  CHECK(product_helpers({1, 768, 768, 12000, true}, DType::bf16, on).reduces);
+  CHECK_FALSE(product_helpers({1, 1024, 768, 768}, DType::bf16, on).clears);
+  CHECK(product_helpers({96, 128, 512, 64}, DType::bf16, on).clears);  // DeBERTa's: more tiles than SMs
+  CHECK_FALSE(product_helpers({96, 128, 128, 64}, DType::bf16, on).clears);
+}
+
+TEST_CASE("ASortTakesAPassForEachEightBits") {
+  CHECK(sort_launches(64).kernels == 10);
+  CHECK(sort_launches(64).memsets == 17);
+  CHECK(sort_launches(7).kernels == 3);
+}
+
+TEST_CASE("WideGroupsAreOneCallEachInNchw") {
+  ConvShape shape;
+  shape.in_channels = shape.out_channels = 896;
+  shape.groups = 16;
+  shape.kernel_h = shape.kernel_w = 3;
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 16);
+  shape.channels_last = true;
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
+  shape.channels_last = false;
+  shape.groups = 224;  // four channels each: direct kernels
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
+}
+
+TEST_CASE("PointwiseWeightGradientsAreTurnedWhereTheirRowsAreNotAligned") {
+  ConvShape shape;
+  shape.direction = ConvDirection::weight_gradient;
+  shape.in_channels = shape.out_channels = 512;
+  shape.out_h = shape.out_w = 7;
+  CHECK(turns_pointwise(shape, DType::bf16, true));
+  shape.out_h = shape.out_w = 28;
+  CHECK_FALSE(turns_pointwise(shape, DType::bf16, true));
+  CHECK(turns_pointwise(shape, DType::fp32, false));  // a large gradient in fp32
+  shape.in_channels = 64;
+  CHECK_FALSE(turns_pointwise(shape, DType::fp32, false));
+}
+
+TEST_CASE("Fp32ConvolutionsTransformWhatTheyMultiply") {
+  ConvShape shape;
+  shape.in_channels = shape.out_channels = 64;
+  shape.kernel_h = shape.kernel_w = 3;
+  shape.direction = ConvDirection::weight_gradient;
+  CHECK(conv_helpers(shape, DType::fp32, gpu("9.0")).inner == 3);
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).inner == 0);
+  shape.stride = 2;
+  CHECK(conv_helpers(shape, DType::fp32, gpu("9.0")).inner == 0);
+}

@@ -1,0 +1,128 @@
+#include "memory/allocator.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/ensure.h"
+
+namespace precog {
+namespace {
+
+constexpr std::int64_t kUnit = 512;                // kMinBlockSize: every size is a multiple
+constexpr std::int64_t kSmall = 1 << 20;           // kSmallSize: up to here a block comes from the small pool
+constexpr std::int64_t kSmallSegment = 2 << 20;    // kSmallBuffer
+constexpr std::int64_t kLargeSegment = 20 << 20;   // kLargeBuffer: for large blocks under ...
+constexpr std::int64_t kOwnSegment = 10 << 20;     // ... kMinLargeAlloc; above, a segment of their own,
+constexpr std::int64_t kSegmentUnit = 2 << 20;     // a multiple of kRoundLarge
+
+std::int64_t up_to(std::int64_t value, std::int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+}  // namespace
+
+std::int64_t CachingAllocator::rounded(std::int64_t bytes) { return std::max(kUnit, up_to(bytes, kUnit)); }
+
+std::int64_t CachingAllocator::segment_for(std::int64_t bytes) {
+  if (bytes <= kSmall) return kSmallSegment;
+  return bytes < kOwnSegment ? kLargeSegment : up_to(bytes, kSegmentUnit);
+}
+
+CachingAllocator::Block CachingAllocator::new_piece(const Piece& made) {
+  if (spare_.empty()) {
+    blocks_.push_back(made);
+    return static_cast<Block>(blocks_.size() - 1);
+  }
+  const Block block = spare_.back();
+  spare_.pop_back();
+  piece(block) = made;
+  return block;
+}
+void CachingAllocator::drop_piece(Block block) { spare_.push_back(block); }
+
+void CachingAllocator::set_free(Block block) {
+  Piece& p = piece(block);
+  p.in_use = false;
+  pool(p).insert({{p.size, p.address}, block});
+}
+void CachingAllocator::set_taken(Block block) {
+  Piece& p = piece(block);
+  pool(p).erase({{p.size, p.address}, block});
+}
+
+CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
+  const std::int64_t size = rounded(bytes);
+  const bool small = size <= kSmall;
+  FreeBlocks& free = free_[small ? 0 : 1];
+  Block block = kNone;
+  if (const auto found = free.lower_bound({{size, -1}, kNone}); found != free.end()) {
+    block = found->second;
+    set_taken(block);
+  } else {
+    const std::int64_t wanted = segment_for(size);
+    if (reserved_ + wanted > limit_ && (!give_back_unused() || reserved_ + wanted > limit_)) return kNone;
+    reserved_ += wanted;
+    segments_.push_back({wanted, 0, small});
+    block = new_piece({next_address_, wanted, kNone, kNone, static_cast<std::int32_t>(segments_.size() - 1), false});
+    next_address_ += wanted;
+  }
+  // A rest is split off where it can serve somebody: any in the small pool, more than a small block in the large one.
+  // Otherwise it counts as allocated.
+  const std::int64_t rest = piece(block).size - size;
+  if (small ? rest >= kUnit : rest > kSmall) {
+    const Piece whole = piece(block);
+    const Block left = new_piece({whole.address + size, rest, block, whole.after, whole.segment, false});
+    if (whole.after != kNone) piece(whole.after).before = left;
+    piece(block).after = left;
+    piece(block).size = size;
+    set_free(left);
+  }
+  Piece& p = piece(block);
+  p.in_use = true;
+  allocated_ += p.size;
+  Segment& segment = segments_[static_cast<std::size_t>(p.segment)];
+  if (segment.used++ == 0) pinned_ += segment.size;
+  return block;
+}
+
+void CachingAllocator::give(Block block) {
+  ensure(piece(block).in_use, "a block is given back once");
+  allocated_ -= piece(block).size;
+  Segment& segment = segments_[static_cast<std::size_t>(piece(block).segment)];
+  if (--segment.used == 0) pinned_ -= segment.size;
+  const auto joins = [&](Block other) { return other != kNone && !piece(other).in_use; };
+  if (const Block before = piece(block).before; joins(before)) {
+    set_taken(before);
+    piece(before).size += piece(block).size;
+    piece(before).after = piece(block).after;
+    if (piece(block).after != kNone) piece(piece(block).after).before = before;
+    drop_piece(block);
+    block = before;
+  }
+  if (const Block after = piece(block).after; joins(after)) {
+    set_taken(after);
+    piece(block).size += piece(after).size;
+    piece(block).after = piece(after).after;
+    if (piece(after).after != kNone) piece(piece(after).after).before = block;
+    drop_piece(after);
+  }
+  set_free(block);
+}
+
+bool CachingAllocator::give_back_unused() {
+  bool any = false;
+  for (FreeBlocks& free : free_)
+    for (auto at = free.begin(); at != free.end();) {
+      const Block block = at->second;
+      const Piece& p = piece(block);
+      if (p.before != kNone || p.after != kNone) {
+        ++at;
+        continue;
+      }
+      reserved_ -= p.size;
+      any = true;
+      at = free.erase(at);
+      drop_piece(block);
+    }
+  return any;
+}
+
+}  // namespace precog

@@ -1,0 +1,282 @@
+#include "memory/lifetimes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "graph/operator.h"
+#include "parallel/layer_plans.h"
+#include "training/optimizer.h"
+
+namespace precog {
+namespace {
+
+// cuBLAS workspace that PyTorch allocates per handle and stream: 32 MiB on Hopper and later, 8.125 MiB before
+// (CUBLAS_WORKSPACE_CONFIG's default ":4096:2:16:8"; aten/src/ATen/cuda/CublasHandlePool.cpp). Handles belong to threads: the
+// one that runs forward and autograd's. 332 recorded steps hold 64 MiB and rounding between steps besides model and states.
+std::int64_t cublas_workspace(const GpuSpec& gpu) { return gpu.capability() >= 90 ? 32 << 20 : 8519680; }
+
+constexpr std::int32_t kForever = 0x7fffffff;
+
+class Tracer {
+ public:
+  Tracer(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training, const GpuSpec& gpu)
+      : step_(step), graph_(step.graph), program_(program), training_(training), gpu_(gpu), compiled_(!program.last_use.empty()) {}
+
+  MemoryTrace run() {
+    find_last_uses();
+    grow_repeated_heads();
+    find_returned_scores();
+    hold_what_stays();
+    const std::size_t ops = graph_.ops.size();
+    dies_.resize(ops);
+    bool forward_products = false, backward_products = false, updated = false;
+    for (std::size_t i = 0; i < ops; ++i) {
+      trace_.first_event.push_back(static_cast<std::uint32_t>(trace_.events.size()));
+      const Op& op = graph_.ops[graph_.ops.id_at(i)];
+      if (program_.calls[i].family == Family::gemm) {
+        bool& known = op.phase == Phase::forward ? forward_products : backward_products;
+        if (!known) once({cublas_workspace(gpu_), MemoryCategory::libraries});
+        known = true;
+      }
+      if (compiled_ && op.phase == Phase::backward && !backward_began_) make_zero_gradient();
+      backward_began_ = backward_began_ || op.phase == Phase::backward;
+      if (op.phase == Phase::optimizer && !updated) make_states();
+      updated = updated || op.phase == Phase::optimizer;
+      make_outputs(op, i);
+      const Bytes workspace = program_.calls[i].workspace;
+      if (workspace.value > 0) {
+        const std::int32_t block = add({workspace.value, MemoryCategory::workspaces, op.math, op.module});
+        put(MemoryEvent::Kind::take, block);
+        put(MemoryEvent::Kind::give, block);
+      }
+      for (std::int32_t block : dies_[i]) put(MemoryEvent::Kind::give, block);
+    }
+    trace_.first_event.push_back(static_cast<std::uint32_t>(trace_.events.size()));
+    return std::move(trace_);
+  }
+
+ private:
+  std::int32_t add(const MemoryBlock& block) {
+    trace_.blocks.push_back(block);
+    return static_cast<std::int32_t>(trace_.blocks.size() - 1);
+  }
+  void put(MemoryEvent::Kind kind, std::int32_t block) { trace_.events.push_back({kind, block}); }
+  void once(const MemoryBlock& block) { put(MemoryEvent::Kind::take_once, add(block)); }
+  void reside(const MemoryBlock& block) {
+    if (block.bytes > 0) trace_.resident.push_back(add(block));
+  }
+  std::int64_t share(std::int64_t elements, int ranks) const { return (elements + ranks - 1) / ranks; }
+  std::size_t storage(TensorId id) const { return graph_.tensors[id].storage.index(); }
+
+  // A compiled language model returns its scores beside the loss. Nobody differentiates them, but the compiled backward takes a
+  // gradient for every result: AOTAutograd hands it zeros, which live until the first kernel has added them.
+  void make_zero_gradient() {
+    if (!scores_.valid()) return;
+    const std::int32_t block = add({graph_.bytes(scores_).value, MemoryCategory::temporaries, graph_.tensors[scores_].dtype});
+    put(MemoryEvent::Kind::take, block);
+    dies_[scores_gradient_].push_back(block);
+    not_ours_.push_back(block);
+  }
+  void find_returned_scores() {
+    for (std::size_t i = 0; i < graph_.ops.size() && compiled_; ++i) {
+      const Op& op = graph_.ops[graph_.ops.id_at(i)];
+      if (op.kind != OpKind::log_softmax_backward || !op.origin.valid()) continue;
+      scores_ = graph_.tensors[graph_.input(graph_.ops[op.origin], 0)].storage;
+      scores_gradient_ = i;
+      return;
+    }
+  }
+
+  // Where a mask is traced, keys and values of grouped queries are repeated for every head before the attention, and kept so.
+  void grow_repeated_heads() {
+    grown_.assign(graph_.tensors.size(), 0);
+    for (const Op& op : graph_.ops) {
+      const auto* a = std::get_if<AttentionAttributes>(&op.attributes);
+      if (!compiled_ || !a || op.kind != OpKind::scaled_dot_product_attention || !a->mask || op.input_count < 3) continue;
+      for (auto [place, width] : {std::pair{1u, a->head_dim}, std::pair{2u, a->value_dim}}) {
+        const TensorId id = graph_.input(op, place);
+        const std::int64_t whole = a->batch * a->heads * a->kv_len * width;
+        if (graph_.tensors[id].shape.elements() < whole) grown_[storage(id)] = whole * bits_of(graph_.tensors[id].dtype) / 8;
+      }
+    }
+  }
+  std::int64_t bytes_of(TensorId id) const { return grown_[id.index()] > 0 ? grown_[id.index()] : graph_.bytes(id).value; }
+
+  // A fused kernel writes its result over an operand of the same size that nobody reads afterwards, unless the graph's caller
+  // may still hold it: what it returned, what it was given a gradient of.
+  void write_over(std::size_t i, std::int64_t bytes, std::size_t made_here) {
+    const Call& call = program_.calls[i];
+    if (!compiled_ || call.kernel_count == 0 || !program_.kernels[call.first_kernel].fused) return;
+    for (auto at = dies_[i].begin(); at != dies_[i].end(); ++at) {
+      if (static_cast<std::size_t>(*at) >= made_here || trace_.blocks[static_cast<std::size_t>(*at)].bytes != bytes) continue;
+      if (std::find(not_ours_.begin(), not_ours_.end(), *at) != not_ours_.end()) continue;
+      put(MemoryEvent::Kind::give, *at);
+      dies_[i].erase(at);
+      return;
+    }
+  }
+
+  // The last operator that touches each storage, through whatever view.
+  void find_last_uses() {
+    last_use_.assign(graph_.tensors.size(), -1);
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
+      const Op& op = graph_.ops[graph_.ops.id_at(i)];
+      for (TensorId id : graph_.inputs(op)) last_use_[storage(id)] = static_cast<std::int32_t>(i);
+      for (TensorId id : graph_.outputs(op)) last_use_[storage(id)] = static_cast<std::int32_t>(i);
+      if (op.phase == Phase::forward) last_forward_ = static_cast<std::int32_t>(i);
+    }
+    if (compiled_) {  // some tensors never reach memory
+      last_use_ = program_.last_use;
+      return;
+    }
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
+      const Op& op = graph_.ops[graph_.ops.id_at(i)];
+      // NllLossBackward keeps the log-probabilities, though its kernel wants their shape only (derivatives.yaml: nll_loss).
+      if (op.kind == OpKind::nll_loss_backward && op.origin.valid())
+        hold_until(graph_.input(graph_.ops[op.origin], 0), static_cast<std::int32_t>(i));
+      // Autocast's cache holds the copy of a weight until the region ends, whoever reads it.
+      if (op.phase == Phase::forward && is_weight_cast(op) && graph_.tensors[graph_.input(op, 0)].requires_grad) hold_until(graph_.output(op), last_forward_);
+    }
+  }
+  void hold_until(TensorId id, std::int32_t op) {
+    std::int32_t& last = last_use_[storage(id)];
+    if (last >= 0) last = std::max(last, op);
+  }
+  bool is_weight_cast(const Op& op) const {
+    if (op.kind != OpKind::cast || op.input_count == 0 || op.output_count == 0) return false;
+    const Role role = graph_.tensors[graph_.tensors[graph_.input(op, 0)].storage].role;
+    return role == Role::parameter || role == Role::gathered;
+  }
+
+  void hold_what_stays() {
+    const DType state = step_.optimizer_state_type;
+    for (std::size_t i = 0; i < graph_.tensors.size(); ++i) {
+      const TensorId id = graph_.tensors.id_at(i);
+      const Tensor& tensor = graph_.tensors[id];
+      const std::int64_t bytes = graph_.bytes(id).value;
+      if (tensor.role == Role::parameter) {
+        const DType kept = step_.shards.parameter_type.value_or(tensor.dtype);
+        reside({share(tensor.shape.elements(), step_.shards.parameters) * bits_of(kept) / 8, MemoryCategory::parameters, kept, tensor.name, true});
+      }
+      if (tensor.role == Role::input) reside({bytes, MemoryCategory::inputs, tensor.dtype});
+      if (tensor.role == Role::buffer && tensor.storage == id) reside({bytes, MemoryCategory::parameters, tensor.dtype, tensor.name, true});
+      if (tensor.role == Role::gradient_bucket) reside({bytes, MemoryCategory::gradient_buckets, tensor.dtype});
+    }
+    reside({step_.main_gradients.value, MemoryCategory::gradient_buckets, DType::fp32});
+    for (const ParameterGradient& g : step_.gradients) {
+      const Tensor& parameter = graph_.tensors[g.parameter];
+      const std::int64_t elements = share(parameter.shape.elements(), ranks_sharing(step_, g.parameter, step_.shards.optimizer));
+      for (std::int64_t i = 0; i < state_tensors(training_.optimizer); ++i)
+        states_.push_back({elements * bits_of(state) / 8, MemoryCategory::optimizer_states, state, parameter.name, true});
+      updated_elements_.push_back(elements);
+    }
+    if (step_.master_weights.value > 0) states_.push_back({master_share().value, MemoryCategory::master_weights, DType::fp32});
+
+    // A gradient stays until the next step clears it; when accumulating, those of earlier micro-batches are there all
+    // along and a new one is folded in as soon as it is complete.
+    is_gradient_.assign(graph_.tensors.size(), 0);
+    const bool accumulating = training_.micro_batches > 1, folded = accumulating || step_.gradients_folded;
+    auto keep = [&](TensorId gradient, std::int32_t folded_in_by) {
+      const std::size_t at = storage(gradient);
+      is_gradient_[at] = folded ? 0 : 1;
+      last_use_[at] = folded ? folded_in_by : kForever;
+      if (accumulating && !step_.gradients_folded) reside({graph_.bytes(gradient).value, MemoryCategory::gradients, graph_.tensors[gradient].dtype});
+    };
+    if (!step_.shards.gradients_released)
+      for (const ParameterGradient& g : step_.gradients) keep(g.gradient, g.made_by.value);
+    for (TensorId shard : step_.shards.kept_gradients) keep(shard, last_use_[shard.index()]);
+  }
+
+  // Master weights are shared out as the parameters that they are copies of.
+  Bytes master_share() const {
+    double all = 0, kept = 0;
+    for (const ParameterGradient& g : step_.gradients) {
+      const auto elements = static_cast<double>(graph_.tensors[g.parameter].shape.elements());
+      all += elements;
+      kept += elements / ranks_sharing(step_, g.parameter, step_.shards.optimizer);
+    }
+    if (step_.expert_ranks == 1 || all == 0) return {step_.master_weights.value / step_.shards.optimizer};
+    return step_.master_weights * (kept / all);
+  }
+
+  // States appear in the first update, where what backward has given back lies free: that is where they settle.
+  void make_states() {
+    for (const MemoryBlock& state : states_) once(state);
+  }
+
+  void make_outputs(const Op& op, std::size_t i) {
+    const std::size_t made_here = trace_.blocks.size();
+    for (TensorId id : graph_.outputs(op)) {
+      const Tensor& tensor = graph_.tensors[id];
+      const bool allocated = tensor.storage == id && (tensor.role == Role::activation || tensor.role == Role::gradient);
+      if (!allocated || (compiled_ && last_use_[id.index()] < 0)) continue;
+      const std::int32_t last = last_use_[id.index()];
+      const MemoryCategory category = category_of(op, id, last);
+      auto make = [&](std::int64_t bytes) {
+        write_over(i, bytes, made_here);
+        const std::int32_t block = add({bytes, category, tensor.dtype, op.module});
+        put(MemoryEvent::Kind::take, block);
+        if (id == scores_) not_ours_.push_back(block);
+        if (last == kForever) trace_.cleared.push_back(block);
+        else dies_[static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i)))].push_back(block);
+      };
+      if (!make_one_per_parameter(op, tensor, make)) make(bytes_of(id));
+    }
+  }
+  // What a multi-tensor call makes is a list with one tensor per parameter.
+  template <class Make>
+  bool make_one_per_parameter(const Op& op, const Tensor& tensor, Make make) const {
+    if (op.kind != OpKind::multi_tensor) return false;
+    std::int64_t elements = 0;
+    for (std::int64_t one : updated_elements_) elements += one;
+    if (elements != tensor.shape.elements()) return false;
+    for (std::int64_t one : updated_elements_) make(one * bits_of(tensor.dtype) / 8);
+    return true;
+  }
+
+  MemoryCategory category_of(const Op& op, TensorId id, std::int32_t last) const {
+    if (is_gradient_[id.index()]) return MemoryCategory::gradients;
+    // What the optimizer makes on its way is no activation: recomputation would not save it.
+    if (op.phase == Phase::optimizer || op.phase == Phase::loss_scaling) return MemoryCategory::optimizer_temporaries;
+    if (op.kind == OpKind::shard_copy)
+      return op.phase == Phase::backward && graph_.name(op.label) != "all_gather" && graph_.name(op.label) != "split_with_sizes_copy"
+                 ? MemoryCategory::gradient_buckets : MemoryCategory::gathered_parameters;
+    if (is_weight_cast(op)) return MemoryCategory::weight_casts;
+    if (op.phase == Phase::recompute) return MemoryCategory::recomputed;
+    return op.phase == Phase::forward && last > last_forward_ ? MemoryCategory::activations : MemoryCategory::temporaries;
+  }
+
+  const StepGraph& step_;
+  const Graph& graph_;
+  const KernelProgram& program_;
+  const TrainingOptions& training_;
+  const GpuSpec& gpu_;
+  bool compiled_;
+  bool backward_began_ = false;
+  TensorId scores_;                      // compiled: what the model returns beside the loss
+  std::size_t scores_gradient_ = 0;      // the operator that reads its gradient
+  std::vector<std::int32_t> not_ours_;   // blocks that no kernel may write over
+  std::int32_t last_forward_ = -1;
+  std::vector<std::int64_t> grown_;  // tensors that are larger in memory than the graph says; 0: not so
+  std::vector<std::int32_t> last_use_;
+  std::vector<char> is_gradient_;
+  std::vector<MemoryBlock> states_;
+  std::vector<std::int64_t> updated_elements_;
+  std::vector<std::vector<std::int32_t>> dies_;
+  MemoryTrace trace_;
+};
+
+}  // namespace
+
+MemoryTrace memory_trace(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training, const GpuSpec& gpu) {
+  return Tracer(step, program, training, gpu).run();
+}
+
+std::string_view to_text(MemoryCategory category) {
+  constexpr std::array<std::string_view, kMemoryCategories> kNames = {
+      "parameters", "gradients",  "gradient_buckets", "gathered_parameters", "optimizer_states",      "master_weights", "inputs",
+      "weight_casts", "activations", "recomputed",    "temporaries",         "optimizer_temporaries", "workspaces",     "libraries"};
+  return kNames[static_cast<std::size_t>(category)];
+}
+
+}  // namespace precog

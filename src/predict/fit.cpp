@@ -1,0 +1,278 @@
+#include "predict/fit.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace precog {
+namespace {
+
+constexpr std::int64_t kLargestBatch = 1 << 20;
+constexpr std::size_t kTogether = 3;       // changes in one fix
+constexpr std::size_t kMostTogether = 3;   // combinations predicted of the same kinds of change
+constexpr int kGuesses = 8;  // along a line, before the search only halves
+
+// The largest of the batches that may be asked for: all, or those that divide a given global batch.
+class BatchSearch {
+ public:
+  BatchSearch(Json request, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder)
+      : request_(std::move(request)), catalog_(catalog), where_(where), folder_(folder) {
+    if (request_.is_object()) request_.erase("batch");
+  }
+
+  Result<Prediction> run() {
+    PRECOG_TRY(first, parse_request(request_, catalog_, where_, folder_, 1));
+    if (first.model->fixed_batch) {
+      return fail(where_ + ".max_batch", fmt::format("{} was captured at batch {} and not symbolically, so it has no other", first.model->name, first.inputs.batch));
+    }
+    list_choices(first);
+    std::int64_t low = -1, high = static_cast<std::int64_t>(count());  // places among the choices: fits, does not fit
+    std::optional<Prediction> best;
+    auto attempt = [&](std::int64_t place) -> Result<bool> {
+      PRECOG_TRY(made, at(place));
+      const bool fits = made.report.memory.fits;
+      measured_[batch_at(place)] = made.report.memory.device;
+      if (fits || place == 0) best = std::move(made);
+      (fits ? low : high) = place;
+      return fits;
+    };
+    for (int tried = 0; high - low > 1 && high > 0; ++tried) {
+      std::int64_t next = tried;  // the two smallest first: they say how much a sample takes
+      if (tried > 1) next = tried < kGuesses ? along_a_line(low, high, best->report.memory.capacity) : low + (high - low) / 2;
+      if (auto done = attempt(next); !done) return tl::unexpected(std::move(done.error()));
+    }
+    LargestBatch largest{.batch = low >= 0 ? batch_at(low) : 0, .next = std::nullopt, .next_device = {}, .tried = static_cast<std::int64_t>(measured_.size())};
+    if (high < count()) {
+      largest.next = batch_at(high);
+      largest.next_device = measured_[*largest.next];
+    }
+    best->report.largest_batch = largest;
+    return std::move(*best);
+  }
+
+ private:
+  void list_choices(const Request& first) {
+    if (!request_.contains("global_batch")) return;
+    const std::int64_t each = first.global_batch / std::max(1, first.plan.dp);
+    for (std::int64_t batch = 1; batch <= each; ++batch)
+      if (each % batch == 0) choices_.push_back(batch);
+  }
+  std::int64_t count() const { return choices_.empty() ? kLargestBatch : static_cast<std::int64_t>(choices_.size()); }
+  std::int64_t batch_at(std::int64_t place) const { return choices_.empty() ? place + 1 : choices_[static_cast<std::size_t>(place)]; }
+
+  Result<Prediction> at(std::int64_t place) {
+    request_["batch"] = batch_at(place);
+    PRECOG_TRY(parsed, parse_request(request_, catalog_, where_, folder_));
+    return predict(parsed, catalog_);
+  }
+
+  // Memory grows almost linearly with the batch: the two batches nearest to the limit say where it would be reached.
+  std::int64_t along_a_line(std::int64_t low, std::int64_t high, Bytes capacity) const {
+    const auto here = measured_.find(batch_at(low));
+    const auto other = here == measured_.begin() ? std::next(here) : std::prev(here);
+    std::int64_t wanted = 2 * batch_at(low);
+    if (other != measured_.end() && other->second != here->second) {
+      const double slope = static_cast<double>(here->second.value - other->second.value) / static_cast<double>(here->first - other->first);
+      if (slope > 0) wanted = here->first + static_cast<std::int64_t>(std::min(1e12, static_cast<double>((capacity - here->second).value) / slope));
+    }
+    std::int64_t place = wanted - 1;
+    if (!choices_.empty()) place = std::upper_bound(choices_.begin(), choices_.end(), wanted) - choices_.begin() - 1;
+    return std::clamp(place, low + 1, high - 1);
+  }
+
+  Json request_;
+  const Catalog& catalog_;
+  const std::string& where_;
+  const std::filesystem::path& folder_;
+  std::vector<std::int64_t> choices_;          // empty: every batch
+  std::map<std::int64_t, Bytes> measured_;     // what each tried batch needs
+};
+
+struct Change {
+  std::string change, flags, note, group;  // at most one of a group can be had
+  Json patch;
+};
+
+class FixSearch {
+ public:
+  FixSearch(const Json& request, const Report& base, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder)
+      : request_(request), base_(base), catalog_(catalog), where_(where), folder_(folder) {}
+
+  std::vector<Fix> run(std::size_t most) {
+    for (const Change& change : changes()) {
+      auto report = predicted(change.patch);
+      if (!report) continue;
+      if (report->memory.fits) found_.push_back(fix_of(change, *report));
+      else note(change, *report);
+    }
+    smaller_batches();
+    for (std::size_t size = 2; size <= kTogether && found_.empty(); ++size) together(size);
+    std::stable_sort(found_.begin(), found_.end(), [](const Fix& a, const Fix& b) { return a.time_cost < b.time_cost; });
+    if (found_.size() > most) found_.resize(most);
+    return std::move(found_);
+  }
+
+ private:
+  std::vector<Change> changes() const {
+    std::vector<Change> out;
+    const Json& now = base_.request;
+    auto is = [&](const char* key, const char* value) { return now.value(key, "") == value; };
+    if (is("optimizer_impl", "foreach"))
+      out.push_back({"fused optimizer", "--optimizer-impl fused", "no copies of the second moments; the same result", "", {{"optimizer_impl", "fused"}}});
+    if (is("mode", "eager"))
+      out.push_back({"torch.compile", "--mode compile", "recomputes cheap operators instead of keeping their results", "mode", {{"mode", "compile"}}});
+    if (is("memory_format", "contiguous") && base_.by_op_class.count("convolution"))
+      out.push_back({"channels_last memory format", "--memory-format channels_last", "no layout copies around convolutions", "", {{"memory_format", "channels_last"}}});
+    if (is("recompute", "none"))
+      out.push_back({"recompute attention only", "--recompute selective", "what lies between queries, keys, values and their result", "recompute", {{"recompute", "selective"}}});
+    if (!is("recompute", "full"))
+      out.push_back({"recompute activations", "--recompute full", "a second forward pass per layer", "recompute", {{"recompute", "full"}}});
+    if (base_.gpus > 1) {
+      const std::string sharded = now.contains("plan") ? now["plan"].value("fsdp", "none") : "none";
+      constexpr const char *kKinds[] = {"none", "zero1", "zero2", "full"}, *kNotes[] = {"", "shares out optimizer states", "and gradients", "and the weights, gathered when needed"};
+      const auto from = std::find(std::begin(kKinds), std::end(kKinds), sharded) - std::begin(kKinds);
+      for (std::ptrdiff_t i = from + 1; i < 4; ++i)
+        out.push_back({fmt::format("shard over the {} GPUs: {}", base_.gpus, kKinds[i]), fmt::format("--fsdp {}", kKinds[i]), kNotes[i], "sharding", {{"plan", {{"fsdp", kKinds[i]}}}}});
+    }
+    if (request_.contains("precision") && request_["precision"].is_string()) precisions(out, request_["precision"].get<std::string>());
+    return out;
+  }
+  void precisions(std::vector<Change>& out, const std::string& name) const {
+    auto part = [&](const char* extra, const char* change, const char* note) {
+      if (name.find(extra) == std::string::npos)
+        out.push_back({change, fmt::format("--precision {}+{}", name, extra), note, "precision", {{"precision", name + "+" + extra}}});
+    };
+    part("optimizer-bf16", "optimizer states in bf16", "numerics: moments rounded to 8 bits of mantissa");
+    part("optimizer-8bit", "optimizer states in 8 bits", "numerics: states quantised by blocks (bitsandbytes)");
+    const bool bf16 = base_.peak_16bit == "bf16";  // else the GPU has fp16 only
+    for (const auto& [other, note] : {std::pair{bf16 ? "amp-bf16" : "amp-fp16", "weights stay in fp32"},
+                                      bf16 ? std::pair{"bf16", "numerics: weights themselves are rounded to 16 bits; small updates are lost"}
+                                           : std::pair{"fp16", "numerics: weights in fp16 without loss scaling; training often diverges"}})
+      if (name != other) out.push_back({fmt::format("precision {}", other), fmt::format("--precision {}", other), note, "precision", {{"precision", other}}});
+  }
+
+  // The same step in smaller pieces, the largest first: smaller ones that fit too would only cost more.
+  void smaller_batches() {
+    const std::int64_t each = base_.batch * base_.micro_batches;
+    std::int64_t last = base_.batch;
+    for (std::int64_t batch = base_.batch - 1; batch >= 1; --batch) {
+      if (each % batch != 0 || (batch > 1 && batch * 4 > last * 3)) continue;  // those close to the last one that failed are passed over
+      last = batch;
+      const Change change{fmt::format("batch {} and accumulation", batch), fmt::format("--batch {} --global-batch {}", batch, base_.global_batch),
+                          "the same step in smaller pieces", "batch", {{"batch", batch}, {"global_batch", base_.global_batch}}};
+      auto report = predicted(change.patch);
+      if (!report) continue;
+      if (report->memory.fits) return found_.push_back(fix_of(change, *report));
+      note(change, *report);
+    }
+  }
+
+  std::optional<Report> predicted(const Json& patch) const {
+    Json changed = request_;
+    changed.merge_patch(patch);
+    auto parsed = parse_request(changed, catalog_, where_, folder_);
+    if (!parsed) return std::nullopt;
+    auto prediction = predict(*parsed, catalog_);
+    if (!prediction) return std::nullopt;
+    return std::move(prediction->report);
+  }
+
+  Fix fix_of(const Change& change, const Report& report) const {
+    return {change.change, change.flags, change.patch, change.note, report.step, report.samples_per_s,
+            report.samples_per_s > 0 ? base_.samples_per_s / report.samples_per_s - 1 : 0, report.memory.peak, report.memory.device,
+            report.memory.verdict == Certainty::certain};
+  }
+
+  void note(const Change& change, const Report& report) {
+    const double saved = static_cast<double>((base_.memory.device - report.memory.device).value);
+    if (saved > 0) helpful_.push_back({change, saved, report.samples_per_s > 0 ? base_.samples_per_s / report.samples_per_s : 1});
+  }
+
+  // No change is enough alone: several that go together, first those that promise to cost least time among those that promise
+  // to save enough, were savings to add up and times to multiply.
+  void together(std::size_t size) {
+    struct Promise {
+      double time = 1, saved = 0;
+      std::vector<std::size_t> members;
+    };
+    std::vector<Promise> promises, grown = {{}};
+    for (std::size_t depth = 0; depth < size; ++depth) {
+      promises = std::move(grown);
+      grown.clear();
+      for (const Promise& promise : promises)
+        for (std::size_t i = promise.members.empty() ? 0 : promise.members.back() + 1; i < helpful_.size(); ++i) {
+          const std::string& group = helpful_[i].change.group;
+          const bool taken = !group.empty() && std::any_of(promise.members.begin(), promise.members.end(),
+                                                           [&](std::size_t other) { return helpful_[other].change.group == group; });
+          if (taken) continue;
+          grown.push_back(promise);
+          grown.back().time *= helpful_[i].time;
+          grown.back().saved += helpful_[i].saved;
+          grown.back().members.push_back(i);
+        }
+    }
+    const double wanted = 0.8 * static_cast<double>((base_.memory.device - base_.memory.capacity).value);
+    std::erase_if(grown, [&](const Promise& promise) { return promise.saved < wanted; });
+    std::stable_sort(grown.begin(), grown.end(), [](const Promise& a, const Promise& b) { return a.time < b.time; });
+    std::map<std::string, std::size_t> tried;  // by kinds of change, so that no kind crowds out another
+    for (const Promise& promise : grown) {
+      std::string kinds;
+      for (std::size_t member : promise.members) kinds += helpful_[member].change.group + "+";
+      if (tried[kinds]++ >= kMostTogether) continue;
+      Change all;
+      all.patch = Json::object();
+      for (std::size_t member : promise.members) {
+        const Change& change = helpful_[member].change;
+        all.change += (all.change.empty() ? "" : " + ") + change.change;
+        all.flags += (all.flags.empty() ? "" : " ") + change.flags;
+        if (change.note.starts_with("numerics")) all.note = change.note;
+        all.patch.merge_patch(change.patch);
+      }
+      if (auto report = predicted(all.patch); report && report->memory.fits) found_.push_back(fix_of(all, *report));
+    }
+  }
+
+  struct Helpful {
+    Change change;
+    double saved = 0, time = 1;  // bytes; times the base's time per sample
+  };
+  const Json& request_;
+  const Report& base_;
+  const Catalog& catalog_;
+  const std::string& where_;
+  const std::filesystem::path& folder_;
+  std::vector<Fix> found_;
+  std::vector<Helpful> helpful_;
+};
+
+}  // namespace
+
+std::vector<Fix> find_fixes(const Json& request, const Report& base, const Catalog& catalog, const std::string& where,
+                            const std::filesystem::path& folder, std::size_t most) {
+  return FixSearch(request, base, catalog, where, folder).run(most);
+}
+
+Result<Prediction> predict_job(const Json& request, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder,
+                               std::string_view dump_after) {
+  Json job = request;
+  bool largest = false;
+  if (job.is_object() && job.contains("max_batch")) {
+    if (!job["max_batch"].is_boolean()) return fail(where + ".max_batch", "wants true or false");
+    largest = job["max_batch"].get<bool>();
+    job.erase("max_batch");
+  }
+  auto run = [&]() -> Result<Prediction> {
+    if (largest) return BatchSearch(job, catalog, where, folder).run();
+    PRECOG_TRY(parsed, parse_request(job, catalog, where, folder));
+    return predict(parsed, catalog, dump_after);
+  };
+  PRECOG_TRY(prediction, run());
+  if (largest) job["batch"] = prediction.report.batch;
+  if (!prediction.report.memory.fits) prediction.report.fixes = find_fixes(job, prediction.report, catalog, where, folder);
+  return prediction;
+}
+
+}  // namespace precog

@@ -1,0 +1,38 @@
+// What fits: the largest batch, and what would make a job fit; values and how they are shown. Who finds them: predict/fit.h.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/units.h"
+#include "report/style.h"
+
+namespace precog {
+
+struct Fix {
+  std::string change;  // "recompute activations"
+  std::string flags;   // "--recompute full"
+  Json request;        // the same, as fields of the request
+  std::string note;
+  Seconds step;
+  double samples_per_s = 0;
+  double time_cost = 0;  // of the time per sample, against the job as it was asked for had it enough memory; below 0: faster
+  Bytes peak, device;
+  bool certain = false;  // fits at the upper end of the interval too
+};
+
+struct LargestBatch {
+  std::int64_t batch = 0;            // samples per replica and micro-batch; 0: not even one fits
+  std::optional<std::int64_t> next;  // the smallest batch that was tried and does not fit ...
+  Bytes next_device;                 // ... and what it would need
+  std::int64_t tried = 0;            // predictions made
+};
+
+Json to_json(const Fix& fix);
+Json to_json(const LargestBatch& largest);
+std::string fixes_text(const std::vector<Fix>& fixes, const Style& style);
+std::string largest_text(const LargestBatch& largest);  // one sentence
+
+}  // namespace precog
