@@ -240,7 +240,7 @@ COMMAND_LINES = [
     ([*FLAGS, "--from", "config.json"], "does not have it yet"),
     ([*FLAGS, "--max-batch"], "does not have it yet"),
     (["search", "--model", "gpt2"], "search: this version"),
-    (["calibrate", "x.jsonl"], "does not have it yet"),
+    (["calibrate", "x.jsonl"], "--gpu: is missing"),
     (["serve"], "does not have it yet"),
     ([*FLAGS, "--color", "pink"], "--color"),
     ([*FLAGS, "--data", "/no/such/folder"], "/no/such/folder"),

@@ -22,7 +22,7 @@ REPORT_NUMBERS = ["step_s", "step_s_low", "step_s_high", "samples_per_s", "token
                   "tflops_per_gpu", "peak_bytes", "reserved_bytes", "device_bytes", "kernels", "gpu_busy_s", "host_s"]
 REPORT_REST = ["fits", "memory", "total_s", "cost_usd", "breakdown", "by_dtype", "by_op_class", "bound", "provenance", "warnings", "request"]
 MEMORY = ["parameters", "gradients", "optimizer", "activations", "workspace", "fragmentation"]
-BREAKDOWN = ["forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "between_kernels", "host"]
+BREAKDOWN = ["forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "between_kernels", "host", "input"]
 COMMANDS = ["predict", "compare", "validate", "inspect", "models", "gpus", "clusters", "precisions", "networks", "hosts", "completion"]
 LISTS = {"models": "bert-large", "gpus": "v100-sxm2-32gb", "clusters": "dgx-h100", "precisions": "amp-fp16", "networks": "ib-ndr",
          "hosts": "default"}

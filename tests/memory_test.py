@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import statistics
 import sys
 import tempfile
@@ -12,7 +13,8 @@ import unittest
 from program import BINARY, ROOT, run, run_json
 
 os.environ["PRECOG"] = str(BINARY)
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "python" / "tests")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tools" / "gpu"), str(ROOT / "python" / "tests")]
+import memory_limits  # noqa: E402
 import package_support  # noqa: E402, F401: finds the package and its library; many jobs are predicted faster in one process
 import precog  # noqa: E402
 import published_speedups  # noqa: E402
@@ -67,6 +69,37 @@ class RecordedSteps(unittest.TestCase):
                 self.assertLess(statistics.mean(peaks), mean)
                 self.assertLess(sorted(peaks)[int(0.95 * len(peaks))], p95)
                 self.assertLess(statistics.median(reserved), reserved_median)
+
+
+class OutOfMemory(unittest.TestCase):
+    """What ran and what died on an H200 (tools/gpu/memory_limits.py): predictions were written before, and tried."""
+
+    def test_the_largest_batch_is_within_five_per_cent(self):
+        rows = [json.loads(line) for line in (MEASURED / "2026-11-15-h200-memory" / "limits.jsonl").read_text().splitlines()]
+        attempts = {}
+        for row in rows:
+            if "measured" in row:
+                attempts.setdefault(row["job"], []).append(row)
+        self.assertGreaterEqual(len(attempts), 8)
+        exact, bounded = 0, 0
+        with tempfile.TemporaryDirectory() as scratch:
+            data = pathlib.Path(scratch) / "data"
+            shutil.copytree(ROOT / "data", data, ignore=shutil.ignore_patterns("measured"))
+            spec, job = data / "gpus" / "h200-sxm.json", pathlib.Path(scratch) / "job.json"
+            whole = spec.read_text()
+            for name, tried in attempts.items():
+                spec.write_text(memory_limits.with_memory(whole, tried[0]["limit_bytes"]))
+                job.write_text(json.dumps(tried[0]["request"]))
+                found = run_json("predict", job, "--max-batch", "--data", data)["max_batch"]["batch"]
+                ran, died = max([r["batch"] for r in tried if r["measured"]["ran"]], default=0), min([r["batch"] for r in tried if not r["measured"]["ran"]], default=None)
+                with self.subTest(name, found=found, ran=ran, died=died):
+                    self.assertGreaterEqual(1.05 * found, ran)
+                    if died is not None:
+                        self.assertLess(0.95 * found, died)
+                        bounded += 1
+                        exact += ran <= found < died
+        self.assertGreaterEqual(bounded, 7)
+        self.assertGreaterEqual(exact, 5)  # 6 of 7 when it was recorded
 
 
 class KnownPlans(unittest.TestCase):

@@ -91,7 +91,7 @@ std::vector<std::string> flag_names(const CLI::App& app) {
 
 // Promised for a later version; whoever has read of them deserves a plainer answer than "unknown".
 constexpr std::string_view kLaterFlags[] = {"--from"};
-constexpr std::string_view kLaterCommands[] = {"search", "calibrate", "serve"};
+constexpr std::string_view kLaterCommands[] = {"search", "serve"};
 
 bool among(std::span<const std::string_view> names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -203,6 +203,20 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->group(kOutputGroup)
       ->take_last();
   add_json(validate, arguments);
+
+  CLI::App& calibrate = command(app, arguments, "calibrate", "fit a GPU's kernel costs from measured operators",
+                                "\nMEASUREMENTS are files that precog.profile wrote (.jsonl, .jsonl.zst, .jsonl.gz).\n"
+                                "A fifth of their shapes is held out and judged, never fitted.\n"
+                                "\nExamples:\n"
+                                "  precog calibrate h100.jsonl.zst --gpu h100-sxm --out h100-sxm.json\n"
+                                "  precog calibrate quick.jsonl --gpu h100-sxm --base data/profiles/h200-sxm.json \\\n    --out h100-sxm.json\n"
+                                "  precog predict job.json --profile h100-sxm.json");
+  calibrate.add_option("MEASUREMENTS", arguments.measurements, "files of measured operators")->required()->type_name("");
+  add_text(calibrate, "--gpu", arguments.gpu, "NAME", "the GPU they were measured on (precog gpus)", "The hardware");
+  add_text(calibrate, "--base", arguments.base, "PROFILE", "start from another profile's corrections", "The hardware");
+  add_text(calibrate, "--out", arguments.out, "PROFILE", "write the profile");
+  add_text(calibrate, "--report", arguments.report, "FILE", "write the errors as a Markdown page");
+  add_json(calibrate, arguments);
 
   CLI::App& inspect = command(app, arguments, "inspect", "each operator's type, why, and what casts cost",
                               "\nExamples:\n"

@@ -20,7 +20,8 @@ struct Arguments {
   std::map<std::string, std::string> flags;  // flags that describe the job, by name: {"--batch", "32"}
   std::string job_file, runs_file, name, shell;
   std::string trace, html, dump_after, scale, data_dir, colour = "auto";
-  std::vector<std::string> precisions, diff, by;
+  std::vector<std::string> precisions, diff, by, measurements;
+  std::string gpu, out, report, base;  // of calibrate
   bool json = false, everything = false, advise = false, max_batch = false;
 };
 
@@ -43,6 +44,7 @@ struct Context {
 Result<Output> run_predict(const Arguments& arguments, const Context& context);
 Result<Output> run_compare(const Arguments& arguments, const Context& context);
 Result<Output> run_validate(const Arguments& arguments, const Context& context);
+Result<Output> run_calibrate(const Arguments& arguments, const Context& context);
 Result<Output> run_inspect(const Arguments& arguments, const Context& context);
 Result<Output> run_list(const Arguments& arguments, const Context& context);  // models, gpus, clusters, ...
 

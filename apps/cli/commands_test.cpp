@@ -57,7 +57,7 @@ TEST_CASE("PredictAnswersInJsonAndInText") {
   CHECK(report["total_s"].get<double>() == doctest::Approx((100 + report["skipped_steps"].get<double>()) * report["step_s"].get<double>()));
   CHECK(report["cost_usd"].get<double>() == doctest::Approx(report["total_s"].get<double>() / 3600));
   double sum = report["breakdown"]["host"].get<double>();
-  for (const char* part : {"forward", "backward", "optimizer", "casts", "loss_scaling", "pipeline_bubble", "between_kernels"})
+  for (const char* part : {"forward", "backward", "optimizer", "casts", "loss_scaling", "pipeline_bubble", "between_kernels", "input"})
     sum += report["breakdown"][part].get<double>();
   for (const Json& time : report["breakdown"]["exposed_communication"]) sum += time.get<double>();
   CHECK(sum == doctest::Approx(report["step_s"].get<double>()).epsilon(1e-6));

@@ -52,6 +52,7 @@ Result<Output> run(const Arguments& arguments, const Context& context) {
   if (arguments.command == "predict") return run_predict(arguments, context);
   if (arguments.command == "compare") return run_compare(arguments, context);
   if (arguments.command == "validate") return run_validate(arguments, context);
+  if (arguments.command == "calibrate") return run_calibrate(arguments, context);
   if (arguments.command == "inspect") return run_inspect(arguments, context);
   return run_list(arguments, context);
 }
@@ -69,7 +70,7 @@ int print_names(const char* kind) {
 
 int command_line(int argc, const char* const* argv) {
   if (argc == 3 && std::strcmp(argv[1], "__names") == 0) return print_names(argv[2]);
-  for (const char* command : {"capture", "measure", "profile"})
+  for (const char* command : {"capture", "host", "measure", "profile"})
     if (argc > 1 && std::strcmp(argv[1], command) == 0)
       return complain(Error{{{"", fmt::format("{0} needs PyTorch and lives in the Python package: python3 -m precog {0} ... (docs/how_to/use_from_python.md)",
                                               command)}}});

@@ -10,7 +10,7 @@
     precog.measure(loss_fn, model, precision="amp-bf16")     # real steps on the local GPU
     precog.profile("h200.measurements.jsonl.zst")            # operators and host of the local GPU
 
-`predict`, `compare` and `validate` need nothing but this package; `capture`, `measure` and `profile` import torch when
+`predict`, `compare` and `validate` need nothing but this package; `capture`, `measure`, `measure_host` and `profile` import torch when
 they are called. Everything that goes wrong is a PrecogError.
 """
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .capturing import CapturedGraph
     from .measuring import MeasuredRun
 
-__all__ = ["Comparison", "Fields", "PrecogError", "Problem", "Report", "capture", "compare", "known", "measure", "predict",
-           "profile", "validate"]
+__all__ = ["Comparison", "Fields", "PrecogError", "Problem", "Report", "capture", "compare", "known", "measure", "measure_host",
+           "predict", "profile", "validate"]
 __version__ = "0.1.0"
 
 
@@ -68,6 +68,15 @@ def measure(loss_fn: Callable[[Any], Any], model: Any, precision: str = "fp32", 
     import_torch("precog.measure")
     from .measuring import measure as work
     return work(loss_fn, model, precision, optimizer, **options)
+
+
+def measure_host(path: str | os.PathLike[str], *, name: str | None = None, seconds: float = 10.0,
+                 progress: Callable[..., Any] | None = None) -> dict[str, Any]:
+    """How fast this machine feeds its GPU: writes a host description that a request takes as {"host": "my-host.json"}."""
+    from .torch_import import import_torch
+    import_torch("precog.measure_host")
+    from .hosting import measure_host as work
+    return work(os.fspath(path), name=name, seconds=seconds, progress=progress)
 
 
 def profile(path: str | os.PathLike[str], quick: bool = False, budget_s: float | None = None, **options: Any) -> Mapping[str, Any]:

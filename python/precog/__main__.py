@@ -2,6 +2,7 @@
 
   capture SCRIPT.py[:FUNCTION] -o GRAPH      the function returns (loss_fn, model); writes the captured graph
   measure SCRIPT.py[:FUNCTION] --precision P real steps on the local GPU; prints or appends a measured run
+  host -o FILE.json                          how fast this machine feeds its GPU: a host description
   profile FILE                               operators and host of the local GPU
 Everything else (predict, compare, validate, models, ...) goes to the program written in C++ as it is.
 """
@@ -14,7 +15,7 @@ from typing import Sequence
 
 from .errors import PrecogError
 
-_OURS = ("capture", "measure", "profile")
+_OURS = ("capture", "host", "measure", "profile")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +51,7 @@ def _help(given: list[str]) -> int:
 
     from . import _paths
     code = subprocess.run([str(_paths.binary()), *given]).returncode
-    print("\nIn Python (with PyTorch): precog capture | measure | profile; each has --help", flush=True)
+    print("\nIn Python (with PyTorch): precog capture | host | measure | profile; each has --help", flush=True)
     return code
 
 

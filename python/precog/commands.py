@@ -1,4 +1,4 @@
-"""The commands that need Python: capture, measure, profile. Thin: arguments to a call, the result to a file or the screen."""
+"""The commands that need Python: capture, host, measure, profile. Thin: arguments to a call, the result to a file or the screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCRIPT = "a Python file and a function in it that returns (loss_fn, model); the
 
 def run(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
-    return {"capture": _capture, "measure": _measure, "profile": _profile}[options.command](options)
+    return {"capture": _capture, "host": _host, "measure": _measure, "profile": _profile}[options.command](options)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,6 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--budget", type=float, metavar="SECONDS", help="start no measurement after this (600; 120 with --quick)")
     profile.add_argument("--only", type=lambda text: text.split(","), metavar="A,B", help="host, operators, or families of operators")
     profile.add_argument("--known", action="append", default=[], metavar="FILE", help="do not repeat what this file has measured")
+    host = commands.add_parser("host", help="how fast this machine feeds its GPU, as a host description",
+                               epilog="Example: precog host -o my-host.json, then precog predict --host my-host.json ...")
+    host.add_argument("-o", "--out", required=True, metavar="FILE.json", help="where the description goes")
+    host.add_argument("--name", help="what reports call the host (the file's name)")
+    host.add_argument("--seconds", type=float, default=10.0, metavar="S", help="how long to measure (10)")
     return parser
 
 
@@ -124,6 +129,15 @@ def _measure(options: argparse.Namespace) -> int:
         print(f"{run}\nadded to {options.output}")
     else:
         print(json.dumps(run))
+    return 0
+
+
+def _host(options: argparse.Namespace) -> int:
+    import precog
+    progress = Progress()
+    host = precog.measure_host(options.out, name=options.name, seconds=options.seconds, progress=progress)
+    progress.done()
+    print(f"wrote {options.out}: {host['title']}\n{host['sources']['stacks']}\nnext: precog predict --host {options.out} ...")
     return 0
 
 

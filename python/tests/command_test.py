@@ -44,14 +44,14 @@ class PassingThrough(InFolder):
     def test_help(self):
         done = run("--help", cwd=self.folder)
         self.assertEqual(done.returncode, 0)
-        for word in ("predict", "compare", "capture", "measure", "profile"):
+        for word in ("predict", "compare", "capture", "host", "measure", "profile"):
             self.assertIn(word, done.stdout)
-        for command in ("capture", "measure", "profile"):
+        for command in ("capture", "host", "measure", "profile"):
             self.assertIn("Example: precog", run(command, "--help", cwd=self.folder).stdout)
 
     @unittest.skipIf(HAS_TORCH, "torch is installed here")
     def test_what_is_missing_is_said(self):
-        for command in (["capture", "x.py", "-o", "x.zst"], ["measure", "x.py"], ["profile", "x.jsonl"]):
+        for command in (["capture", "x.py", "-o", "x.zst"], ["measure", "x.py"], ["profile", "x.jsonl"], ["host", "-o", "x.json"]):
             done = run(*command, cwd=self.folder)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn("pip install torch", done.stderr)

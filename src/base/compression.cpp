@@ -4,6 +4,7 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <zlib.h>
 #include <zstd.h>
 
 #include "base/ensure.h"
@@ -47,6 +48,37 @@ Result<std::string> decompress(std::string_view bytes, std::size_t limit, const 
       return fail(where, "is cut short: its compressed data ends in the middle");
   }
   return out;
+}
+
+bool is_gzip(std::string_view bytes) { return bytes.starts_with("\x1f\x8b"); }
+
+Result<std::string> gunzip(std::string_view bytes, std::size_t limit, const std::string& where) {
+  z_stream stream{};
+  ensure(inflateInit2(&stream, 15 + 16) == Z_OK, "a gzip decoder can be made");  // 15: any window; 16: gzip's frame
+  std::unique_ptr<z_stream, decltype(&inflateEnd)> owner(&stream, inflateEnd);
+  std::string out;
+  int status = Z_OK;
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(std::min<std::size_t>(bytes.size(), 0xffffffffu));
+  while (status != Z_STREAM_END) {
+    const std::size_t begin = out.size(), room = std::min<std::size_t>(std::max<std::size_t>(begin, 1u << 16), limit - begin + 1);
+    out.resize(begin + room);
+    stream.next_out = reinterpret_cast<Bytef*>(out.data() + begin);
+    stream.avail_out = static_cast<uInt>(room);
+    status = inflate(&stream, Z_NO_FLUSH);
+    out.resize(begin + room - stream.avail_out);
+    if (out.size() > limit) return fail(where, fmt::format("is larger than {} bytes when decompressed", limit));
+    if (status == Z_STREAM_END && stream.avail_in > 0) status = inflateReset(&stream);  // one member after the other is a file too
+    if (status == Z_BUF_ERROR || (status == Z_OK && stream.avail_in == 0 && stream.avail_out > 0)) return fail(where, "is cut short: its compressed data ends in the middle");
+    if (status != Z_OK && status != Z_STREAM_END) return fail(where, fmt::format("is damaged: {}", stream.msg ? stream.msg : "not gzip"));
+  }
+  return out;
+}
+
+Result<std::string> opened(std::string bytes, std::size_t limit, const std::string& where) {
+  if (is_zstd(bytes)) return decompress(bytes, limit, where);
+  if (is_gzip(bytes)) return gunzip(bytes, limit, where);
+  return bytes;
 }
 
 }  // namespace precog

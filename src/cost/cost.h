@@ -25,6 +25,7 @@ struct KernelCost {  // per kernel as listed, all its launches together
   Seconds compute, memory, launch, total;
   Bound bound = Bound::memory;
   CostSource source = CostSource::datasheet;
+  double low = 0, high = 0;  // 10th and 90th percentile of the true time over `total`, where measurements tell; else 0
 };
 
 struct ArchitectureProfile;  // the coefficients of one architecture; see profile.h

@@ -41,6 +41,7 @@ struct AttentionShape {
   std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, value_dim = 1;
   bool causal = false, backward = false;
   AttentionBackend backend = AttentionBackend::flash;
+  bool dropout = false, mask = false;
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 

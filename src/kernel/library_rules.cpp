@@ -15,8 +15,10 @@ std::int64_t power_below(std::int64_t x, std::int64_t most) {
 constexpr std::int64_t kReduceThreads = 512, kWarp = 32, kFewValues = 16, kManyValues = 256, kThreadsPerSm = 2048;
 
 constexpr std::int64_t kTile = 128;  // of the products below, either way
+constexpr std::int64_t kFewWaves = 8, kManyWaves = 12;
 constexpr std::int64_t kWideGroup = 32;
 constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
+constexpr std::int64_t kManyImages = 64;
 constexpr std::int64_t kManyRows = 16384;  // images times pixels that a weight gradient sums
 
 }  // namespace
@@ -47,7 +49,7 @@ bool keeps_innermost(const Shape& from, const Shape& to) {
   return true;
 }
 
-ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gpu) {
+ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gpu, bool forward) {
   ProductHelpers helpers;
   const std::int64_t tiles = s.batch * divide_up(s.m, kTile) * divide_up(s.n, kTile);
   const bool wide = math == DType::fp32 || math == DType::tf32;
@@ -55,13 +57,18 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
     // Weight gradients: a long sum and few tiles. nvjet's 16-bit kernels split only very long ones.
     const double length = static_cast<double>(s.k), side = static_cast<double>(s.m) * static_cast<double>(s.n);
     helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= 512 : length * length > 144 * side && tiles < gpu.sms * 2;
-    helpers.clears = helpers.reduces && math == DType::fp32 && s.k <= 2048;
+    const bool cleared_sums = math == DType::fp32 && (s.k <= 2048 || s.k > 8192);
+    helpers.clears = (helpers.reduces && cleared_sums) || (is_16bit(math) && gpu.capability() >= 90 && tiles > 7 * gpu.sms);
     return helpers;
   }
-  // Hopper's kernels hand out tiles by a counter: in TF32 where a few waves would leave the last one thin, and of batches.
+  // Gradients of few rows in fp32: split too.
+  if (math == DType::fp32 && s.batch == 1 && !forward) helpers.reduces = tiles * 4 < gpu.sms && s.k >= 512 && s.m >= kTile;
+  // Hopper's kernels hand out tiles by a counter: of batches, of very many tiles, and in TF32 where a few waves would leave
+  // the last one thin.
   if (gpu.capability() < 90 || tiles <= gpu.sms) return helpers;
-  if (s.batch > 1) helpers.clears = math == DType::tf32 || (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0);
-  else helpers.clears = math == DType::tf32 && tiles <= 8 * gpu.sms;
+  const bool many = tiles > kManyWaves * gpu.sms, few = tiles <= kFewWaves * gpu.sms;
+  if (math == DType::tf32) helpers.clears = s.batch > 1 || many || few;
+  else if (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0) helpers.clears = s.batch > 1 || many;
   return helpers;
 }
 
@@ -73,6 +80,12 @@ SortLaunches sort_launches(int bits) {
 ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
   ConvHelpers helpers;
   const bool tensor_cores = math != DType::fp32 && gpu.matrix.has(math);
+  if (s.depthwise()) {  // in NHWC the weights' gradients meet across blocks, in 16 bits by way of partial sums
+    const bool shared = s.channels_last && s.direction == ConvDirection::weight_gradient;
+    helpers.clears = shared;
+    helpers.sums = shared && is_16bit(math);
+    return helpers;
+  }
   const bool pointwise = s.kernel_h * s.kernel_w == 1 && s.stride == 1 && s.groups == 1;
   const bool three = s.kernel_h == 3 && s.kernel_w == 3 && s.stride == 1;
   const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups), weights = width * s.out_channels;
@@ -85,7 +98,10 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
   }
   if (!tensor_cores) {
     if (three && width > 4 && weight) helpers.inner = s.groups > 1 ? 5 : 3;       // Winograd; of a group turned there and back too
-    if (three && width > 4 && data && !s.channels_last) helpers.inner = 3;        // Fourier transforms of image, filter and result
+    // Fourier transforms of image, filter and result; of many images the filter is flipped and the result cut out as well.
+    const bool many = s.batch >= kManyImages && std::min(width, s.out_channels) >= 64;
+    if (three && width > 4 && data && !s.channels_last) helpers.inner = many ? 5 : 3;
+    if (three && many && s.direction == ConvDirection::forward && !s.channels_last) helpers.inner = 3;
     helpers.prepares = pointwise && data && !s.channels_last && s.out_channels > kTile;
     return helpers;
   }
@@ -94,15 +110,20 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
     else helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears &&
                           (math == DType::tf32 || pixels % 8 == 0);
   }
+  if (!weight && (!pointwise || s.channels_last) && s.groups == 1 && gpu.capability() >= 90) {  // tiles handed out by a counter
+    const std::int64_t made = data ? s.batch * s.in_h * s.in_w : rows, channels = data ? s.in_channels : s.out_channels;
+    helpers.clears = divide_up(made, kTile) * divide_up(channels, kTile) > gpu.sms;
+  }
   helpers.prepares = weight && !pointwise && rows >= kManyRows && gpu.capability() >= 90;
   return helpers;
 }
 
 bool turns_pointwise(const ConvShape& s, DType math, bool tensor_cores) {
   if (s.channels_last || s.direction != ConvDirection::weight_gradient) return false;
+  if (math == DType::tf32 && s.batch < kManyImages) return false;
   const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels;
   if (!tensor_cores) return weights >= 4 * kTile * 4 * kTile;
-  return is_16bit(math) && pixels > 1 && (pixels % 2 == 1 || (pixels % 8 != 0 && weights >= 8 * kTile * kTile));
+  return pixels > 1 && (pixels % 2 == 1 || (pixels % 8 != 0 && weights >= 8 * kTile * kTile));
 }
 
 }  // namespace precog

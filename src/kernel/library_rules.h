@@ -20,14 +20,14 @@ struct ProductHelpers {
   bool reduces = false;  // partial products of a split sum, added by a kernel of their own
   bool clears = false;   // counters or partial products cleared by a memset
 };
-// Of cuBLAS, for one product.
-ProductHelpers product_helpers(const GemmShape& shape, DType math, const GpuSpec& gpu);
+// Of cuBLAS, for one product; `forward`: the second operand is a weight as it is stored, [n,k].
+ProductHelpers product_helpers(const GemmShape& shape, DType math, const GpuSpec& gpu, bool forward = false);
 
 // From so many indices on the gradient of an embedding sorts them (embedding_dense_backward_cuda, aten/native/cuda/Embedding.cu);
 // fewer go through one kernel.
 constexpr std::int64_t kUnsortedIndices = 3072;
 
-constexpr std::int64_t kSingleTile = 4096;  // keys that CUB sorts in one block
+constexpr std::int64_t kSingleTile = 2304;  // 64-bit keys that CUB sorts in one block
 
 struct SortLaunches {
   int kernels, memsets;
@@ -35,7 +35,7 @@ struct SortLaunches {
 // CUB's radix sort of 64-bit keys: histogram, sums, and a pass for each 8 of `bits`, each of which clears two arrays first.
 SortLaunches sort_launches(int bits);
 
-// How cuDNN runs a convolution that is not depthwise.
+// How cuDNN runs a convolution.
 struct ConvHelpers {
   int loops = 1;       // calls one after the other, each with its own layout copies: groups that no kernel takes together
   int inner = 0;       // kernels within a call that transform operands: Winograd's, a Fourier transform's, a filter's

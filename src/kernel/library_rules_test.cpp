@@ -79,3 +79,15 @@ TEST_CASE("Fp32ConvolutionsTransformWhatTheyMultiply") {
   shape.stride = 2;
   CHECK(conv_helpers(shape, DType::fp32, gpu("9.0")).inner == 0);
 }
+
+TEST_CASE("DepthwiseWeightGradientsMeetAcrossBlocksInNhwc") {
+  ConvShape shape;
+  shape.in_channels = shape.out_channels = shape.groups = 96;
+  shape.kernel_h = shape.kernel_w = 7;
+  shape.direction = ConvDirection::weight_gradient;
+  CHECK_FALSE(conv_helpers(shape, DType::bf16, gpu("9.0")).clears);
+  shape.channels_last = true;
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).clears);
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).sums);
+  CHECK_FALSE(conv_helpers(shape, DType::fp32, gpu("9.0")).sums);
+}

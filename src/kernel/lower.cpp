@@ -55,7 +55,7 @@ class Lowering {
       call_.collective = op.on_communication_stream;
       call_.first_kernel = static_cast<std::uint32_t>(program_.kernels.size());
       call_.compiled = fusion_ && fusion_->ops[i].compiled;
-      if (!fusion_ || !fusion_->ops[i].compiled || !fusion_->ops[i].absorbed) lower(op);
+      if ((!fusion_ || !fusion_->ops[i].compiled || !fusion_->ops[i].absorbed) && !is_on_host(op)) lower(op);
       if (fusion_) put_fused(fusion_->ops[i]);
       call_.kernel_count = static_cast<std::uint32_t>(program_.kernels.size()) - call_.first_kernel;
       if (has_no_pattern_of_its_own(op.kind))
@@ -67,6 +67,20 @@ class Lowering {
   }
 
  private:
+  // A number that the model's code made a tensor of (torch.tensor(x)) lies in the host's memory, and so does what is computed
+  // from such numbers alone: no kernel. A buffer of a module is on the GPU, however small.
+  bool is_on_host(const Op& op) {
+    if (op.input_count == 0 || op.output_count == 0 || definition(op.kind).family == Family::host) return false;
+    for (TensorId id : graph_.inputs(op)) {
+      const Tensor& tensor = graph_.tensors[id];
+      const bool number = tensor.shape.rank() == 0 && tensor.role == Role::buffer && tensor.name.valid() && graph_.name(tensor.name) == "constant";
+      if (!number && !on_host_[id.index()]) return false;
+    }
+    for (TensorId id : graph_.outputs(op))
+      if (graph_.tensors[id].shape.rank() > 0) return false;
+    for (TensorId id : graph_.outputs(op)) on_host_[id.index()] = true;
+    return true;
+  }
   void put_fused(const FusionPlan::PerOp& planned) {
     for (std::int32_t index : planned.kernels) {
       const FusedKernel& fused = fusion_->kernels[static_cast<std::size_t>(index)];
@@ -218,7 +232,9 @@ class Lowering {
       case Family::optimizer:
       case Family::loss_scaling:
         if (const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes)) {
-          Kernel& kernel = memory(name_of(op), op, many->one_by_one ? MemoryPattern::pointwise : MemoryPattern::multi_tensor);
+          // A row per tensor.
+          Kernel& kernel = memory(name_of(op), op, many->one_by_one ? MemoryPattern::pointwise : MemoryPattern::multi_tensor,
+                                  std::max<std::int64_t>(1, many->tensors), many->elements / std::max<std::int64_t>(1, many->tensors));
           kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, many->launches));
         } else {
           memory(name_of(op), op, MemoryPattern::pointwise, {8}, {8});
@@ -418,15 +434,14 @@ class Lowering {
     product(op, name_of(op), GemmShape{a.batch, a.m, a.n, a.k, a.transposed_a});
   }
   void product(const Op& op, std::string_view name, const GemmShape& shape) {
-    const ProductHelpers helpers = product_helpers(shape, op.math, gpu_);
+    const ProductHelpers helpers = product_helpers(shape, op.math, gpu_, op.phase != Phase::backward);
     if (helpers.clears) clear(op);
     put(name, op, shape, work_of(graph_, op));
     if (!helpers.reduces) return;
     // Two partial products in fp32, summed and rounded.
     const Bytes whole{shape.batch * shape.m * shape.n * 4};
     Kernel& sum = memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
-    sum.estimated = true;
-    call_.workspace += whole * 2.0;
+    sum.estimated = true;  // in cuBLAS's own workspace
   }
 
   // --- convolution: cuDNN's tensor-core kernels want NHWC, its fp32 kernels NCHW; from the other layout each operand is
@@ -489,7 +504,7 @@ class Lowering {
   // The convolution between its layout copies: both operands on the way in, the result on the way out (the filter too: seen in
   // recorded kernels, two copies to NHWC for each one back), and what else the library launches for it.
   void convolution(const Op& op, std::string_view name, const ConvShape& shape, const Work& work, bool layout, Bytes first, Bytes second) {
-    const ConvHelpers helpers = shape.depthwise() ? ConvHelpers{} : conv_helpers(shape, op.math, gpu_);
+    const ConvHelpers helpers = conv_helpers(shape, op.math, gpu_);
     const bool tensor_cores = op.math != DType::fp32 && gpu_.matrix.has(op.math);
     const bool pointwise = shape.kernel_h * shape.kernel_w == 1 && shape.strides() == 1 && shape.groups == 1;
     const bool turned = !layout && pointwise && turns_pointwise(shape, op.math, tensor_cores);
@@ -498,7 +513,9 @@ class Lowering {
     if (helpers.clears) clear(op);
     if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
     if (helpers.inner > 0) helper(op, "conv_transforms", first + second + work.written, first + second + work.written, helpers.inner * helpers.loops);
-    put(name, op, shape, work).launches = helpers.loops;
+    ConvShape one = shape;  // of a loop
+    if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
+    put(name, op, one, work).launches = helpers.loops;
     if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
     if (layout || (turned && tensor_cores)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops);
   }
@@ -571,7 +588,7 @@ class Lowering {
   void lower_attention(const Op& op) {
     const auto& a = std::get<AttentionAttributes>(op.attributes);
     const bool backward = op.kind == OpKind::attention_backward;
-    AttentionShape shape{a.batch, a.heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim, a.causal, backward, a.backend};
+    AttentionShape shape{a.batch, a.heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim, a.causal, backward, a.backend, a.dropout, a.mask};
     if (backward) {
       // Row sums of gradient times output first; the query gradient is gathered in fp32 and converted last.
       const Bytes rows{a.batch * a.heads * a.q_len * 4};
@@ -613,7 +630,8 @@ class Lowering {
   // Layer norm's kernels want rows side by side: inside the call, unseen by autograd, another layout is copied first (the
   // recorded kernels of ViT: 24 of its 25 forward, and again backward, which is handed the original).
   void copy_for_norm(const Op& op, std::size_t operand) {
-    memory("layer_norm_copy", op, MemoryPattern::broadcast, in_bytes(op, operand), in_bytes(op, operand));
+    // Rows were strided because a convolution's image was turned into tokens: the channels lie outermost.
+    memory("layer_norm_copy", op, MemoryPattern::transpose, in_bytes(op, operand), in_bytes(op, operand));
     call_.workspace += in_bytes(op, operand);
   }
 
@@ -726,6 +744,7 @@ class Lowering {
   MemoryFormat format_;
   const FusionPlan* fusion_;  // of a compiled step
   std::vector<Order> order_ = std::vector<Order>(graph_.tensors.size(), Order::plain);
+  std::vector<bool> on_host_ = std::vector<bool>(graph_.tensors.size(), false);
   KernelProgram program_;
   Call call_;
   const FrameworkName* known_ = nullptr;  // of the operator at hand, where its kind is generic and its name known

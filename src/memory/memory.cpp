@@ -9,9 +9,10 @@
 namespace precog {
 namespace {
 
-// Estimates, and marked so in the report: the CUDA context with loaded modules, and NCCL's channel buffers for a handful of
-// peers.
-constexpr std::int64_t kContext = 520'000'000;
+// The CUDA context with loaded modules: 0.80 to 0.82 GB on an H200 (PyTorch 2.11, CUDA 13; data/measured/2026-11-15-h200-memory),
+// taken for every GPU; older libraries load less. NCCL's channel buffers for a handful of peers are an estimate, and marked
+// so in the report.
+constexpr std::int64_t kContext = 810'000'000;
 constexpr std::int64_t kNcclBuffers = 600'000'000;
 // What the driver keeps of the memory it reports: an H200 says 143771 MiB and gives CUDA 143156. Other cards keep 0 to 1%.
 constexpr double kDriverShare = 0.0043;

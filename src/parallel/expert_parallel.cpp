@@ -4,6 +4,7 @@
 // router stay on every rank.
 // On average a rank gets as many tokens as it has. The busiest sets the pace: expert_imbalance is its tokens over the mean.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -31,7 +32,7 @@ class ExpertParallel {
       const std::int64_t experts = in.tensors[weight].shape[0];
       if (experts % plan_.ep != 0)
         return fail("plan.ep", fmt::format("is {}; {} has {} experts, which cannot be shared out so", plan_.ep, in.name(op.module), experts));
-      split(weight);
+      if (in.tensors[weight].role == Role::parameter) split(weight);
       const bool first = !last_of_layer_.valid();
       if (first) {
         ++layers;
@@ -51,9 +52,9 @@ class ExpertParallel {
 
   OpId last_product(std::size_t from) const {
     const Graph& in = graph_.in;
-    const NameId module = in.ops[in.ops.id_at(from)].module;
+    const std::string_view module = in.name(in.ops[in.ops.id_at(from)].module);  // its own modules, an activation's, belong to it
     OpId last;
-    for (std::size_t i = from; i < in.ops.size() && in.ops[in.ops.id_at(i)].module == module; ++i)
+    for (std::size_t i = from; i < in.ops.size() && in.name(in.ops[in.ops.id_at(i)].module).starts_with(module); ++i)
       if (in.ops[in.ops.id_at(i)].kind == OpKind::grouped_linear) last = in.ops.id_at(i);
     return last;
   }
@@ -75,6 +76,7 @@ class ExpertParallel {
       const TensorId from = graph_.in.input(op, 0), to = graph_.in.output(op);
       Shape shape = graph_.out.tensors[to].shape;
       if (shape.rank() > 0 && shape[0] == graph_.in.tensors[from].shape[0]) {
+        split(from);
         shape.set(0, shape[0] / plan_.ep);
         graph_.out.tensors[to].shape = shape;
       }
@@ -105,15 +107,19 @@ class ExpertParallel {
     const std::int64_t groups = std::clamp<std::int64_t>(experts / plan_.ep, 1, rows_);
     gemm.batch = groups;
     gemm.m = (arriving(rows_) + groups - 1) / groups;
-    const TensorId x = arrived_.valid() ? std::exchange(arrived_, {}) : graph_.in.input(op, 0), weight = graph_.in.input(op, 1), result = graph_.in.output(op);
+    const TensorId result = graph_.in.output(op);
+    std::vector<TensorId> inputs(graph_.in.inputs(op).begin(), graph_.in.inputs(op).end());
+    if (arrived_.valid()) inputs[0] = std::exchange(arrived_, {});
+    local.recipe = local.recipe_16bit = {};
     if (!last) {
       resize(result);
-      return graph_.put(local, {x, weight}, {result});
+      graph_.out.add_op(local, inputs, std::array{result});
+      return;
     }
     Shape shape = graph_.in.tensors[result].shape;
     shape.set(0, arriving(rows_));
     const TensorId made = graph_.like(result, shape);
-    graph_.put(local, {x, weight}, {made});
+    graph_.out.add_op(local, inputs, std::array{made});
     graph_.put(graph_.beside(op, OpKind::all_to_all, group(), "experts"), {made}, {result});
   }
 

@@ -70,6 +70,22 @@ std::optional<Placement> through_transpose(const Shape& from, const Shape& to, P
   return std::nullopt;
 }
 
+std::optional<Placement> through_removal(const Shape& from, const Shape& to, Placement placement) {
+  if (to.rank() + 1 != from.rank()) return std::nullopt;
+  for (int gone = 0; gone < from.rank(); ++gone) {
+    bool fits = gone != placement.axis;
+    for (int i = 0; i < to.rank() && fits; ++i) fits = to[i] == from[i < gone ? i : i + 1];
+    if (!fits) continue;
+    placement.axis -= placement.axis > gone ? 1 : 0;
+    return placement;
+  }
+  return std::nullopt;
+}
+
+bool is_permutation(const Shape& a, const Shape& b) {
+  return a.rank() == b.rank() && std::is_permutation(a.extents().begin(), a.extents().end(), b.extents().begin());
+}
+
 std::optional<int> differing_axis(const Shape& a, const Shape& b) {
   if (a.rank() != b.rank()) return std::nullopt;
   std::optional<int> found;

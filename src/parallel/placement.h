@@ -30,6 +30,12 @@ std::optional<Placement> through_reshape(const Shape& from, const Shape& to, Pla
 // taken, which is how heads and tokens change places.
 std::optional<Placement> through_transpose(const Shape& from, const Shape& to, Placement placement);
 
+// An axis gone (a sum, one element of an axis): the first that fits and is not the split one.
+std::optional<Placement> through_removal(const Shape& from, const Shape& to, Placement placement);
+
+// The same extents in another order.
+bool is_permutation(const Shape& a, const Shape& b);
+
 // The one axis in which two shapes of the same rank differ; none where there are several or none.
 std::optional<int> differing_axis(const Shape& a, const Shape& b);
 

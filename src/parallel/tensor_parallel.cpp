@@ -278,6 +278,7 @@ class TensorParallel {
       case OpKind::sum:
       case OpKind::reduction: return visit_reduction(op);
       case OpKind::integer_pointwise: return visit_elementwise(op);
+      case OpKind::allocate: return visit_allocation(op);
       case OpKind::all_to_all:
       case OpKind::send_recv: return visit_exchange(op);
       default: break;
@@ -352,7 +353,8 @@ class TensorParallel {
   }
   void visit_grouped(const Op& op, const std::vector<TensorId>& inputs) {
     const bool row = placed(inputs[0]).split();
-    if (!split_expert_weight(op, inputs[1], row)) return;
+    if (is_parameter(inputs[1]) ? !split_expert_weight(op, inputs[1], row) : !placed(inputs[1]).split())
+      return refuse(op, "its weights are none that could be split");
     Op product = op;
     auto& gemm = std::get<GemmAttributes>(product.attributes);
     (row ? gemm.k : gemm.n) /= ranks_;
@@ -403,6 +405,7 @@ class TensorParallel {
       if (matches_pattern(module(op), pattern) || matches_pattern(module(op), "*." + pattern)) return split;
     const auto& gemm = std::get<GemmAttributes>(op.attributes);
     if (vocabulary_ > 0 && gemm.n == vocabulary_) return TensorSplit::column;
+    if (in_.name(in_.tensors[in_.input(op, 1)].name).ends_with("in_proj_weight")) return TensorSplit::column;  // nn.MultiheadAttention's own
     return known_split(module(op));
   }
   int weight_axis(TensorId weight, std::int64_t extent, bool of_inputs) const {
@@ -478,7 +481,8 @@ class TensorParallel {
     settle(in_.output(op), *split);
     Op product = op;
     const Shape a = out_.tensors[inputs[0]].shape, b = out_.tensors[inputs[1]].shape;
-    product.attributes = GemmAttributes{.batch = a.elements() / (a[-1] * a[-2]), .m = a[-2], .n = b[-1], .k = a[-1]};
+    const bool bias = std::get<GemmAttributes>(op.attributes).bias;
+    product.attributes = GemmAttributes{.batch = a.elements() / (a[-1] * a[-2]), .m = a[-2], .n = b[-1], .k = a[-1], .bias = bias};
     keep(product, inputs);
   }
 
@@ -570,11 +574,13 @@ class TensorParallel {
     const ViewKind kind = view ? view->kind : ViewKind::reshape;
     const Placement split = placed(x);
     std::optional<Placement> after;
-    if (kind == ViewKind::reshape) {
-      after = through_reshape(whole(x), whole(y), split, ranks_);
-    } else if (kind == ViewKind::transpose) {
-      after = through_transpose(whole(x), whole(y), split);
-    } else {  // a slice may drop axes at either end, an expansion adds some in front
+    if (kind == ViewKind::reshape || kind == ViewKind::transpose) {
+      // Captured graphs call either so: the same extents in another order are a transposition.
+      const bool turned = is_permutation(whole(x), whole(y)) && (kind == ViewKind::transpose || !(whole(x) == whole(y)));
+      after = turned ? through_transpose(whole(x), whole(y), split) : through_reshape(whole(x), whole(y), split, ranks_);
+    } else if (kind == ViewKind::slice && whole(y).rank() + 1 == whole(x).rank()) {
+      after = through_removal(whole(x), whole(y), split);
+    } else {  // an expansion adds axes in front
       const int shift = kind == ViewKind::expand ? whole(y).rank() - whole(x).rank() : 0;
       const int axis = split.axis + shift;
       const bool kept = whole(x).rank() + shift == whole(y).rank();
@@ -583,6 +589,15 @@ class TensorParallel {
     if (!after) return gather_all(op);
     if (!divides(op, whole(y)[after->axis], split.sequence ? "tokens" : "elements of a part")) return;
     settle(y, *after);
+    keep(op, operands(op));
+  }
+
+  // New memory like another tensor's, perhaps longer along other axes.
+  void visit_allocation(const Op& op) {
+    const TensorId x = operand(op, 0), y = in_.output(op);
+    const Placement split = placed(x);
+    if (whole(x).rank() != whole(y).rank() || whole(x)[split.axis] != whole(y)[split.axis]) return keep(op, operands(op));
+    settle(y, split);
     keep(op, operands(op));
   }
 
@@ -615,19 +630,12 @@ class TensorParallel {
     const TensorId x = operand(op, 0), y = in_.output(op);
     const Placement split = placed(x);
     const Shape from = whole(x), to = whole(y);
-    std::optional<int> axis;
-    if (from.rank() == to.rank()) {
-      if (to[split.axis] == from[split.axis]) axis = split.axis;
-    } else if (to.rank() + 1 == from.rank()) {
-      for (int gone = 0; gone < from.rank() && !axis; ++gone) {  // the first axis that may have gone
-        bool fits = gone != split.axis;
-        for (int i = 0; i < to.rank() && fits; ++i) fits = to[i] == from[i < gone ? i : i + 1];
-        if (fits) axis = split.axis - (split.axis > gone ? 1 : 0);
-      }
-    }
-    if (!axis) return gather_all(op);
+    std::optional<Placement> after;
+    if (from.rank() != to.rank()) after = through_removal(from, to, split);
+    else if (to[split.axis] == from[split.axis]) after = split;
+    if (!after) return gather_all(op);
     for (TensorId id : in_.outputs(op))
-      if (whole(id) == to) settle(id, {*axis, split.extent, split.sequence, false});
+      if (whole(id) == to) settle(id, *after);
     keep(op, operands(op));
   }
 

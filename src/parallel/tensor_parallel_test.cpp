@@ -2,10 +2,12 @@
 // (Shoeybi et al. 2019), activations per layer (Korthikanti et al. 2022, equations 1 to 4 and table 2).
 #include "parallel/tensor_parallel.h"
 
+#include <filesystem>
 #include <map>
 
 #include <doctest/doctest.h>
 
+#include "frontend/source.h"
 #include "frontend/zoo.h"
 #include "graph/operator.h"
 #include "memory/memory.h"
@@ -192,4 +194,22 @@ TEST_CASE("ReplicasOfASplitModelLieApart") {
     CHECK(message.participants == 4);
   }
   CHECK(reductions > 0);
+}
+
+TEST_CASE("ACapturedModelIsSplitAsTheZoosIs") {
+  const std::filesystem::path folder = std::filesystem::path(PRECOG_SOURCE_DIR) / "tests" / "data" / "captured_zoo";
+  for (const char* name : {"llama3-8b", "gpt2", "bert-base", "qwen3-0.6b"}) {
+    CAPTURE(name);
+    const auto captured = graph_source(folder / (std::string(name) + ".precog.json.zst"), name);
+    const auto zoo = hf_source(folder / (std::string(name) + ".config.json"), name);
+    REQUIRE(captured.has_value());
+    REQUIRE(zoo.has_value());
+    const ModelInputs sizes{.batch = captured->default_batch, .seq = captured->default_seq};
+    const Plan plan{.tp = 2, .sp = true};
+    const ShardedLayers theirs = split(plan, *captured->build(sizes)), ours = split(plan, *zoo->build(sizes));
+    CHECK(parameter_count(theirs.graph) == parameter_count(ours.graph));
+    CHECK(training_flops(theirs.graph).value == doctest::Approx(training_flops(ours.graph).value));
+    CHECK(theirs.summed_gradients == ours.summed_gradients);
+    for (OpKind kind : {OpKind::all_gather, OpKind::reduce_scatter, OpKind::all_reduce}) CHECK(count(theirs.graph, kind) == count(ours.graph, kind));
+  }
 }

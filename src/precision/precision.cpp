@@ -26,7 +26,7 @@ class PrecisionPass {
     explicit_ = out_.intern("the model's own cast");
     weight_ = out_.intern("weight, cast once per forward (autocast's cache)");
     input_ = out_.intern("input of an operator that autocast runs in another type");
-    math_attention_ = out_.intern("no fused attention kernel for these operands: math path");
+    math_attention_ = out_.intern(kMathPath);
     tf32_ = out_.intern("TF32 allowed");
     mixed_norm_ = out_.intern("rms_norm with weights of another type: the formula, no fused kernel");
   }

@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
@@ -12,6 +13,9 @@
 #include "spec/precision_recipe.h"
 
 namespace precog {
+
+// The reason of operators that attention was written as, where no fused kernel takes its operands.
+inline constexpr std::string_view kMathPath = "no fused attention kernel for these operands: math path";
 
 Graph apply_precision(const PrecisionRecipe& recipe, const GpuSpec& gpu, const Graph& forward);
 

@@ -20,8 +20,8 @@ std::vector<fs::path> json_files(const fs::path& folder, std::vector<Problem>& p
   return files;
 }
 
-// Recipes as written, so that each can extend any other. What cannot be read is reported by read_folder.
-std::vector<NamedJson> read_recipe_files(const fs::path& folder) {
+// Files as written, so that each can extend any other. What cannot be read is reported by read_folder.
+std::vector<NamedJson> read_files_as_written(const fs::path& folder) {
   std::vector<Problem> ignored;
   std::vector<NamedJson> out;
   for (const fs::path& file : json_files(folder, ignored))
@@ -54,6 +54,24 @@ std::vector<T> read_folder(const fs::path& folder, Parse parse, std::vector<Prob
   return out;
 }
 
+// Profiles of single GPUs, which precog calibrate wrote; each must be of a GPU that is known.
+void read_fitted_profiles(const fs::path& folder, Catalog& catalog, std::vector<Problem>& problems) {
+  for (const fs::path& file : json_files(folder, problems)) {
+    if (file.stem() == "datasheet") continue;
+    auto json = read_json_file(file);
+    auto parsed = json ? parse_fitted_profile(*json, file.string()) : Result<FittedProfile>(tl::unexpected(json.error()));
+    if (!parsed) {
+      problems.insert(problems.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      continue;
+    }
+    const auto gpu = std::find_if(catalog.gpus.begin(), catalog.gpus.end(), [&](const GpuSpec& one) { return one.name == parsed->gpu; });
+    if (gpu == catalog.gpus.end() || gpu->architecture != parsed->architecture)
+      problems.push_back({file.string() + ": gpu", "names no GPU of data/gpus, or another architecture than that file does"});
+    if (parsed->gpu != file.stem().string()) problems.push_back({file.string(), "is of '" + parsed->gpu + "'; the file's name must be the same"});
+    catalog.fitted.push_back(std::move(*parsed));
+  }
+}
+
 template <class T>
 Result<const T*> find(const std::vector<T>& items, const std::string& name, std::string_view what, std::string_view list_command) {
   const std::string wanted = normalised_name(name);
@@ -77,13 +95,17 @@ Result<Catalog> load_catalog(const fs::path& data_dir) {
   catalog.gpus = read_folder<GpuSpec>(data_dir / "gpus", parse_gpu, problems);
   catalog.systems = read_folder<SystemSpec>(data_dir / "clusters", parse_system, problems);
   catalog.networks = read_folder<NetworkSpec>(data_dir / "networks", parse_network, problems);
-  catalog.recipe_files = read_recipe_files(data_dir / "precisions");
+  catalog.recipe_files = read_files_as_written(data_dir / "precisions");
   auto parse_recipe = [&](const Json& json, const std::string& where) -> Result<PrecisionRecipe> {
     PRECOG_TRY(whole, extended(json, catalog.recipe_files, where));
     return parse_precision(whole, where);
   };
   catalog.precisions = read_folder<PrecisionRecipe>(data_dir / "precisions", parse_recipe, problems);
-  catalog.hosts = read_folder<HostSpec>(data_dir / "hosts", parse_host, problems);
+  catalog.host_files = read_files_as_written(data_dir / "hosts");
+  auto parse_extended_host = [&](const Json& json, const std::string& where) -> Result<HostSpec> {
+    return parse_host(json, where, catalog.host_files);
+  };
+  catalog.hosts = read_folder<HostSpec>(data_dir / "hosts", parse_extended_host, problems);
   catalog.models = read_folder<ModelSpec>(data_dir / "models", parse_model, problems);
   const fs::path profile_file = data_dir / "profiles" / "datasheet.json";
   auto profile_json = read_json_file(profile_file);
@@ -92,6 +114,7 @@ Result<Catalog> load_catalog(const fs::path& data_dir) {
   if (profile) catalog.profile = std::move(*profile);
   else problems.insert(problems.end(), profile.error().problems.begin(), profile.error().problems.end());
 
+  read_fitted_profiles(data_dir / "profiles", catalog, problems);
   for (const GpuSpec& gpu : catalog.gpus) {
     if (!catalog.system(gpu.usual_system)) problems.push_back({"data/gpus/" + gpu.name + ".json: usual_system", "names no cluster of data/clusters"});
     if (profile && !catalog.profile.find(gpu.architecture))
@@ -114,5 +137,14 @@ Result<const PrecisionRecipe*> Catalog::precision(const std::string& name) const
 }
 Result<const HostSpec*> Catalog::host(const std::string& name) const { return find(hosts, name, "host", "precog hosts"); }
 Result<const ModelSpec*> Catalog::model(const std::string& name) const { return find(models, name, "model", "precog models"); }
+
+const FittedProfile* Catalog::fitted_for(const GpuSpec& gpu) const {
+  const FittedProfile* relative = nullptr;
+  for (const FittedProfile& one : fitted) {
+    if (one.gpu == gpu.name) return &one;
+    if (!relative && one.architecture == gpu.architecture) relative = &one;
+  }
+  return relative;
+}
 
 }  // namespace precog

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cost/cost.h"
+#include "cost/residual.h"
 #include "frontend/zoo.h"
 #include "spec/cluster_spec.h"
 #include "spec/gpu_spec.h"
@@ -21,10 +22,12 @@ struct Catalog {
   std::vector<SystemSpec> systems;
   std::vector<NetworkSpec> networks;
   std::vector<PrecisionRecipe> precisions;
+  HostFiles host_files;  // hosts as written, for files that extend them
   std::vector<NamedJson> recipe_files;  // the same as written, for recipes that extend them
   std::vector<HostSpec> hosts;
   std::vector<ModelSpec> models;
   CostProfile profile;
+  std::vector<FittedProfile> fitted;  // every other file of data/profiles: what was measured on one GPU
 
   Result<const GpuSpec*> gpu(const std::string& name) const;
   Result<const SystemSpec*> system(const std::string& name) const;
@@ -32,6 +35,8 @@ struct Catalog {
   Result<const PrecisionRecipe*> precision(const std::string& name) const;
   Result<const HostSpec*> host(const std::string& name) const;
   Result<const ModelSpec*> model(const std::string& name) const;
+  // What was measured on this GPU, else on a relative of its architecture, else nullptr.
+  const FittedProfile* fitted_for(const GpuSpec& gpu) const;
 };
 
 // Every problem of every file at once.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/ensure.h"
+#include "cost/pricing.h"
 #include "frontend/traced.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
@@ -81,14 +82,14 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication"};
+constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "input"};
 
 std::string schedule_text(const Schedule& schedule, const KernelProgram& program, const Graph& graph, const Timeline* timeline) {
   std::string out;
   for (std::size_t i = 0; i < schedule.labels.size(); ++i) {
     const TaskLabel& label = schedule.labels[i];
     const Task& task = schedule.graph.tasks()[i];
-    const std::string_view what = label.call < 0 ? "step" : to_text(graph.ops[program.calls[static_cast<std::size_t>(label.call)].op].kind);
+    const std::string_view what = label.call == kInputCall ? "batch" : label.call < 0 ? "step" : to_text(graph.ops[program.calls[static_cast<std::size_t>(label.call)].op].kind);
     out += fmt::format("step {} {} {} {}", label.step, kResourceNames[task.resource], what, to_text(seconds(task.duration)));
     if (timeline) out += fmt::format(" at {:.3f} us", static_cast<double>(timeline->spans[i].start) * 1e-6);
     out += '\n';
@@ -177,12 +178,13 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const Seconds gap = kernel_gap(*profile);
   double clock = 1;
   chunks = stages.run("cost", [&] {
+    KernelPrices prices(*request.gpu, *profile, request.fitted);
     for (ChunkOfStep& chunk : chunks) {
       chunk.costs.reserve(chunk.program.kernels.size());
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
-                                         : kernel_cost(kernel, *request.gpu, *profile));
+                                         : prices(kernel));
       }
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
@@ -204,7 +206,9 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   } else {
     const ChunkOfStep& whole = chunks.front();
     out.schedule = stages.run("schedule", [&] {
-      return make_schedule(whole.program, whole.costs, gap, whole.step.graph, *request.host, request.training.micro_batches);
+      const Seconds copy = request.input ? request.input->copied / request.gpu->pcie_bandwidth : Seconds{};
+      return make_schedule(whole.program, whole.costs, gap, whole.step.graph, *request.host, request.training.micro_batches,
+                           request.input ? &*request.input : nullptr, copy);
     }, [&](const Schedule& schedule) { return schedule_text(schedule, whole.program, whole.step.graph, nullptr); });
     out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
                               [&](const Timeline& timeline) { return schedule_text(out.schedule, whole.program, whole.step.graph, &timeline); });
@@ -215,7 +219,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   }
   if (request.jitter > 0) times = with_stragglers(std::move(times), request.jitter, request.cluster.gpus);
   out.report = stages.run("report", [&] {
-    Report report = summarise(request, *built, gap, chunks, times, memory, peak_at);
+    Report report = summarise(request, *built, rank->model_flops * (1.0 / request.plan.pp), gap, chunks, times, memory, peak_at);
     add_failures(request, report.parameters, report);
     return report;
   },

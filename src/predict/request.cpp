@@ -36,8 +36,10 @@ class RequestReader {
     settle_sharding();
     read_training();
     read_host();
+    read_profile();
+    read_input();
     read_run();
-    for (const char* later : {"software", "input"})
+    for (const char* later : {"software"})
       if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
     root_.reject_unknown_keys();
     if (!problems_.empty()) return fail(std::move(problems_));
@@ -495,7 +497,62 @@ class RequestReader {
       root_.problem("stack", "and a compiled mode exclude each other: the compiler writes the kernels");
   }
 
-  void read_host() { request_.host = look_up(root_, "host", catalog_.host(root_.text("host").value_or("default"))); }
+  // A name of data/hosts, or the file that `precog host` wrote.
+  void read_host() {
+    const std::string name = root_.text("host").value_or("default");
+    if (!name.ends_with(".json")) {
+      request_.host = look_up(root_, "host", catalog_.host(name));
+      return;
+    }
+    auto json = read_json_file(folder_ / name);
+    if (!json) return root_.problem("host", json.error().text());
+    auto parsed = parse_host(*json, name, catalog_.host_files);
+    if (!parsed) {
+      for (const Problem& problem : parsed.error().problems) root_.problem("host", problem.where + ": " + problem.message);
+      return;
+    }
+    request_.own_host = std::make_shared<const HostSpec>(std::move(*parsed));
+    request_.host = request_.own_host.get();
+    request_.own_host_path = name;
+  }
+
+  void read_input() {
+    auto input = root_.object("input");
+    if (!input) return;
+    InputSpec out;
+    if (auto seconds = input->number("seconds_per_batch", 0, 1e5)) out.per_batch = {*seconds};
+    else if (!input->has("seconds_per_batch")) input->problem("seconds_per_batch", "is missing: what one worker needs for one batch, in seconds");
+    if (auto workers = input->integer("workers", 0, 4096)) out.workers = static_cast<int>(*workers);
+    else if (!input->has("workers")) input->problem("workers", "is missing: processes that prepare batches; 0 where the training loop does it itself");
+    if (auto prefetch = input->integer("prefetch", 1, 1024)) out.prefetch = static_cast<int>(*prefetch);
+    if (auto bytes = input->number("bytes_per_batch", 0, 1e13)) out.copied = Bytes{static_cast<std::int64_t>(*bytes)};
+    input->reject_unknown_keys();
+    if (request_.plan.pp > 1) root_.problem("input", "is modelled without pipeline stages only; leave it out, or pp at 1");
+    request_.input = out;
+  }
+
+  // A file that precog calibrate wrote, or "none": physics alone. Without one, what data/profiles has for this GPU.
+  void read_profile() {
+    const auto path = root_.text("profile");
+    if (!request_.gpu || (path && *path == "none")) return;
+    if (!path) {
+      request_.fitted = catalog_.fitted_for(*request_.gpu);
+      if (request_.fitted) request_.fitted_from = fmt::format("data/profiles/{}.json", request_.fitted->gpu);
+      return;
+    }
+    auto json = read_json_file(folder_ / *path);
+    auto parsed = json ? parse_fitted_profile(*json, *path) : Result<FittedProfile>(tl::unexpected(json.error()));
+    if (!parsed) {
+      problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      return;
+    }
+    if (parsed->architecture != request_.gpu->architecture)
+      return root_.problem("profile", fmt::format("was fitted on {} ({}); {} is {}, and corrections carry over inside one architecture only", parsed->gpu,
+                                                  parsed->architecture, request_.gpu->name, request_.gpu->architecture));
+    request_.own_fitted = std::make_shared<const FittedProfile>(std::move(*parsed));
+    request_.fitted = request_.own_fitted.get();
+    request_.fitted_from = *path;
+  }
 
   void read_run() {
     request_.price_usd_per_gpu_hour = root_.number("price_usd_per_gpu_hour", 0, 1e6);
@@ -562,7 +619,12 @@ class RequestReader {
     for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
     if (r.plan.pp > 1) out["plan"]["vpp"] = r.plan.vpp, out["plan"]["schedule"] = to_text(r.plan.schedule);
     if (!r.plan.stage_layers.empty()) out["plan"]["stage_layers"] = r.plan.stage_layers;
-    out["host"] = r.host->name;
+    if (const auto given = root_.text("profile")) out["profile"] = *given;
+    out["host"] = r.own_host ? r.own_host_path : r.host->name;
+    if (r.input) {
+      out["input"] = {{"seconds_per_batch", r.input->per_batch.value}, {"workers", r.input->workers}, {"prefetch", r.input->prefetch}};
+      if (r.input->copied.value > 0) out["input"]["bytes_per_batch"] = r.input->copied.value;
+    }
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();
     if (r.run.tokens) run["tokens"] = *r.run.tokens;

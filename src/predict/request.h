@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "frontend/source.h"
 #include "predict/catalog.h"
+#include "spec/input_spec.h"
 #include "spec/plan.h"
 
 namespace precog {
@@ -40,6 +41,12 @@ struct Request {
   ClusterSpec cluster;
   double jitter = 0;  // relative standard deviation of a rank's own time for a step
   const HostSpec* host = nullptr;
+  std::shared_ptr<const HostSpec> own_host;  // one from a file of the user's; `host` then points to it
+  std::string own_host_path;                 // and where that is, as it was given
+  std::optional<InputSpec> input;            // the data loader, where the request says anything of it
+  const FittedProfile* fitted = nullptr;  // corrections to kernel costs: of this GPU or of a relative; nullptr: physics alone
+  std::shared_ptr<const FittedProfile> own_fitted;  // a file's that the request names; `fitted` then points to it
+  std::string fitted_from;                          // where it comes from, for the report
   Plan plan;
   TrainingOptions training;
   MemoryFormat memory_format = MemoryFormat::contiguous;

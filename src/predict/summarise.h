@@ -29,6 +29,7 @@ struct StepTimes {
   Seconds length, host;                    // host: busy
   std::map<std::string, Seconds> exposed;  // by collective: the compute stream idle while the communication stream runs
   Seconds bubble;
+  Seconds input;                           // the GPU idle until a batch was there
 };
 
 // What a part of a timeline shows of the streams beside the kernels.
@@ -42,7 +43,8 @@ Exposure exposure(const Schedule& schedule, const Timeline& timeline, const Kern
 StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const ChunkOfStep& chunk, std::int64_t micro_batches);
 
 // `whole` is the model's forward graph, `gap` the stream's idle time between two queued kernels.
-Report summarise(const Request& request, const Graph& whole, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times,
+// model_flops: what a GPU must compute of the model in a micro-batch.
+Report summarise(const Request& request, const Graph& whole, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times,
                  const MemoryUse& memory, const std::string& peak_at);
 
 // Memory over the last simulated step.

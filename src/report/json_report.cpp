@@ -70,7 +70,8 @@ Json to_json(const Breakdown& breakdown) {
           {"exposed_communication", seconds_by_name(breakdown.exposed_communication)},
           {"pipeline_bubble", finite(breakdown.pipeline_bubble)},
           {"between_kernels", finite(breakdown.between_kernels)},
-          {"host", finite(breakdown.host)}};
+          {"host", finite(breakdown.host)},
+          {"input", finite(breakdown.input)}};
 }
 
 Json to_json(const std::vector<ProvenanceEntry>& provenance) {

@@ -44,7 +44,7 @@ std::vector<TimePart> time_parts(const Breakdown& b) {
   std::string communication = "communication";
   if (b.exposed_communication.size() == 1) communication = "exposed " + b.exposed_communication.begin()->first;
   else if (b.exposed_communication.size() > 1) communication = "exposed comm.";
-  return {{"forward", "forward", b.forward, kColourForward, Ink::blue},
+  std::vector<TimePart> out = {{"forward", "forward", b.forward, kColourForward, Ink::blue},
           {"backward", "backward", b.backward, kColourBackward, Ink::cyan},
           {"optimizer", "optimizer", b.optimizer, kColourOptimizer, Ink::yellow},
           {"casts", "casts", b.casts, kColourCasts, Ink::magenta},
@@ -53,6 +53,8 @@ std::vector<TimePart> time_parts(const Breakdown& b) {
           {"pipeline_bubble", "pipeline bubble", b.pipeline_bubble, kColourBubble, Ink::dim},
           {"between_kernels", "between kernels", b.between_kernels, kColourBetween, Ink::dim},
           {"host", "waiting for host", b.host, kColourHost, Ink::red}};
+  if (b.input.value > 0) out.push_back({"input", "waiting for input", b.input, kColourInput, Ink::red});  // most requests say nothing of it
+  return out;
 }
 
 std::vector<MemoryPart> memory_parts(const MemoryUse& m) {

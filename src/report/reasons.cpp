@@ -74,6 +74,7 @@ std::vector<Reason> reasons(const Report& from, const Report& that) {
   add("pipeline bubble", from.breakdown.pipeline_bubble, that.breakdown.pipeline_bubble);
   add("gaps between kernels", from.breakdown.between_kernels, that.breakdown.between_kernels);
   add("waiting for the host", from.breakdown.host, that.breakdown.host, launches == 0 ? "" : fmt::format("{:+} launches", launches));
+  add("waiting for input", from.breakdown.input, that.breakdown.input);
   std::stable_sort(out.begin(), out.end(), [](const Reason& a, const Reason& b) { return std::abs(a.difference.value) > std::abs(b.difference.value); });
   return out;
 }

@@ -20,6 +20,7 @@ struct Breakdown {  // adds up to the step
   Seconds pipeline_bubble;
   Seconds between_kernels;  // the stream's own idle time between queued kernels
   Seconds host;             // the GPU idle, waiting for the host
+  Seconds input;            // the GPU idle, waiting for its next batch
 };
 
 struct ProvenanceEntry {
@@ -48,7 +49,7 @@ struct RunLosses {
 
 struct Report {
   Json request;  // as understood, defaults filled in
-  std::string model, gpu, gpu_title, precision, precision_title, bound;  // bound: compute, memory, host, network
+  std::string model, gpu, gpu_title, precision, precision_title, bound;  // bound: compute, memory, host, network, input
   std::int64_t parameters = 0;
   int gpus = 1;
   std::int64_t batch = 1, global_batch = 1, micro_batches = 1, seq = 0;

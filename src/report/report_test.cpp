@@ -112,7 +112,7 @@ TEST_CASE("JsonReportHasEveryFieldOfTheContract") {
     CHECK(json["memory"].contains(key));
   for (const char* key :
        {"forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "between_kernels",
-        "host"})
+        "host", "input"})
     CHECK(json["breakdown"].contains(key));
   CHECK(json["cast_kernels"].is_number_integer());
   CHECK(json["cast_kernels"] == 200);

@@ -85,7 +85,7 @@ TimelineView timeline_view(const TimelineParts& parts, int bins) {
   for (const TaskLabel& label : labels) last = std::max(last, label.step);
   Picoseconds from = parts.timeline.end, to = 0;
   for (std::size_t i = 0; i < spans.size(); ++i) {
-    if (labels[i].step != last) continue;
+    if (labels[i].step != last || tasks[i].resource >= kResourceCount) continue;
     from = std::min(from, spans[i].start);
     to = std::max(to, spans[i].end);
   }
@@ -101,7 +101,7 @@ TimelineView timeline_view(const TimelineParts& parts, int bins) {
   for (auto& track : filled) track.resize(static_cast<std::size_t>(bins));
   for (std::size_t i = 0; i < spans.size(); ++i) {
     Picoseconds start = std::max(spans[i].start, from), end = std::min(spans[i].end, to);
-    if (end <= start) continue;
+    if (end <= start || tasks[i].resource >= kResourceCount) continue;
     std::size_t slot = static_cast<std::size_t>(activity_of(parts, i)) + (labels[i].step == last ? 0 : kActivities);
     double a = static_cast<double>(start - from) / bin_length, b = static_cast<double>(end - from) / bin_length;
     auto& track = filled[track_of(tasks[i].resource)];

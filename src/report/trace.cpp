@@ -30,7 +30,7 @@ std::string_view bound_of(const TimelineParts& parts, const Call& call) {
 std::string event(const TimelineParts& parts, std::size_t task, Picoseconds origin, int process, int track) {
   const Span& span = parts.timeline.spans[task];
   const TaskLabel& label = parts.schedule.labels[task];
-  std::string name = "step overhead", args;
+  std::string name = label.call == kInputCall ? "next batch" : "step overhead", args;
   if (label.call >= 0) {
     const Call& call = parts.program.calls[static_cast<std::size_t>(label.call)];
     if (call.op.valid()) {
@@ -57,7 +57,7 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title, c
   for (const TaskLabel& label : labels) last = std::max(last, label.step);
   Picoseconds origin = parts.timeline.end;
   for (std::size_t i = 0; i < labels.size(); ++i)
-    if (labels[i].step == last) origin = std::min(origin, parts.timeline.spans[i].start);
+    if (labels[i].step == last && parts.schedule.graph.tasks()[i].resource < kResourceCount) origin = std::min(origin, parts.timeline.spans[i].start);
 
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   out += fmt::format(R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})", json_text(title));
@@ -74,7 +74,7 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title, c
         track);
   }
   for (std::size_t i = 0; i < labels.size(); ++i)
-    if (labels[i].step == last && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
+    if (labels[i].step == last && parts.schedule.graph.tasks()[i].resource < kResourceCount && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
       out += ",\n" + event(parts, i, origin, 1, parts.schedule.graph.tasks()[i].resource);
   for (const MemoryPoint& point : memory) {
     std::string bytes;

@@ -51,72 +51,10 @@ std::vector<CrossWait> cross_waits(const KernelProgram& program, const Graph& gr
   return out;
 }
 
-}  // namespace
-
-HostTimes::HostTimes(const HostSpec& host) : host_(host) {
-  for (std::size_t i = 0; i < kKinds; ++i) {
-    const auto kind = static_cast<OpKind>(i);
-    auto look_up = [&](const std::map<std::string, Seconds>& table) {
-      auto known = table.find(std::string(to_text(kind)));
-      if (known == table.end()) known = table.find(std::string(to_text(definition(kind).family)));
-      return known == table.end() ? table.at("default") : known->second;
-    };
-    forward_[i] = look_up(host.forward);
-    backward_[i] = look_up(host.backward);
-  }
-}
-
-Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
-  const Op& op = graph.ops[call.op];
-  const auto kind = static_cast<std::size_t>(op.kind);
-  const bool view = definition(op.kind).family == Family::view;
-  if (program.dispatched && call.compiled && call.kernel_count == 0 && !view) return {};  // inside another's kernel
-  if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program);
-  switch (call.phase) {
-    case Phase::forward:
-    case Phase::recompute: {
-      const auto* cast = std::get_if<CastAttributes>(&op.attributes);
-      return (cast && cast->by_autocast ? host_.autocast_cast : forward_[kind]) + loop_of_products(call, program);
-    }
-    case Phase::backward:
-    case Phase::accumulate:
-    case Phase::gradient_sync: return backward_[kind] + loop_of_products(call, program);
-    case Phase::loss_scaling:
-    case Phase::optimizer: {
-      std::int64_t launches = 0;
-      for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
-      const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
-      if (many && many->one_by_one) return forward_[static_cast<std::size_t>(OpKind::add)] * static_cast<double>(many->tensors);
-      return host_.optimizer_op + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
-    }
-  }
-  return {};
-}
-
-// The program that a compiler writes calls kernels and libraries directly: no dispatcher, no autograd, no Python objects.
-Seconds HostTimes::compiled(const Call& call, const KernelProgram& program) const {
-  if (program.cuda_graphs || call.kernel_count == 0) return {};
-  std::int64_t generated = 0;
-  bool library = false;
-  for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
-    const Kernel& kernel = program.kernels[call.first_kernel + i];
-    if (kernel.fused) generated += kernel.launches;
-    else library = true;
-  }
-  return host_.compiled.kernel * static_cast<double>(generated) + (library ? host_.compiled.library_call : Seconds{});
-}
-
-// A grouped product without a kernel of its own issues one product per group, from inside the framework.
-Seconds HostTimes::loop_of_products(const Call& call, const KernelProgram& program) const {
-  if (call.family != Family::gemm || call.kernel_count == 0) return {};
-  return backward_[static_cast<std::size_t>(OpKind::mm)] * static_cast<double>(program.kernels[call.first_kernel].launches - 1);
-}
-
-namespace {
-
 // What each call takes of the host and of its stream, and what it waits for: the same however often it is laid out.
 struct CallTimes {
   std::vector<Picoseconds> host, gpu;
+  Picoseconds begin = 0;        // of the host, once per step
   std::vector<std::int32_t> launches;
   std::vector<CrossWait> waits;
   std::size_t last_collective;  // of the gradients' exchange
@@ -125,14 +63,11 @@ struct CallTimes {
       : host(program.calls.size()), gpu(program.calls.size()), launches(program.calls.size()), waits(cross_waits(program, graph)),
         last_collective(program.calls.size()) {
     ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
-    const std::size_t calls = program.calls.size();
-    std::size_t first_optimizer = calls, last_backward = calls;
-    std::int64_t tensors = 0;
-    std::array<bool, 2> entered{};
-    const HostTimes host_time(host_spec);
-    for (std::size_t i = 0; i < calls; ++i) {
+    const HostStep needed = host_step(program, graph, host_spec);
+    begin = picoseconds(needed.begin);
+    for (std::size_t i = 0; i < program.calls.size(); ++i) {
       const Call& call = program.calls[i];
-      host[i] = picoseconds(host_time(call, program, graph));
+      host[i] = picoseconds(needed.calls[i]);
       Seconds busy{};
       for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
         busy += costs[call.first_kernel + k].total;
@@ -141,23 +76,7 @@ struct CallTimes {
       gpu[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
       // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
       if (call.collective && call.phase <= Phase::gradient_sync && !belongs_to_layer(call, graph)) last_collective = i;
-      // Each of the two compiled graphs is entered once.
-      const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
-      if (call.compiled && !program.dispatched && call.kernel_count > 0 && !entered[graph_of]) {
-        entered[graph_of] = true;
-        host[i] += picoseconds(program.cuda_graphs ? host_spec.compiled.replay : host_spec.compiled.graph);
-      }
-      if (call.phase == Phase::backward) last_backward = i;
-      const auto* many = std::get_if<MultiTensorAttributes>(&graph.ops[call.op].attributes);
-      if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
-      if (call.phase == Phase::optimizer && first_optimizer == calls) {
-        first_optimizer = i;
-        host[i] += picoseconds(host_spec.optimizer_tensor * static_cast<double>(tensors));
-      }
-      if (graph.ops[call.op].kind == OpKind::unscale_and_check) host[i] += picoseconds(host_spec.loss_scaler);
     }
-    // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
-    if (last_backward < calls) host[last_backward] += picoseconds(host_spec.parameter_gradient * static_cast<double>(tensors));
   }
 };
 
@@ -170,9 +89,24 @@ class Layout {
   std::int32_t last = -1, last_compute = -1;
 
   void begin_step(std::int16_t step) {
-    add(kHost, picoseconds(host_.step), {}, {-1, step, 0});
+    add(kHost, times_.begin, {}, {kNoCall, step, 0});
     // What the end of a step still sends (updated parameters) the next step's first kernel waits for.
     sent_by_last_step_ = last == last_collective_task_ ? last : -1;
+  }
+
+  // Workers make batches in turn, evenly staggered: together one queue that is `workers` times as fast. Each stops when it is
+  // `prefetch` batches ahead. A loop that loads by itself has nobody beside it.
+  Schedule::Fetch fetch(const InputSpec& input, Seconds copy, std::int16_t step, std::int16_t micro) {
+    const TaskLabel label{kInputCall, step, micro};
+    const std::int32_t before = last_host_;
+    std::int32_t ready = -1, copied = -1;
+    if (input.workers > 0) {
+      const std::size_t ahead = static_cast<std::size_t>(input.workers) * static_cast<std::size_t>(input.prefetch);
+      ready = add(kInput, picoseconds(input.per_batch / input.workers), {taken_.size() >= ahead ? taken_[taken_.size() - ahead] : -1}, label);
+    }
+    taken_.push_back(add(kHost, input.workers > 0 ? 0 : picoseconds(input.per_batch), {ready}, label));
+    if (copy.value > 0) copied = last_compute = add(kCompute, picoseconds(copy), {taken_.back()}, label);
+    return {before, taken_.back(), copied};
   }
 
   // Whether anything was put on a stream: a view is only part of what comes next.
@@ -213,9 +147,11 @@ class Layout {
   }
 
  private:
-  std::int32_t add(Resource resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
+  std::int32_t add(std::int32_t resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
     schedule_.labels.push_back(label);
-    return schedule_.graph.add(resource, duration, after);
+    const std::int32_t task = schedule_.graph.add(resource, duration, after);
+    if (resource == kHost) last_host_ = task;
+    return task;
   }
 
   struct InFlight { std::int32_t task; std::int64_t launched_by; };
@@ -227,14 +163,15 @@ class Layout {
   std::vector<std::int32_t> task_of_;
   std::deque<InFlight> in_flight_;
   std::int64_t launched_ = 0;
-  std::int32_t last_collective_task_ = -1, sent_by_last_step_ = -1;
+  std::int32_t last_collective_task_ = -1, sent_by_last_step_ = -1, last_host_ = -1;
+  std::vector<std::int32_t> taken_;  // the host's taking of each batch so far
   Picoseconds views_ = 0;
 };
 
 }  // namespace
 
 Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
-                       const HostSpec& host, std::int64_t micro_batches) {
+                       const HostSpec& host, std::int64_t micro_batches, const InputSpec* input, Seconds copy) {
   const std::size_t calls = program.calls.size();
   const CallTimes times(program, costs, gap, graph, host);
   Schedule schedule;
@@ -246,6 +183,10 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
     layout.begin_step(step);
     for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {
       std::int32_t last_of_this = -1;
+      if (input) {
+        const Schedule::Fetch fetched = layout.fetch(*input, copy, step, static_cast<std::int16_t>(micro));
+        if (step + 1 == kSteps) schedule.fetches.push_back(fetched);
+      }
       for (std::size_t i = 0; i < calls; ++i) {
         const Call& call = program.calls[i];
         // The end of the step runs with the last micro-batch, accumulation from the second on.

@@ -2,6 +2,7 @@
 
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
+#include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
 #include "schedule/schedule.h"
 #include "support.h"
@@ -169,4 +170,33 @@ TEST_CASE("ACompiledGraphPaysForLaunchesAndLibraryCallsAndOnceForItself") {
   CHECK(host_us() == doctest::Approx(2 * 100 + library * 10 + generated));
   program.cuda_graphs = true;
   CHECK(host_us() == doctest::Approx(2 * 7));
+}
+
+TEST_CASE("LayersMessagesDoNotQueueBehindReplicas") {
+  // The last layer's gradients fill a bucket, whose message is on its way when the layer before needs a sum of its own.
+  GraphBuilder b;
+  TensorId x = b.input("x", {32, 64});
+  const TensorId target = b.input("target", {32}, DType::int64);
+  x = b.relu(b.linear_layer("first", b.linear_layer("whole", x, 64), 262144));
+  b.cross_entropy(b.linear_layer("second", x, 10), target);
+  const PrecisionRecipe recipe = uniform(DType::bf16);
+  const Plan plan{.dp = 2, .tp = 2, .tp_plan = {{"first", TensorSplit::column}}};
+  StepGraph step = make_step(apply_precision(recipe, gpu(), shard_layers(plan, std::move(b).finish())->graph), recipe, {});
+  step = apply_plan(plan, recipe, std::move(step));
+  const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  std::vector<KernelCost> costs(program.kernels.size());
+  for (const Call& call : program.calls)
+    for (std::uint32_t k = 0; k < call.kernel_count; ++k) costs[call.first_kernel + k].total = microseconds(call.collective ? 500 : 10);
+  const Schedule schedule = make_schedule(program, costs, {}, step.graph, host(1), 1);
+  const Timeline timeline = simulate(schedule.graph);
+  int layers = 0, at_once = 0;
+  const auto tasks = schedule.graph.tasks();
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    if (tasks[i].resource != kLayerCommunication) continue;
+    ++layers;
+    for (std::size_t j = 0; j < tasks.size(); ++j)
+      if (tasks[j].resource == kCommunication && timeline.spans[j].start < timeline.spans[i].end && timeline.spans[i].start < timeline.spans[j].end) ++at_once;
+  }
+  CHECK(layers == 3 * 2);  // three steps: the second layer's sum forward, the first's input backward
+  CHECK(at_once >= 3);
 }

@@ -1,9 +1,10 @@
 // The host's speed at feeding the GPU: how long Python, the dispatcher and the driver take per operator.
-// Read from data/hosts/<name>.json. A property of the machine, not of the GPU.
+// Read from data/hosts/<name>.json, or from a file that `python -m precog host` measured. A property of the machine, not of the GPU.
 #pragma once
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -14,17 +15,23 @@ namespace precog {
 struct HostSpec {
   std::string name, title;
   std::vector<std::string> aliases;
-  // By operator family ("gemm", "pointwise", "view" ...), with "default" for the rest; every launch of the call included.
+  // By operator or family ("gemm", "pointwise", "view" ...), with "default" for the rest; the call's first launch included.
   std::map<std::string, Seconds> forward;   // called from Python: output allocated, autograd node made
   std::map<std::string, Seconds> backward;  // run by autograd's thread
+  Seconds kernel_launch;                    // each launch after a call's first
+  Seconds python_call;                      // beyond the operator itself, where a model's Python calls it: the interpreter, cold caches
+  Seconds module_call;                      // entering one module: __call__, its checks for hooks
   Seconds autocast_cast;                    // a cast that autocast makes inside another call
+  Seconds autocast_parameter;               // and what it costs beyond that for a parameter: looked up, cast, kept in the cache
   Seconds parameter_gradient;               // handing one finished gradient to its parameter
   Seconds optimizer_op;                     // one multi-tensor call of the optimizer
-  Seconds optimizer_tensor;                 // per parameter: the optimizer's Python loop around those calls
+  Seconds optimizer_tensor;                 // per parameter: Adam's Python loops around those calls (step counters, bias corrections)
+  Seconds optimizer_tensor_fused;           // the same where one fused call does it all
+  Seconds optimizer_tensor_sgd;             // the same of SGD
   Seconds loss_scaler;                      // per step: GradScaler's own bookkeeping
-  Seconds kernel_launch;                    // each launch after the first within one multi-tensor call
   Seconds synchronise;                      // a read-back after the GPU has finished
-  Seconds step;                             // per step: the user's loop, zero_grad
+  Seconds step;                             // per step: the user's loop, entering autograd
+  Seconds zero_grad_tensor;                 // per parameter: its gradient dropped and freed
   struct Compiled {                         // of a compiled graph's program
     Seconds kernel;                         // launching one generated kernel
     Seconds library_call;                   // one call that stays with a library
@@ -36,6 +43,9 @@ struct HostSpec {
   bool compiled_estimated = true;           // those of compiled graphs
 };
 
-Result<HostSpec> parse_host(const Json& json, const std::string& where);
+using HostFiles = std::vector<std::pair<std::string, Json>>;  // names and files as written
+
+// A file may start from another ("extends", one of `files`), every figure of that one times "scale", and give only what differs.
+Result<HostSpec> parse_host(const Json& json, const std::string& where, const HostFiles& files = {});
 
 }  // namespace precog

@@ -81,9 +81,11 @@ UNOPENED = {
 HALVES = {"looking": LOOKING, "unopened": UNOPENED}
 
 
-def record_of(name, precision, batch, seq):
+def record_of(name, precision, batch, seq, two_sides=False):
     request = {"schema": 1, "model": {"graph": "graphs/%s.precog.json.zst" % name}, "batch": batch}
-    if seq:
+    if seq and two_sides:  # the garden's length is the source's, the target is half of it
+        request.update({"seq": seq // 2, "src_seq": seq})
+    elif seq:
         request["seq"] = seq
     request.update({"precision": precision, "mode": "eager", "optimizer": "adamw", "optimizer_impl": "foreach",
                     "cluster": {"gpu": "h200-sxm", "gpus": 1}, "host": common.HOST})
@@ -108,7 +110,7 @@ def measure(campaign, lines, kernel_lines, entry, settings):
                 continue
             if campaign.dry_run:
                 batch, seq = 2, seq and 16
-            record = record_of(entry.name, precision, batch, seq)
+            record = record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides")
             with campaign.survive(record["id"], lines, record):
                 switches = trainer.switch(device, precision)
                 data = entry.inputs(model, batch, seq, torch.device(device.type), dtype)

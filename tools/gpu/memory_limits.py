@@ -9,7 +9,7 @@ Starts from precog's own answers (memory_limits.json beside this file: `precog p
 so much memory), tries them at 0.9, 0.95, 1, 1.05 and 1.1 times, then halves the gap while there is time. Most jobs run
 under a limit of their own (torch.cuda.set_per_process_memory_fraction: the same allocator, the same error, steps that take
 milliseconds instead of seconds); those with a limit of null have the whole device. One line per attempt:
-  {"id", "request", "limit_bytes", "batch", "ran", "predicted_batch", "predicted_next", "peak_bytes", "reserved_bytes", ...}
+  {"id", "source", "job", "request", "limit_bytes", "batch", "predicted_batch", "predicted_next", "measured": {"ran", "peak_bytes", ...}}
 and one per job: {"job", "largest_ran", "smallest_died", "predicted_batch"}.
 """
 from __future__ import annotations
@@ -27,7 +27,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 GIGABYTE = 10**9
 # What precog takes off for the driver and the CUDA context (src/memory/memory.cpp); an allocator's limit does not hold it.
-CONTEXT, DRIVER = 520_000_000, 0.0043
+CONTEXT, DRIVER = 810_000_000, 0.0043
 # (model, layers, precision, seq, src_seq, limit); the limit in GB, None for the whole device
 JOBS: list[tuple[str, int | None, str, int | None, int | None, float | None]] = [
     ("bert-base", None, "amp-bf16", 512, None, 24),
@@ -83,6 +83,14 @@ def main() -> int:
     return 0
 
 
+def with_memory(spec: str, limit: float | None) -> str:
+    """The GPU's file, with so much memory for the allocator as a limit leaves it."""
+    gpu = json.loads(spec)
+    for field in ("capacity", "reported") if limit is not None else ():
+        gpu["memory"][field]["value"] = "%d B" % ((limit + CONTEXT) / (1 - DRIVER))
+    return json.dumps(gpu)
+
+
 def predict_jobs(program: str, path: str) -> int:
     """The largest batch of each job on an H200 with so much memory, as `precog predict --max-batch` finds it."""
     import pathlib
@@ -93,14 +101,9 @@ def predict_jobs(program: str, path: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         data = pathlib.Path(folder) / "data"
         shutil.copytree(pathlib.Path(HERE).parent.parent / "data", data, ignore=shutil.ignore_patterns("measured"))
-        spec = data / "gpus" / "h200-sxm.json"
-        whole = spec.read_text()
+        whole = (data / "gpus" / "h200-sxm.json").read_text()
         for model, layers, precision, seq, src_seq, limit in JOBS:
-            gpu = json.loads(whole)
-            if limit is not None:
-                for field in ("capacity", "reported"):
-                    gpu["memory"][field]["value"] = "%d B" % ((limit * GIGABYTE + CONTEXT) / (1 - DRIVER))
-            spec.write_text(json.dumps(gpu))
+            (data / "gpus" / "h200-sxm.json").write_text(with_memory(whole, limit and limit * GIGABYTE))
             request: dict[str, Any] = {"schema": 1, "model": {"name": model, "layers": layers} if layers else model, "precision": precision,
                                        "optimizer": "adamw", "cluster": {"gpu": "h200-sxm", "gpus": 1}}
             request.update({key: value for key, value in (("seq", seq), ("src_seq", src_seq)) if value})
@@ -141,21 +144,21 @@ def run_job(device: Any, job: dict[str, Any], lines: Any, seconds: float, dry_ru
     longest = [0.0]  # seconds of an attempt
 
     def attempt(batch: int) -> None:
-        record = {"id": "%s-b%d" % (job["id"], batch), "job": job["id"], "request": {**request, "batch": batch}, "limit_bytes": limit, "batch": batch,
+        record: dict[str, Any] = {"id": "%s-b%d" % (job["id"], batch), "source": "measured: tools/gpu/memory_limits.py", "job": job["id"], "request": {**request, "batch": batch}, "limit_bytes": limit, "batch": batch,
                   "predicted_batch": job["predicted_batch"], "predicted_next": job["predicted_next"], **switches}
         at = time.perf_counter()
         ran, error = one_run(device, name, model, 2 if dry_run else batch, request, precision, dtype, dry_run)
         outcomes[batch] = ran
         longest[0] = max(longest[0], time.perf_counter() - at)
-        record.update(ran=ran, error=error, wall_s=round(time.perf_counter() - at, 2), **device.memory())
+        record["measured"] = measured = {"ran": ran, "error": error, "wall_s": round(time.perf_counter() - at, 2), **device.memory()}
         if not dry_run:
             free, all_of_it = torch.cuda.mem_get_info()
-            record.update(device_free_bytes=free, device_total_bytes=all_of_it)
+            measured.update(device_free_bytes=free, device_total_bytes=all_of_it)
         for parameter in model.parameters():
             parameter.grad = None
         device.free(0)
         lines.write(record)
-        print("%-44s batch %5d %s (%.1f s)" % (job["id"], batch, "ran" if ran else "out of memory", record["wall_s"]), flush=True)
+        print("%-44s batch %5d %s (%.1f s)" % (job["id"], batch, "ran" if ran else "out of memory", measured["wall_s"]), flush=True)
 
     def in_time() -> bool:
         return not outcomes or time.perf_counter() - began + 1.3 * longest[0] < seconds

@@ -4,7 +4,8 @@
 always the bottleneck. The blocks are written here as models write them (residuals, norms, attention with its views, gates,
 rotary positions, inverted bottlenecks, modules nested inside modules); which, how wide and how deep was drawn once from a
 seeded generator. Some are blocks of the libraries themselves at sizes of no published model: their Python between operators
-is part of what a host pays. `tools/gpu/host_models.py` times them, `tools/gpu/host_fit.py` captures them and fits the costs.
+is part of what a host pays. `tools/gpu/host_models.py` times them all, `tools/gpu/host_fit.py` captures them and fits the costs; `precog host` times a few of them
+on another machine and compares.
 """
 from __future__ import annotations
 

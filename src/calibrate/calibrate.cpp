@@ -1,0 +1,230 @@
+#include "calibrate/calibrate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "calibrate/learn_family.h"
+#include "cost/pricing.h"
+
+namespace precog {
+namespace {
+
+constexpr std::uint32_t kHeldOutOf = 5;
+constexpr double kMostTarget = 1.5;   // of a logarithm: a row further off says that it is no such kernel
+constexpr double kLeastLeft = 0.25;   // of a kernel's physical time, when what ran beside it seems to have taken all
+
+
+struct Row {
+  const Measurement* measured = nullptr;
+  std::vector<KernelCost> physics;
+  std::vector<std::string_view> family;        // of each kernel
+  std::vector<bool> charged;                   // whether what is off is this kernel's doing
+  std::vector<std::vector<double>> features;
+  std::string_view label;                      // family of the longest one charged
+  bool held_out = false;
+
+  double physical(std::size_t i) const { return physics[i].total.value; }
+};
+
+// What a row says about which kernels: those whose pattern is borrowed if there are any, else all of the family that takes most.
+Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile& physics) {
+  Row row;
+  row.measured = &m;
+  row.held_out = is_held_out(m.shape);
+  std::map<std::string_view, double> time;
+  bool borrowed = false;
+  for (const Kernel& kernel : m.kernels) {
+    row.physics.push_back(kernel_cost(kernel, gpu, physics));
+    row.family.push_back(residual_family(kernel));
+    row.features.push_back(features_of(kernel, row.physics.back(), gpu, m.warm));
+    time[row.family.back()] += row.physics.back().total.value;
+    borrowed = borrowed || (kernel.estimated && !row.family.back().empty());
+  }
+  std::string_view most = row.family.front();
+  for (const auto& [family, spent] : time)
+    if (spent > time[most]) most = family;
+  double longest = -1;
+  for (std::size_t i = 0; i < m.kernels.size(); ++i) {
+    row.charged.push_back(borrowed ? m.kernels[i].estimated : row.family[i] == most);
+    if (row.charged[i] && row.physical(i) > longest) longest = row.physical(i), row.label = row.family[i];
+  }
+  return row;
+}
+
+bool only_moves_memory(const Row& row) {
+  return std::all_of(row.measured->kernels.begin(), row.measured->kernels.end(), [](const Kernel& kernel) { return std::holds_alternative<MemoryShape>(kernel.shape); });
+}
+
+double corrected(const Row& row, std::size_t i, const FittedProfile& profile) {
+  const FamilyResidual* family = profile.find(row.family[i]);
+  return row.physical(i) * (family ? std::exp(family->correct(row.measured->kernels[i], row.features[i])) : 1);
+}
+
+double predicted(const Row& row, const FittedProfile& profile) {
+  double sum = 0;
+  for (std::size_t i = 0; i < row.physics.size(); ++i) sum += corrected(row, i, profile);
+  return sum;
+}
+
+// Samples of one family from the rows that are charged to it: what is left of a row's time after what ran beside, over what the
+// physics (and the base) say that its own kernels take.
+std::vector<KernelSample> samples_of(std::string_view family, const std::vector<Row>& rows, const FittedProfile& now, const FittedProfile& base) {
+  std::vector<KernelSample> out;
+  for (const Row& row : rows) {
+    if (row.held_out) continue;
+    double own = 0, beside = 0;
+    bool any = false;
+    for (std::size_t i = 0; i < row.physics.size(); ++i) {
+      if (row.charged[i]) own += corrected(row, i, base);
+      else beside += corrected(row, i, now);
+      any = any || (row.charged[i] && row.family[i] == family);
+    }
+    if (!any || own <= 0) continue;
+    const double left = std::max(row.measured->seconds - beside, kLeastLeft * own);
+    for (std::size_t i = 0; i < row.physics.size(); ++i) {
+      if (!row.charged[i] || row.family[i] != family) continue;
+      KernelSample sample;
+      sample.features = row.features[i];
+      sample.target = std::clamp(std::log(left / own), -kMostTarget, kMostTarget);
+      sample.weight = corrected(row, i, base) / own;
+      sample.dtype = residual_dtype(row.measured->kernels[i]);
+      sample.name = row.measured->kernels[i].name;
+      sample.shape = row.measured->shape;
+      sample.warm = row.measured->warm;
+      out.push_back(std::move(sample));
+    }
+  }
+  return out;
+}
+
+// What was learned on top of another profile's correction.
+FamilyResidual on_top(const FamilyResidual& base, FamilyResidual learned) {
+  for (const auto& [key, value] : base.constants) learned.constants[key] += value;
+  learned.trees.insert(learned.trees.begin(), base.trees.begin(), base.trees.end());
+  learned.correction = {learned.correction.least + base.correction.least, learned.correction.most + base.correction.most};
+  for (std::size_t f = 0; f < learned.seen.size(); ++f)
+    learned.seen[f] = {std::min(learned.seen[f].least, base.seen[f].least), std::max(learned.seen[f].most, base.seen[f].most)};
+  return learned;
+}
+
+double share_of(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())))];
+}
+
+CalibrationRow judged(const std::vector<const Row*>& rows, const FittedProfile& profile) {
+  CalibrationRow out;
+  std::vector<double> errors, signs, physics, physics_signs;
+  for (const Row* row : rows) {
+    double uncorrected = 0;
+    for (std::size_t i = 0; i < row->physics.size(); ++i) uncorrected += row->physical(i);
+    const double measured = row->measured->seconds, now = predicted(*row, profile);
+    signs.push_back(now / measured - 1);
+    errors.push_back(std::abs(signs.back()));
+    physics_signs.push_back(uncorrected / measured - 1);
+    physics.push_back(std::abs(physics_signs.back()));
+    const FamilyResidual* family = profile.find(row->label);
+    if (family && measured >= now * family->ratio.least && measured <= now * family->ratio.most) out.covered += 1;
+  }
+  out.rows = rows.size();
+  out.median = share_of(errors, 0.5), out.p95 = share_of(errors, 0.95), out.bias = share_of(signs, 0.5);
+  out.physics_median = share_of(physics, 0.5), out.physics_p95 = share_of(physics, 0.95), out.physics_bias = share_of(physics_signs, 0.5);
+  if (!rows.empty()) out.covered /= static_cast<double>(rows.size());
+  return out;
+}
+
+std::string group_of(const Row& row) {
+  const std::size_t at = static_cast<std::size_t>(std::find(row.family.begin(), row.family.end(), row.label) - row.family.begin());
+  const Kernel& kernel = row.measured->kernels[at];
+  if (kernel.estimated) return "borrowed patterns";
+  if (std::holds_alternative<GemmShape>(kernel.shape)) return "matrix products";
+  if (std::holds_alternative<AttentionShape>(kernel.shape)) return "attention";
+  if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) return conv->depthwise() ? "depthwise convolution" : "convolution";
+  return "memory-bound";
+}
+
+void judge(const std::vector<Row>& rows, Calibration& out) {
+  std::map<std::string, std::vector<const Row*>> groups;
+  std::map<std::pair<std::string, std::string>, std::vector<const Row*>> families;
+  for (const Row& row : rows) {
+    if (!row.held_out || row.label.empty()) continue;
+    if (row.measured->warm && only_moves_memory(row)) continue;  // no step would see it
+    ++out.held_out;
+    groups[group_of(row)].push_back(&row);
+    families[{std::string(row.label), "all"}].push_back(&row);
+    families[{std::string(row.label), row.measured->dtype}].push_back(&row);
+  }
+  const auto add = [&](std::vector<CalibrationRow>& to, const std::string& family, const std::string& dtype, const std::vector<const Row*>& of) {
+    to.push_back(judged(of, out.profile));
+    to.back().family = family;
+    to.back().dtype = dtype;
+  };
+  for (const auto& [name, of] : groups) add(out.groups, name, "all", of);
+  for (const auto& [name, of] : families) {
+    add(out.families, name.first, name.second, of);
+    auto family = out.profile.families.find(name.first);
+    if (name.second != "all" || family == out.profile.families.end()) continue;
+    const CalibrationRow& row = out.families.back();
+    FamilyResidual::Quality& quality = family->second.quality;
+    quality.held_out = static_cast<std::int64_t>(row.rows);
+    quality.median = row.median, quality.p95 = row.p95, quality.bias = row.bias, quality.physics_median = row.physics_median;
+  }
+}
+
+}  // namespace
+
+bool is_held_out(std::uint32_t shape) { return shape / 7 % kHeldOutOf == 0; }  // the remainder of the shape itself chooses folds
+
+Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, const ArchitectureProfile& physics, const CalibrateOptions& options) {
+  Calibration out;
+  out.profile.gpu = gpu.name;
+  out.profile.architecture = gpu.architecture;
+  out.profile.sources = measurements.files;
+  const FittedProfile nothing;
+  const FittedProfile& base = options.base ? *options.base : nothing;
+  std::vector<Row> rows;
+  std::set<std::string_view> families;
+  for (const Measurement& m : measurements.rows) {
+    rows.push_back(make_row(m, gpu, physics));
+    if (m.chilled && only_moves_memory(rows.back())) {
+      ++out.chilled;
+      rows.pop_back();
+      continue;
+    }
+    if (m.warm) ++out.warm;
+    if (rows.back().held_out) continue;
+    ++out.fitted;
+    for (std::size_t i = 0; i < rows.back().family.size(); ++i)
+      if (rows.back().charged[i] && !rows.back().family[i].empty()) families.insert(rows.back().family[i]);
+  }
+  out.profile.families = base.families;
+  for (auto& [name, family] : out.profile.families) family.carried = true;
+  // Kernels that only move memory first: they run beside the others, which are judged by what is left of a row's time.
+  std::vector<std::pair<FeatureKind, std::string_view>> order;
+  for (std::string_view name : families) {
+    FeatureKind kind = FeatureKind::memory;
+    for (const Row& row : rows)
+      for (std::size_t i = 0; i < row.family.size(); ++i)
+        if (row.family[i] == name) kind = feature_kind(row.measured->kernels[i]);
+    order.emplace_back(kind, name);
+  }
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::size_t done = 0;
+  for (const auto& [kind, name] : order) {
+    const std::vector<KernelSample> samples = samples_of(name, rows, out.profile, base);
+    if (!samples.empty()) {
+      FamilyResidual learned = learn_family(samples, kind);
+      learned.quality.rows = static_cast<std::int64_t>(samples.size());
+      const FamilyResidual* below = base.find(name);
+      out.profile.families[std::string(name)] = below && below->kind == kind ? on_top(*below, std::move(learned)) : std::move(learned);
+    }
+    if (options.progress) options.progress(++done, order.size());
+  }
+  judge(rows, out);
+  return out;
+}
+
+}  // namespace precog

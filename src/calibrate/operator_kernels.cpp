@@ -1,0 +1,81 @@
+#include "calibrate/operator_kernels.h"
+
+#include <fmt/format.h>
+
+#include "calibrate/operator_line.h"
+#include "training/optimizer.h"
+
+namespace precog {
+namespace {
+
+// The end of a step over so many parameters, as the training stage writes it; of a loss scaler its unscaling alone.
+Graph end_of_step(const Line& line, const std::string& op, DType dtype) {
+  const std::int64_t elements = line.extent("elements"), tensors = line.extent("tensors");
+  if (tensors > 100'000 || elements < tensors) throw Unusable{"has more tensors than elements, or than any model"};
+  if (elements / tensors % 4 != 0) throw Unusable{"tensors of such a size are read element by element, four at a time being the rule: few of a model's are"};
+  PrecisionRecipe recipe;
+  recipe.optimizer_state = dtype;
+  TrainingOptions options;
+  if (op.starts_with("adamw")) options.optimizer = OptimizerKind::adamw;
+  else if (op.starts_with("adam ")) options.optimizer = OptimizerKind::adam;
+  else if (op.starts_with("sgd-momentum")) options.optimizer = OptimizerKind::sgd_momentum;
+  else if (op.starts_with("sgd")) options.optimizer = OptimizerKind::sgd;
+  else if (op == "unscale") recipe.loss_scaling = true;
+  else throw Unusable{"is no optimizer that is known; like: adamw foreach, sgd-momentum fused, unscale"};
+  if (op.ends_with("fused")) options.optimizer_impl = OptimizerImpl::fused;
+  StepGraph step;
+  for (std::int64_t i = 0; i < tensors; ++i) {
+    Tensor one;
+    one.shape = Shape{elements / tensors};
+    one.dtype = dtype;
+    one.role = Role::parameter;
+    const TensorId parameter = step.graph.add_tensor(one);
+    one.role = Role::gradient;
+    step.gradients.push_back({parameter, step.graph.add_tensor(one), {}});
+  }
+  append_loss_scaler_and_optimizer(step, recipe, options);
+  return std::move(step.graph);
+}
+
+const LineFamily* line_family(std::string_view name) {
+  for (std::span<const LineFamily> list : {compute_lines(), memory_lines(), layer_lines()})
+    for (const LineFamily& one : list)
+      if (one.name == name) return &one;
+  return nullptr;
+}
+
+std::vector<Kernel> lowered(const Line& line, const GpuSpec& gpu) {
+  const std::string family = line.text("family"), op = line.text("op");
+  const MemoryFormat format = line.channels_last() ? MemoryFormat::channels_last : MemoryFormat::contiguous;
+  if (family == "transfer" || family == "sustained") throw Unusable{"is for links and clocks, not for kernels"};
+  if (family == "optimizer") {
+    const Graph graph = end_of_step(line, op, line.dtype());
+    const KernelProgram program = make_kernels(graph, gpu, format);
+    std::vector<Kernel> out;
+    for (const Call& call : program.calls)
+      if (op != "unscale" || graph.ops[call.op].kind == OpKind::unscale_and_check)
+        out.insert(out.end(), program.kernels.begin() + call.first_kernel, program.kernels.begin() + call.first_kernel + call.kernel_count);
+    return out;
+  }
+  const LineFamily* known = line_family(family);
+  if (!known) throw Unusable{fmt::format("family '{}' is not known", family.substr(0, 40))};
+  Calls calls(line.dtype());
+  known->describe(line, op, calls);
+  return make_kernels(calls.graph(), gpu, format).kernels;
+}
+
+}  // namespace
+
+Result<std::vector<Kernel>> kernels_of(const Json& json, const GpuSpec& gpu) {
+  try {
+    std::vector<Kernel> kernels = lowered(Line(json), gpu);
+    if (kernels.empty()) return fail("", "launches nothing");
+    for (const Kernel& kernel : kernels)
+      if (kernel.emulated) return fail("", fmt::format("{} has no arithmetic in {}", gpu.name, to_text(kernel.math)));
+    return kernels;
+  } catch (const Unusable& why) {
+    return fail("", why.reason);
+  }
+}
+
+}  // namespace precog

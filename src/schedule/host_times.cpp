@@ -1,0 +1,179 @@
+#include "schedule/host_times.h"
+
+#include <algorithm>
+
+#include "precision/precision.h"
+
+namespace precog {
+namespace {
+
+// Modules whose code is entered on the way from one operator to the next: "a.b.c" after "a.d" enters b and c. What has no operators
+// below it is not seen; a list of modules, which is never called, counts once.
+std::int64_t modules_entered(std::string_view before, std::string_view now) {
+  std::size_t shared = 0;  // length of the common path, whole names only
+  for (std::size_t i = 0;; ++i) {
+    const bool end_before = i == before.size() || before[i] == '.', end_now = i == now.size() || now[i] == '.';
+    if (end_before && end_now) shared = i;
+    if (i == before.size() || i == now.size() || before[i] != now[i]) break;
+  }
+  if (shared == now.size()) return 0;
+  return std::count(now.begin() + static_cast<std::ptrdiff_t>(shared), now.end(), '.') + (shared == 0 ? 1 : 0);
+}
+
+// Which per-tensor work the optimizer does in Python shows in its calls.
+Seconds optimizer_tensor_time(const KernelProgram& program, const Graph& graph, const HostSpec& host) {
+  bool adam = false, fused = false;
+  for (const Call& call : program.calls) {
+    const Op& op = graph.ops[call.op];
+    if (op.kind != OpKind::multi_tensor || !op.label.valid()) continue;
+    adam = adam || graph.name(op.label) == "addcdiv_";
+    fused = fused || graph.name(op.label) == "fused";
+  }
+  return adam ? host.optimizer_tensor : fused ? host.optimizer_tensor_fused : host.optimizer_tensor_sgd;
+}
+
+}  // namespace
+
+HostTimes::HostTimes(const HostSpec& host) : host_(host) {
+  for (std::size_t i = 0; i < kKinds; ++i) {
+    const auto kind = static_cast<OpKind>(i);
+    auto look_up = [&](const std::map<std::string, Seconds>& table) {
+      auto known = table.find(std::string(to_text(kind)));
+      if (known == table.end()) known = table.find(std::string(to_text(definition(kind).family)));
+      return known == table.end() ? table.at("default") : known->second;
+    };
+    forward_[i] = look_up(host.forward);
+    backward_[i] = look_up(host.backward);
+  }
+}
+
+Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
+  const Op& op = graph.ops[call.op];
+  const auto kind = static_cast<std::size_t>(op.kind);
+  const bool view = definition(op.kind).family == Family::view;
+  if (program.dispatched && call.compiled && call.kernel_count == 0 && !view) return {};  // inside another's kernel
+  if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program);
+  switch (call.phase) {
+    case Phase::forward:
+    case Phase::recompute: {
+      const auto* cast = std::get_if<CastAttributes>(&op.attributes);
+      if (!cast || !cast->by_autocast) return forward_[kind] + more_launches(call, program);  // what Python adds is not the call's own
+      const bool parameter = graph.tensors[graph.input(op, 0)].role == Role::parameter;
+      return host_.autocast_cast + (parameter ? host_.autocast_parameter : Seconds{});
+    }
+    case Phase::backward:
+    case Phase::accumulate:
+    case Phase::gradient_sync: return backward_[kind] + more_launches(call, program);
+    case Phase::loss_scaling:
+    case Phase::optimizer: {
+      const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
+      if (!many) return forward_[kind] + more_launches(call, program);  // single small operators: of the scaler, of clipping
+      if (many->one_by_one) return forward_[static_cast<std::size_t>(OpKind::add)] * static_cast<double>(many->tensors);
+      std::int64_t launches = 0;
+      for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
+      return host_.optimizer_op + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
+    }
+  }
+  return {};
+}
+
+// The program that a compiler writes calls kernels and libraries directly: no dispatcher, no autograd, no Python objects.
+Seconds HostTimes::compiled(const Call& call, const KernelProgram& program) const {
+  if (program.cuda_graphs || call.kernel_count == 0) return {};
+  std::int64_t generated = 0;
+  bool library = false;
+  for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
+    const Kernel& kernel = program.kernels[call.first_kernel + i];
+    if (kernel.fused) generated += kernel.launches;
+    else library = true;
+  }
+  return host_.compiled.kernel * static_cast<double>(generated) + (library ? host_.compiled.library_call : Seconds{});
+}
+
+// What a call puts on the stream after its first kernel: layout copies around a convolution, the parts of a sort. A grouped product
+// without a kernel of its own issues one whole product per group, from inside the framework.
+Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program) const {
+  if (call.kernel_count == 0) return {};
+  std::int64_t launches = 0;
+  for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
+  Seconds products{};
+  if (call.family == Family::gemm) {
+    const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
+    products = backward_[static_cast<std::size_t>(OpKind::mm)] * static_cast<double>(groups);
+    launches -= groups;
+  }
+  return products + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
+}
+
+std::vector<bool> inner_calls(const KernelProgram& program, const Graph& graph) {
+  std::vector<bool> out(program.calls.size());
+  std::vector<std::int32_t> made_by(graph.tensors.size(), -1);  // tensor -> call
+  auto maker = [&](TensorId id) { return made_by[id.index()]; };
+  auto kind_of = [&](std::int32_t call) { return graph.ops[program.calls[static_cast<std::size_t>(call)].op].kind; };
+  auto first_operand = [&](std::int32_t call) { return graph.input(graph.ops[program.calls[static_cast<std::size_t>(call)].op], 0); };
+  auto axes = [&](TensorId id) { return graph.tensors[id].shape.rank(); };
+  auto mark = [&](std::int32_t call) { out[static_cast<std::size_t>(call)] = true; };
+  for (std::size_t i = 0; i < program.calls.size(); ++i) {
+    if (program.calls[i].phase != Phase::forward) continue;
+    const Op& op = graph.ops[program.calls[i].op];
+    if (graph.name(op.reason) == kMathPath) out[i] = true;
+    for (TensorId id : graph.outputs(op)) made_by[id.index()] = static_cast<std::int32_t>(i);
+    if (op.kind == OpKind::view && i > 0 && maker(graph.input(op, 0)) == static_cast<std::int32_t>(i) - 1 && kind_of(static_cast<std::int32_t>(i) - 1) == OpKind::matmul)
+      out[i] = true;
+    if (op.kind != OpKind::matmul || axes(graph.output(op)) != 3) continue;
+    for (std::size_t operand = 0; operand < 2; ++operand) {
+      std::int32_t call = maker(graph.input(op, operand));
+      if (call < 0 || kind_of(call) != OpKind::view || axes(first_operand(call)) < 4) continue;
+      mark(call);
+      call = maker(first_operand(call));
+      if (call >= 0 && kind_of(call) == OpKind::contiguous) {
+        mark(call);
+        call = maker(first_operand(call));
+      }
+      if (call >= 0 && kind_of(call) == OpKind::view) mark(call);
+    }
+  }
+  return out;
+}
+
+HostStep host_step(const KernelProgram& program, const Graph& graph, const HostSpec& host) {
+  const std::size_t calls = program.calls.size();
+  HostStep out{std::vector<Seconds>(calls), host.step};
+  const HostTimes one(host);
+  const std::vector<bool> inner = inner_calls(program, graph);
+  std::size_t first_optimizer = calls, last_backward = calls;
+  std::int64_t tensors = 0;
+  std::array<bool, 2> entered{};
+  std::string_view module;
+  for (std::size_t i = 0; i < calls; ++i) {
+    const Call& call = program.calls[i];
+    const Op& op = graph.ops[call.op];
+    out.calls[i] = one(call, program, graph);
+    if ((call.phase == Phase::forward || call.phase == Phase::recompute) && (!call.compiled || program.dispatched) && !call.collective) {
+      const auto* cast = std::get_if<CastAttributes>(&op.attributes);
+      if (!inner[i] && !(cast && cast->by_autocast)) out.calls[i] += host.python_call;
+      const std::string_view now = graph.name(op.module);
+      out.calls[i] += host.module_call * static_cast<double>(modules_entered(module, now));
+      module = now;
+    }
+    // Each of the two compiled graphs is entered once.
+    const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
+    if (call.compiled && !program.dispatched && call.kernel_count > 0 && !entered[graph_of]) {
+      entered[graph_of] = true;
+      out.calls[i] += program.cuda_graphs ? host.compiled.replay : host.compiled.graph;
+    }
+    if (call.phase == Phase::backward) last_backward = i;
+    const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
+    if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
+    if (call.phase == Phase::optimizer && first_optimizer == calls) first_optimizer = i;
+    if (op.kind == OpKind::unscale_and_check) out.calls[i] += host.loss_scaler;
+  }
+  const auto parameters = static_cast<double>(tensors);
+  out.begin += host.zero_grad_tensor * parameters;
+  if (first_optimizer < calls) out.calls[first_optimizer] += optimizer_tensor_time(program, graph, host) * parameters;
+  // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
+  if (last_backward < calls) out.calls[last_backward] += host.parameter_gradient * parameters;
+  return out;
+}
+
+}  // namespace precog

@@ -1,0 +1,38 @@
+// What the host needs to issue each call of a step: Python, dispatcher, autograd and driver, from a HostSpec's figures.
+// Not here: when it issues them, and what it waits for (schedule.h).
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "kernel/kernel.h"
+#include "spec/host_spec.h"
+
+namespace precog {
+
+// A call by itself: the host's figure for that operator, else for its family, else its default, and its launches.
+class HostTimes {
+ public:
+  explicit HostTimes(const HostSpec& host);
+  Seconds operator()(const Call& call, const KernelProgram& program, const Graph& graph) const;
+
+ private:
+  Seconds compiled(const Call& call, const KernelProgram& program) const;
+  Seconds more_launches(const Call& call, const KernelProgram& program) const;
+
+  static constexpr std::size_t kKinds = static_cast<std::size_t>(OpKind::kCount);
+  const HostSpec& host_;
+  std::array<Seconds, kKinds> forward_, backward_;
+};
+
+struct HostStep {
+  std::vector<Seconds> calls;  // one per call of the program, with what lies around it: modules entered, graphs entered, parameters' share
+  Seconds begin;               // once per step, before the first
+};
+HostStep host_step(const KernelProgram& program, const Graph& graph, const HostSpec& host);
+
+// Calls of forward that Python does not make but the framework's own code: attention written as its parts, and what a product of
+// batches does to its operands (an expand, a copy, a reshape to three axes) and to its result. One flag per call.
+std::vector<bool> inner_calls(const KernelProgram& program, const Graph& graph);
+
+}  // namespace precog

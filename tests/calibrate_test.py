@@ -1,0 +1,92 @@
+"""`precog calibrate` from outside: measured lines in, a profile and its errors out; what is wrong says so; the shipped profile keeps its promises."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from program import ROOT, run, run_json  # noqa: E402
+
+MEASURED = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "data" / "measured").glob("*/*operators.jsonl.*"))
+# Medians on held-out shapes, per cent, and what they may become before someone has to look.
+TARGETS = {"matrix products": 8.5, "attention": 9.5, "convolution": 13.5, "memory-bound": 12.5}
+
+
+def line(**fields):
+    return json.dumps({"family": "gemm", "op": "nt", "dtype": "bf16", "m": 512, "n": 512, "k": 512, "s": 1e-5, **fields})
+
+
+class Calibrate(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def write(self, *lines):
+        path = self.folder / "m.jsonl"
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def test_a_profile_changes_a_prediction_as_the_measurements_say(self):
+        job = ["--model", "gpt2", "--gpu", "h200-sxm", "--batch", "8", "--seq", "1024", "--precision", "bf16"]
+        physics = run_json("predict", *job, "--profile", "none")
+        slow = [line(m=256 * (1 + i), n=512 * (1 + i * 7 % 100), k=768 * (1 + i % 5), s=1.0) for i in range(60)]  # slower than anything
+        out = self.folder / "slow.json"
+        report = run_json("calibrate", self.write(*slow), "--gpu", "h200-sxm", "--out", out)
+        self.assertEqual(report["fitted"] + report["held_out"], 60)
+        slower = run_json("predict", *job, "--profile", out)
+        self.assertGreater(slower["by_op_class"]["gemm"], 1.5 * physics["by_op_class"]["gemm"])
+        self.assertEqual(slower["by_op_class"]["attention"], physics["by_op_class"]["attention"])
+        self.assertIn("slow.json", json.dumps(slower["provenance"]))
+
+    def test_the_same_files_give_the_same_bytes(self):
+        lines = [line(m=64 * (4 + i), n=128 * (4 + i % 7), s=2e-5 * (1 + i % 3)) for i in range(60)]
+        path = self.write(*lines)
+        texts = []
+        for name in ("a.json", "b.json"):
+            done = run("calibrate", path, "--gpu", "h200-sxm", "--out", self.folder / name)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            texts.append((self.folder / name).read_text())
+        self.assertEqual(*texts)
+
+    def test_lines_that_are_no_use_are_listed(self):
+        report = run_json("calibrate", self.write(line(), line(family="weather"), line(k=0), line(s=None), json.dumps({"clocks": {}})), "--gpu", "h200-sxm")
+        self.assertEqual([entry["line"] for entry in report["unusable"]], [2, 3, 4])
+        self.assertIn("'weather' is not known", report["unusable"][0]["reason"])
+
+    def test_wrong_input_says_what_and_where(self):
+        good = self.write(line())
+        for arguments, expected in (
+                ([good], "--gpu: is missing"), ([good, "--gpu", "h2000"], "unknown GPU 'h2000'"), ([self.folder / "no.jsonl", "--gpu", "h200-sxm"], "no.jsonl"),
+                ([good, "--gpu", "h200-sxm", "--base", self.folder / "no.json"], "no.json"),
+                ([good, "--gpu", "h200-sxm", "--base", ROOT / "data" / "profiles" / "datasheet.json"], "kind")):
+            done = run("calibrate", *arguments)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertIn(expected, done.stderr)
+        for content, expected in (("{\n", "m.jsonl, line 1"), ("\x1f\x8bxx", "m.jsonl"), ("", "no measured operator"), ('{"meta": {"dry_run": true}}\n', "rehearsal")):
+            (self.folder / "m.jsonl").write_bytes(content.encode("latin-1"))
+            done = run("calibrate", self.folder / "m.jsonl", "--gpu", "h200-sxm")
+            self.assertEqual(done.returncode, 2, content)
+            self.assertIn(expected, done.stderr)
+
+    def test_the_shipped_profile_is_what_the_recorded_operators_give(self):
+        """Not to the byte (another compiler's exponentials may turn a split), but family by family."""
+        out = self.folder / "h200.json"
+        report = run("calibrate", *MEASURED, "--gpu", "h200-sxm", "--out", out, "--json", timeout=600)
+        self.assertEqual(report.returncode, 0, report.stderr)
+        groups = {row["family"]: row for row in json.loads(report.stdout)["groups"]}
+        for name, most in TARGETS.items():
+            self.assertLessEqual(groups[name]["median"], most, name)
+            self.assertLessEqual(groups[name]["median"], groups[name]["physics"]["median"] + 0.5, name)
+        made, shipped = (json.loads(path.read_text()) for path in (out, ROOT / "data" / "profiles" / "h200-sxm.json"))
+        self.assertEqual(made["sources"], shipped["sources"])
+        self.assertEqual(sorted(made["families"]), sorted(shipped["families"]))
+        for name, family in shipped["families"].items():
+            self.assertEqual(made["families"][name]["held_out"]["rows"], family["held_out"]["rows"], name)
+            self.assertAlmostEqual(made["families"][name]["held_out"]["median"], family["held_out"]["median"], delta=0.03, msg=name)
+
+
+if __name__ == "__main__":
+    unittest.main()
