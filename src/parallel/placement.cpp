@@ -39,7 +39,11 @@ std::optional<Placement> through_reshape(const Shape& from, const Shape& to, Pla
     for (int axis = first_out; axis < j && chosen < 0; ++axis)
       if (to[axis] > 1 && to[axis] % ranks == 0) chosen = axis;
     if (chosen < 0) return std::nullopt;
-    if (j - first_out > 1) placement.extent = to[chosen];  // the split axis has come apart
+    if (j - first_out > 1) {  // the split axis has come apart; what stood before it may have joined its first part
+      std::int64_t before = 1;
+      for (int axis = first_in; axis < placement.axis; ++axis) before *= from[axis];
+      placement.extent = chosen == first_out && to[chosen] % before == 0 ? to[chosen] / before : to[chosen];
+    }
     placement.axis = chosen;
     return placement;
   }

@@ -10,7 +10,7 @@
 #include "frontend/source.h"
 #include "frontend/zoo.h"
 #include "graph/operator.h"
-#include "memory/memory.h"
+#include "parallel/forward_rewrite.h"
 #include "parallel/parallel.h"
 #include "parallel/placement.h"
 #include "precision/precision.h"
@@ -70,6 +70,34 @@ std::map<std::string, Wire> wire(const StepGraph& step, Phase phase, int block) 
   return out;
 }
 
+// The same model with attention as it was run in 2022: two products, a masked softmax and dropout between them.
+Graph written_out(Graph forward) {
+  ForwardRewrite graph(std::move(forward));
+  for (const Op& op : graph.in.ops) {
+    if (op.kind != OpKind::scaled_dot_product_attention) {
+      graph.keep(op);
+      continue;
+    }
+    const auto& a = std::get<AttentionAttributes>(op.attributes);
+    const TensorId q = graph.in.input(op, 0), k = graph.in.input(op, 1), v = graph.in.input(op, 2), result = graph.in.output(op);
+    const Shape scores{a.batch, a.heads, a.q_len, a.kv_len};
+    const TensorId turned = graph.like(k, Shape{a.batch, a.heads, a.head_dim, a.kv_len});
+    graph.out.tensors[turned].storage = graph.out.tensors[k].storage;
+    graph.put(graph.beside(op, OpKind::view, ViewAttributes{ViewKind::transpose}), {k}, {turned});
+    const TensorId mask = graph.out.add_tensor({.shape = {1, 1, a.q_len, a.kv_len}, .dtype = DType::boolean, .role = Role::buffer, .name = graph.out.intern("mask")});
+    const TensorId raw = graph.like(result, scores), scaled = graph.like(result, scores), masked = graph.like(result, scores);
+    const TensorId weights = graph.like(result, scores), kept = graph.like(result, scores);
+    const TensorId dropped = graph.out.add_tensor({.shape = scores, .dtype = DType::boolean});
+    graph.put(graph.beside(op, OpKind::matmul, GemmAttributes{a.batch * a.heads, a.q_len, a.kv_len, a.head_dim}), {q, turned}, {raw});
+    graph.put(graph.beside(op, OpKind::mul_scalar), {raw}, {scaled});
+    graph.put(graph.beside(op, OpKind::masked_fill), {scaled, mask}, {masked});
+    graph.put(graph.beside(op, OpKind::softmax), {masked}, {weights});
+    graph.put(graph.beside(op, OpKind::dropout), {weights}, {kept, dropped});
+    graph.put(graph.beside(op, OpKind::matmul, GemmAttributes{a.batch * a.heads, a.q_len, a.head_dim, a.kv_len}), {kept, v}, {result});
+  }
+  return std::move(graph.out);
+}
+
 // Bytes that a block's forward leaves for backward.
 std::int64_t saved_by(const StepGraph& step, int block) {
   std::map<std::int32_t, bool> saved;
@@ -106,6 +134,12 @@ TEST_CASE("SplitsFollowReshapesAndTranspositions") {
   CHECK(rows->axis == 0);
   CHECK(through_reshape({64, 96}, {4, 16, 96}, *rows, 4)->axis == 1);  // tokens again, though the batch would divide too
   CHECK(through_reshape({4, 16, 96}, {4, 1, 16, 96}, tokens, 4)->axis == 2);
+  // nn.MultiheadAttention: samples and heads as one axis, and apart again.
+  const auto merged = through_reshape({197, 32, 1024}, {197, 512, 64}, Placement{2, 1024, false, false}, 4);
+  REQUIRE(merged);
+  CHECK(merged->axis == 1);
+  CHECK(merged->extent == 16);
+  CHECK(through_reshape({512, 197, 64}, {32, 16, 197, 64}, Placement{0, 16, false, false}, 4)->axis == 1);
   CHECK_FALSE(through_reshape({2, 16, 96}, {2, 16, 3, 32}, columns, 5));
 }
 
@@ -158,6 +192,19 @@ TEST_CASE("ActivationsPerLayerAreKorthikantis") {
   // Full recomputation keeps the layer's input, which the layer before made: here its own result, split with the tokens.
   CHECK(saved_by(step_of({.tp = 4}, gpt(), {.recompute = Recompute::full}), 1) == 2 * sbh);
   CHECK(saved_by(step_of({.tp = 4, .sp = true}, gpt(), {.recompute = Recompute::full}), 1) == 2 * sbh / 4);
+}
+
+TEST_CASE("ActivationsOfAttentionThatIsWrittenOutToo") {
+  const std::int64_t sbh = kSeq * kBatch * kHidden, scores = 5 * kHeads * kSeq * kSeq * kBatch, statistics = 2 * 2 * 4 * kSeq * kBatch;
+  CHECK(saved_by(step_of({}, written_out(gpt())), 1) == 34 * sbh + scores + statistics);  // equation 1
+  for (std::int64_t t : {2, 4, 8}) {
+    const Plan tp{.tp = static_cast<int>(t)}, sp{.tp = static_cast<int>(t), .sp = true};
+    const TrainingOptions selective{.recompute = Recompute::selective};
+    CHECK(saved_by(step_of(tp, written_out(gpt())), 1) == 10 * sbh + 24 * sbh / t + scores / t + statistics);  // equation 2
+    CHECK(saved_by(step_of(sp, written_out(gpt())), 1) == 34 * sbh / t + scores / t + statistics / t);        // equation 4
+    CHECK(saved_by(step_of(tp, written_out(gpt()), selective), 1) == 10 * sbh + 24 * sbh / t + statistics);
+    CHECK(saved_by(step_of(sp, written_out(gpt()), selective), 1) == 34 * sbh / t + statistics / t);          // equation 6
+  }
 }
 
 TEST_CASE("AVocabularyIsPaddedForItsRanks") {
