@@ -32,6 +32,11 @@ Seconds optimizer_tensor_time(const KernelProgram& program, const Graph& graph, 
   return adam ? host.optimizer_tensor : fused ? host.optimizer_tensor_fused : host.optimizer_tensor_sgd;
 }
 
+// Of a stack's own kernels: an operator that one of them does beside others has no call of its own; a view has.
+bool inside_another(const Call& call, const KernelProgram& program) {
+  return program.dispatched && call.compiled && call.kernel_count == 0 && call.family != Family::view;
+}
+
 }  // namespace
 
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
@@ -50,8 +55,7 @@ HostTimes::HostTimes(const HostSpec& host) : host_(host) {
 Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
   const auto kind = static_cast<std::size_t>(op.kind);
-  const bool view = definition(op.kind).family == Family::view;
-  if (program.dispatched && call.compiled && call.kernel_count == 0 && !view) return {};  // inside another's kernel
+  if (inside_another(call, program)) return {};
   if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program);
   switch (call.phase) {
     case Phase::forward:
@@ -149,7 +153,7 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     const Call& call = program.calls[i];
     const Op& op = graph.ops[call.op];
     out.calls[i] = one(call, program, graph);
-    if ((call.phase == Phase::forward || call.phase == Phase::recompute) && (!call.compiled || program.dispatched) && !call.collective) {
+    if ((call.phase == Phase::forward || call.phase == Phase::recompute) && (!call.compiled || program.dispatched) && !call.collective && !inside_another(call, program)) {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
       if (!inner[i] && !(cast && cast->by_autocast)) out.calls[i] += host.python_call;
       const std::string_view now = graph.name(op.module);
