@@ -63,8 +63,12 @@ PipelinePart part_of(const Schedule& schedule, const ChunkOfStep& chunk, Picosec
 PipelinePart last_backward(const Schedule& schedule, const ChunkOfStep& chunk, Picoseconds& sync) {
   const Timeline timeline = simulate(schedule.graph);
   Picoseconds computed = 0;
-  for (std::size_t i = 0; i < timeline.spans.size(); ++i)
-    if (schedule.graph.tasks()[i].resource != kCommunication) computed = std::max(computed, timeline.spans[i].end);
+  for (std::size_t i = 0; i < timeline.spans.size(); ++i) {
+    // Copies behind a collective wait for it; the neighbour that waits for this stage's gradient waits for neither.
+    const std::int32_t call = schedule.labels[i].call;
+    const bool of_sync = call >= 0 && chunk.program.calls[static_cast<std::size_t>(call)].phase == Phase::gradient_sync;
+    if (schedule.graph.tasks()[i].resource != kCommunication && !of_sync) computed = std::max(computed, timeline.spans[i].end);
+  }
   sync = std::max<Picoseconds>(0, timeline.end - computed);
   PipelinePart out{computed, exposure(schedule, timeline, chunk.program, chunk.step.graph, 0, computed)};
   return out;
