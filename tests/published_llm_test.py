@@ -13,7 +13,7 @@ import published_llm  # noqa: E402
 
 # What we want, and where we stand (docs/published_llm.md says why). A change that makes any of them worse fails.
 ASKED = {"mape": 15.0, "stated_mape": 12.0, "bias": 5.0, "pair_median": 7.0, "pair_p90": 15.0, "pair_spearman": 0.6, "of_constant": 2 / 3, "megatron": 4.0, "vtrain": 8.0}
-RECORDED = {"mape": 100.0, "stated_mape": 100.0, "bias": 100.0, "pair_median": 100.0, "pair_p90": 100.0, "pair_spearman": -1.0, "of_constant": 100.0, "megatron": 100.0, "vtrain": 100.0}
+RECORDED = {"mape": 16.5, "stated_mape": 18.8, "bias": 9.3, "pair_median": 5.0, "pair_p90": 13.0, "pair_spearman": 0.7, "of_constant": 1.1, "megatron": 4.0, "vtrain": 23.0}
 
 
 def limit(name):
@@ -27,6 +27,11 @@ class PublishedRuns(unittest.TestCase):
         cls.rows = published_llm.evaluate()
         cls.figures = published_llm.figures(cls.rows)
         cls.pairs = published_llm.pair_figures(published_llm.precision_pairs(cls.rows))
+
+    def test_page_names_every_source(self):
+        page = published_llm.PAGE.read_text()
+        for source in {row["source"] for row in self.rows if "predicted" in row}:
+            self.assertIn(source, page, "run tools/published_llm.py --write")
 
     def test_nine_in_ten_are_predicted_and_none_is_lost(self):
         self.assertGreaterEqual(sum("predicted" in row for row in self.rows), 0.9 * len(self.rows))
@@ -45,7 +50,7 @@ class PublishedRuns(unittest.TestCase):
         self.assertLessEqual(self.pairs["median"], limit("pair_median"))
         self.assertLessEqual(self.pairs["p90"], limit("pair_p90"))
         self.assertLessEqual(self.pairs["median"] / self.pairs["constant"], limit("of_constant"))
-        self.assertGreaterEqual(self.pairs["spearman"], min(ASKED["pair_spearman"], RECORDED["pair_spearman"]))
+        self.assertGreaterEqual(self.pairs["spearman"], ASKED["pair_spearman"])
 
 
 @unittest.skipUnless(published_llm.reference("vtrain_single_node_a100.csv"), "PRECOG_REFERENCE_DATA is not set, or holds no published/vtrain_single_node_a100.csv")
