@@ -205,11 +205,11 @@ void describe(CLI::App& app, Arguments& arguments) {
   add_json(validate, arguments);
 
   CLI::App& calibrate = command(app, arguments, "calibrate", "fit a GPU's kernel costs from measured operators",
-                                "\nMEASUREMENTS are files that precog.profile wrote (.jsonl, .jsonl.zst, .jsonl.gz).\n"
+                                "\nMEASUREMENTS are files of precog.profile (.jsonl, .jsonl.zst, .jsonl.gz).\n"
                                 "A fifth of their shapes is held out and judged, never fitted.\n"
                                 "\nExamples:\n"
                                 "  precog calibrate h100.jsonl.zst --gpu h100-sxm --out h100-sxm.json\n"
-                                "  precog calibrate quick.jsonl --gpu h100-sxm --base data/profiles/h200-sxm.json \\\n    --out h100-sxm.json\n"
+                                "  precog calibrate quick.jsonl --gpu h100-sxm \\\n    --base data/profiles/h200-sxm.json --out h100-sxm.json\n"
                                 "  precog predict job.json --profile h100-sxm.json");
   calibrate.add_option("MEASUREMENTS", arguments.measurements, "files of measured operators")->required()->type_name("");
   add_text(calibrate, "--gpu", arguments.gpu, "NAME", "the GPU they were measured on (precog gpus)", "The hardware");

@@ -229,6 +229,20 @@ TEST_CASE("DepthwiseConvolutionsAreCostedByTheKernelThatRunsThem") {
   CHECK(slower(DType::bf16) == doctest::Approx(16));
 }
 
+TEST_CASE("WideDepthwiseFiltersHaveNoKernelOfTheirOwnForFp32WeightGradientsInNhwc") {
+  ConvShape conv{.direction = ConvDirection::weight_gradient, .batch = 1, .in_channels = 32, .out_channels = 32, .in_h = 4, .in_w = 4,
+                 .out_h = 4, .out_w = 4, .kernel_h = 7, .kernel_w = 7, .groups = 32, .channels_last = true};
+  const auto time = [&](DType dtype) {
+    Kernel kernel = kernel_of(conv, dtype, 1, 1);
+    kernel.flops = {1000};
+    return kernel_cost(kernel, slow_gpu(), ideal()).total.value;
+  };
+  CHECK(time(DType::fp32) == doctest::Approx(28'000));
+  CHECK(time(DType::bf16) == doctest::Approx(1000));
+  conv.kernel_h = conv.kernel_w = 5;
+  CHECK(time(DType::fp32) == doctest::Approx(1000));
+}
+
 TEST_CASE("NarrowTypesGainLittleWhereSmsPayPerElement") {
   ArchitectureProfile profile = ideal();
   MemoryCoefficients& permute = profile.memory[static_cast<std::size_t>(MemoryPattern::permute)];

@@ -56,7 +56,7 @@ using S = Situation;
   {{"compute share", false}, [](const S& s) { return share(s.physics.compute, s.physics.total); }},                 \
   {{"memory share", false}, [](const S& s) { return share(s.physics.memory, s.physics.total); }},                   \
   {{"launch share", false}, [](const S& s) { return share(s.physics.launch, s.physics.total); }},                   \
-  {{"input bits", false}, [](const S& s) { return real(bits_of(s.kernel.input)); }},                                \
+  {{"input bits", true}, [](const S& s) { return real(bits_of(s.kernel.input)); }},                                 \
   {{"output bits", false}, [](const S& s) { return real(bits_of(s.kernel.output)); }},                              \
   {{"math", false}, [](const S& s) { return real(static_cast<std::int64_t>(s.kernel.math)); }},                     \
   {{"warm", false}, [](const S& s) { return s.warm ? 1.0 : 0.0; }}

@@ -62,6 +62,16 @@ double sustained_efficiency(const MathCoefficients& math, const GpuSpec& gpu, Fl
   return std::min(std::max(kUnlimitedEfficiency, math.efficiency), math.efficiency * own / math.watts_per_tflops);
 }
 
+// Weight gradients of depthwise filters over 5x5 have no kernel of their own in cuDNN 9's NHWC fp32 and fall to its direct one for
+// any groups: six shapes of 7x7 on an H200 run at 0.21 to 0.52 TFLOP/s (geometric mean 0.31) where 3x3 and 5x5 reach 8.7.
+constexpr double kWideFilter = 25, kWideFilterSlowdown = 28;
+
+// Power is short when all SMs are busy; a kernel that leaves some idle keeps its clock. Blocks: per SM.
+double unthrottled(double sustained, double blocks) {
+  const double throttled = std::min(1.0, sustained / kUnlimitedEfficiency);
+  return std::min(1 / throttled, std::max(1.0, 1 / blocks));
+}
+
 struct Costing {
   const Kernel& kernel;
   const GpuSpec& gpu;
@@ -117,7 +127,9 @@ struct Costing {
     // A strided data gradient tries every tap at every input, those that meet no output too.
     const double tried = s.direction == ConvDirection::data_gradient ? static_cast<double>(s.strides()) : 1;
     const double taps = static_cast<double>(s.kernel_h * s.kernel_w);
-    const Seconds compute{kernel.flops.value * tried * (taps + c.tap_overhead) / taps / (gpu.sms * gpu.boost_clock.value * c.flops_per_clock)};
+    const bool slow = s.channels_last && s.direction == ConvDirection::weight_gradient && !is_16bit(kernel.input) && taps > kWideFilter;
+    const Seconds compute{kernel.flops.value * tried * (taps + c.tap_overhead) / taps / (gpu.sms * gpu.boost_clock.value * c.flops_per_clock) *
+                          (slow ? kWideFilterSlowdown : 1)};
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const Seconds launch = c.launch_floor * launches();
     return finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
@@ -131,6 +143,13 @@ struct Costing {
     return (s.backend == AttentionBackend::memory_efficient ? all.memory_efficient_16bit : all.flash)[s.backward];
   }
 
+  // Query rows that one block owns. The flash kernels take smaller blocks where shared memory is 100 KB an SM, not 160 or more
+  // (compute capability 8.6 and 8.9; flash_fwd_launch_template.h of flash-attention 2).
+  double attention_rows(const AttentionShape& s) const {
+    const bool small = gpu.capability() == 86 || gpu.capability() == 89;
+    return small && s.backend == AttentionBackend::flash && !s.backward && s.causal && s.head_dim > 64 ? kAttentionBlock / 2 : kAttentionBlock;
+  }
+
   KernelCost operator()(const AttentionShape& s) const {
     // In fp32 and tf32 the fused kernels run at vector speed; only 16-bit reaches the tensor cores as they should be used.
     const bool wide = !is_16bit(kernel.math);
@@ -138,12 +157,14 @@ struct Costing {
     const AttentionCoefficients& c = attention(s, wide);
     const auto real = [](std::int64_t v) { return static_cast<double>(v); };
     const double sms = gpu.sms, kv = real(s.kv_len), dim = real(s.head_dim + s.value_dim) / 2;
-    const double blocks = real(s.batch * s.heads) * std::ceil(real(s.q_len) / kAttentionBlock) / sms;
-    const double keys = s.causal ? std::min(kv, (kv + kAttentionBlock) / 2) : kv;
+    const double rows = attention_rows(s);
+    const double blocks = real(s.batch * s.heads) * std::ceil(real(s.q_len) / rows) / sms;
+    const double keys = s.causal ? std::min(kv, (kv + rows) / 2) : kv;
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(wide ? DType::fp32 : kernel.math)];
     const double power = math.efficiency > 0 ? sustained_efficiency(math, gpu, peak) / math.efficiency : 1;
-    const double rate = peak.value / sms * std::min(std::max(0.95, c.efficiency), c.efficiency * power) * std::pow(std::min(1.0, dim / 128), c.head_dim_exponent);
-    const double work = (s.backward ? kBackwardFlops : kForwardFlops) * kAttentionBlock * dim / rate;
+    const double idle = math.watts_per_tflops > 0 ? unthrottled(sustained_efficiency(math, gpu, peak), blocks) : 1;
+    const double rate = peak.value / sms * std::min(std::max(0.95, c.efficiency), c.efficiency * power * idle) * std::pow(std::min(1.0, dim / 128), c.head_dim_exponent);
+    const double work = (s.backward ? kBackwardFlops : kForwardFlops) * rows * dim / rate;
     const double compute = std::max(blocks, 1.0) * (c.block_overhead.value + work * keys) +
                            c.tail * (c.block_overhead.value + work * kv);
     const double memory = moved(kernel) / launches() / (gpu.memory_bandwidth.value * c.bandwidth_efficiency);

@@ -15,6 +15,7 @@ std::int64_t power_below(std::int64_t x, std::int64_t most) {
 constexpr std::int64_t kReduceThreads = 512, kWarp = 32, kFewValues = 16, kManyValues = 256, kThreadsPerSm = 2048;
 
 constexpr std::int64_t kTile = 128;  // of the products below, either way
+constexpr std::int64_t kLongSum = 768;
 constexpr std::int64_t kFewWaves = 8, kManyWaves = 12;
 constexpr std::int64_t kWideGroup = 32;
 constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
@@ -56,13 +57,13 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   if (s.transposed_a && s.batch == 1) {
     // Weight gradients: a long sum and few tiles. nvjet's 16-bit kernels split only very long ones.
     const double length = static_cast<double>(s.k), side = static_cast<double>(s.m) * static_cast<double>(s.n);
-    helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= 512 : length * length > 144 * side && tiles < gpu.sms * 2;
+    helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= kLongSum : length * length > 144 * side && tiles < gpu.sms * 2;
     const bool cleared_sums = math == DType::fp32 && (s.k <= 2048 || s.k > 8192);
     helpers.clears = (helpers.reduces && cleared_sums) || (is_16bit(math) && gpu.capability() >= 90 && tiles > 7 * gpu.sms);
     return helpers;
   }
   // Gradients of few rows in fp32: split too.
-  if (math == DType::fp32 && s.batch == 1 && !forward) helpers.reduces = tiles * 4 < gpu.sms && s.k >= 512 && s.m >= kTile;
+  if (math == DType::fp32 && s.batch == 1 && !forward) helpers.reduces = tiles * 5 < gpu.sms && s.k >= 512 && s.m >= kTile;
   // Hopper's kernels hand out tiles by a counter: of batches, of very many tiles, and in TF32 where a few waves would leave
   // the last one thin.
   if (gpu.capability() < 90 || tiles <= gpu.sms) return helpers;
@@ -91,8 +92,10 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
   const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups), weights = width * s.out_channels;
   const std::int64_t pixels = s.out_h * s.out_w, rows = s.batch * pixels;
   const bool weight = s.direction == ConvDirection::weight_gradient, data = s.direction == ConvDirection::data_gradient;
-  // Groups too wide for the direct kernels and no plain convolution: one call each, but for one direction.
-  if (s.groups > 1 && width >= kWideGroup && width < 256 && !s.channels_last) {
+  // Groups too wide for the direct kernels and of no power of two: one call each, but for one direction (RegNet's 56 channels;
+  // 32 or 64 take one call, as their times show).
+  const bool odd_width = !std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, width)));
+  if (s.groups > 1 && width >= kWideGroup && width < 256 && odd_width && !s.channels_last) {
     if (is_16bit(math) && tensor_cores && !data) helpers.loops = static_cast<int>(s.groups);
     if (!tensor_cores && (weight || data)) helpers.loops = static_cast<int>(s.groups);
   }
@@ -108,7 +111,7 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
   if (pointwise && pixels > 1 && !s.channels_last) {  // a product per image
     if (weight) helpers.sums = weights <= kFewWeights;
     else helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears &&
-                          (math == DType::tf32 || pixels % 8 == 0);
+                          pixels % 8 == 0;
   }
   if (!weight && (!pointwise || s.channels_last) && s.groups == 1 && gpu.capability() >= 90) {  // tiles handed out by a counter
     const std::int64_t made = data ? s.batch * s.in_h * s.in_w : rows, channels = data ? s.in_channels : s.out_channels;
@@ -120,7 +123,7 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
 
 bool turns_pointwise(const ConvShape& s, DType math, bool tensor_cores) {
   if (s.channels_last || s.direction != ConvDirection::weight_gradient) return false;
-  if (math == DType::tf32 && s.batch < kManyImages) return false;
+  if (math == DType::tf32 && s.batch <= kManyImages) return false;
   const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels;
   if (!tensor_cores) return weights >= 4 * kTile * 4 * kTile;
   return pixels > 1 && (pixels % 2 == 1 || (pixels % 8 != 0 && weights >= 8 * kTile * kTile));

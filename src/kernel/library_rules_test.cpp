@@ -52,6 +52,9 @@ TEST_CASE("WideGroupsAreOneCallEachInNchw") {
   shape.channels_last = true;
   CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
   shape.channels_last = false;
+  shape.in_channels = shape.out_channels = 1024;  // 64 channels each
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
+  shape.in_channels = shape.out_channels = 896;
   shape.groups = 224;  // four channels each: direct kernels
   CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
 }

@@ -139,7 +139,6 @@ class Lowering {
     if (times <= 0) return;
     Kernel& kernel = memory("memset", op, MemoryPattern::pointwise, {0}, Bytes{4096} * static_cast<double>(times), 1, 1024);
     kernel.launches = times;
-    kernel.estimated = true;
   }
   // PyTorch's reduction: where several blocks share a result they meet through counters.
   Kernel& reduce(std::string_view name, const Op& op, MemoryPattern pattern, Bytes read, Bytes written, std::int64_t outputs,
@@ -438,10 +437,9 @@ class Lowering {
     if (helpers.clears) clear(op);
     put(name, op, shape, work_of(graph_, op));
     if (!helpers.reduces) return;
-    // Two partial products in fp32, summed and rounded.
+    // Two partial products in fp32, summed and rounded; in cuBLAS's own workspace.
     const Bytes whole{shape.batch * shape.m * shape.n * 4};
-    Kernel& sum = memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
-    sum.estimated = true;  // in cuBLAS's own workspace
+    memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
   }
 
   // --- convolution: cuDNN's tensor-core kernels want NHWC, its fp32 kernels NCHW; from the other layout each operand is
@@ -512,7 +510,8 @@ class Lowering {
     if (layout || turned) transpose_of(op, "nchw_to_nhwc", second, helpers.loops);
     if (helpers.clears) clear(op);
     if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
-    if (helpers.inner > 0) helper(op, "conv_transforms", first + second + work.written, first + second + work.written, helpers.inner * helpers.loops);
+    // The bytes of transforms are in the pace that was fitted to the whole convolution; here are their launches.
+    if (helpers.inner > 0) helper(op, "conv_transforms", {4096}, {4096}, helpers.inner * helpers.loops);
     ConvShape one = shape;  // of a loop
     if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
     put(name, op, one, work).launches = helpers.loops;
@@ -523,7 +522,6 @@ class Lowering {
   void helper(const Op& op, std::string_view name, Bytes read, Bytes written, int times) {
     Kernel& kernel = memory(name, op, MemoryPattern::pointwise, read, written, 1, std::max<std::int64_t>(1, std::max(read, written).value / 4));
     kernel.launches = times;
-    kernel.estimated = true;
   }
 
   void lower_conv(const Op& op) {
@@ -614,7 +612,7 @@ class Lowering {
       }
     } else {
       // The random state of dropout is unpacked on the device for cuDNN.
-      if (a.dropout && a.backend == AttentionBackend::cudnn) memory("attention_seed", op, MemoryPattern::pointwise, {16}, {16}, 1, 2).estimated = true;
+      if (a.dropout && a.backend == AttentionBackend::cudnn) memory("attention_seed", op, MemoryPattern::pointwise, {16}, {16}, 1, 2);
       put("scaled_dot_product_attention", op, shape, work_of(graph_, op));
     }
   }

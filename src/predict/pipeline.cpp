@@ -222,56 +222,58 @@ MemoryUse pipeline_memory(const Request& request, const PipelineStages& cut, con
     if (shape.micro_batches > 4 * round) shape.micro_batches = 4 * round + shape.micro_batches % round;
   }
   // Where a chunk alone needs most in the optimizer, nothing is in flight then: its work needs about what it saves.
-  std::vector<MemoryUse> working = alone;
-  for (std::size_t c = 0; c < chunks.size(); ++c) {
-    MemoryUse& use = working[c];
-    if (!use.peak_op.valid() || chunks[c].step.graph.ops[use.peak_op].phase < Phase::loss_scaling) continue;
-    use.activations = std::max(use.activations, saved[c]);
-    use.workspace = {};
-    use.peak = use.parameters + use.gradients + use.optimizer + use.activations;
-  }
+  const auto in_optimizer = [&](std::size_t c) { return alone[c].peak_op.valid() && chunks[c].step.graph.ops[alone[c].peak_op].phase >= Phase::loss_scaling; };
+  const auto working_peak = [&](std::size_t c) {
+    const MemoryUse& use = alone[c];
+    return in_optimizer(c) ? use.parameters + use.gradients + use.optimizer + std::max(use.activations, saved[c]) : use.peak;
+  };
+
+  struct Moment {  // the worst one so far
+    Bytes peak;
+    int stage = 0;
+    std::size_t position = 0;
+    bool at_work = true;
+    Bytes others, parameters, gradients, optimizer;  // besides the chunk's own
+    std::int64_t in_flight = 0;
+  } worst;
   const PipelineOrder order = pipeline_order(shape);
-  MemoryUse worst;
   for (int stage = 0; stage < shape.stages; ++stage) {
     std::vector<std::size_t> own;  // the stage's positions
     for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
     if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));
-    const auto consider = [&](std::size_t position, const MemoryUse& during, const std::vector<std::int64_t>& in_flight) {
-      MemoryUse use = during;
-      Bytes others, parameters, gradients, optimizer;
-      std::int64_t count = 0;
+    const auto consider = [&](std::size_t position, bool at_work, const std::vector<std::int64_t>& in_flight) {
+      Moment now{.stage = stage, .position = position, .at_work = at_work};
       for (std::size_t at : own) {
-        others += saved[cut.chunk_at[at]] * static_cast<double>(in_flight[at]);
-        count += in_flight[at];
-        if (at == position) continue;
         const MemoryUse& resident = alone[cut.chunk_at[at]];
-        parameters += resident.parameters, gradients += resident.gradients, optimizer += resident.optimizer;
+        now.others += saved[cut.chunk_at[at]] * static_cast<double>(in_flight[at]);
+        now.in_flight += in_flight[at];
+        if (at != position) now.parameters += resident.parameters, now.gradients += resident.gradients, now.optimizer += resident.optimizer;
       }
-      const Bytes more = others + parameters + gradients + optimizer;
-      if (use.peak + more <= worst.peak) return;
-      const MemoryUse& own_use = alone[cut.chunk_at[position]];
-      const double held = own_use.peak.value > 0 ? static_cast<double>(own_use.reserved.value) / static_cast<double>(own_use.peak.value) : 1;
-      use.parameters += parameters, use.gradients += gradients, use.optimizer += optimizer, use.activations += others;
-      use.peak += more;
-      use.fragmentation = use.peak * (held - 1);
-      use.device += use.peak * held - use.reserved;  // the context and the like stay as they are
-      use.reserved = use.peak * held;
-      use.fits = use.device <= use.capacity;
-      worst = use;
-      const bool at_end = use.workspace.value == 0 && during.peak_op == own_use.peak_op && count > 0;
-      peak_at = at_end ? fmt::format("stage {} of {}, with {} other micro-batches in flight", stage, shape.stages, count)
-                       : fmt::format("stage {} of {}, with {} other micro-batch{} in flight: {}", stage, shape.stages, count, count == 1 ? "" : "es",
-                            describe(chunks[cut.chunk_at[position]].step.graph, use.peak_op));
+      const std::size_t c = cut.chunk_at[position];
+      now.peak = (at_work ? working_peak(c) : alone[c].peak) + now.others + now.parameters + now.gradients + now.optimizer;
+      if (now.peak > worst.peak) worst = now;
     };
-    follow(shape, order[static_cast<std::size_t>(stage)], [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) {
-      const auto position = static_cast<std::size_t>(work.position);
-      consider(position, working[cut.chunk_at[position]], in_flight);
-    });
+    follow(shape, order[static_cast<std::size_t>(stage)],
+           [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) { consider(static_cast<std::size_t>(work.position), true, in_flight); });
     const std::vector<std::int64_t> none(static_cast<std::size_t>(shape.positions()), 0);
-    for (std::size_t position : own) consider(position, alone[cut.chunk_at[position]], none);
+    for (std::size_t position : own) consider(position, false, none);
   }
-  recount(worst, request.cluster.gpus);
-  return worst;
+
+  const std::size_t c = cut.chunk_at[worst.position];
+  MemoryUse use = alone[c];
+  const double held = use.peak.value > 0 ? static_cast<double>(use.reserved.value) / static_cast<double>(use.peak.value) : 1;
+  const bool elsewhere = worst.at_work && in_optimizer(c);
+  if (elsewhere) use.activations = std::max(use.activations, saved[c]), use.workspace = {};
+  use.parameters += worst.parameters, use.gradients += worst.gradients, use.optimizer += worst.optimizer, use.activations += worst.others;
+  use.peak = worst.peak;
+  use.fragmentation = use.peak * (held - 1);
+  use.device += use.peak * held - use.reserved;  // the context and the like stay as they are
+  use.reserved = use.peak * held;
+  use.fits = use.device <= use.capacity;
+  peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
+  if (!elsewhere) peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);
+  recount(use, request.cluster.gpus);
+  return use;
 }
 
 PipelineView drawn_pipeline(const Request& request, const PipelineParts& parts) {
@@ -281,7 +283,7 @@ PipelineView drawn_pipeline(const Request& request, const PipelineParts& parts) 
   const std::int64_t round = 2 * out.shape.stages;  // schedules ask for a multiple of the stages, or for two of each
   const std::int64_t most = round * std::max<std::int64_t>(1, kPiecesDrawn / (2 * out.shape.positions() * round));
   out.shape.micro_batches = std::min(out.shape.micro_batches, most);
-  out.timeline = simulate_pipeline(out.shape, parts.times);
+  out.times = parts.times;
   return out;
 }
 
@@ -295,8 +297,6 @@ PipelineView pipeline_view(const Request& request, const PipelineStages& cut, st
     view.costs = std::move(chunks[c].costs);
     view.forward = std::move(parts.chunks[c].forward_schedule);
     view.backward = std::move(parts.chunks[c].backward_schedule);
-    view.forward_times = simulate(view.forward.graph);
-    view.backward_times = simulate(view.backward.graph);
   }
   return out;
 }

@@ -44,7 +44,7 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
 // Of the stage that needs most; `peak_at` says which, and where in its work.
 MemoryUse pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, std::string& peak_at);
 
-// For traces and pictures: the pipeline simulated with all its micro-batches or, of many, a few rounds of them.
+// For traces and pictures: the pipeline with all its micro-batches or, of many, a few rounds of them.
 PipelineView drawn_pipeline(const Request& request, const PipelineParts& parts);  // without its chunks
 PipelineView pipeline_view(const Request& request, const PipelineStages& cut, std::vector<ChunkOfStep> chunks, PipelineParts parts);
 

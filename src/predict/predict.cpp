@@ -201,7 +201,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
-                       [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline); });
+                       [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline()); });
     memory = stages.run("memory", [&] { return pipeline_memory(request, cut, chunks, peak_at); }, [](const MemoryUse& use) { return to_text(use); });
   } else {
     const ChunkOfStep& whole = chunks.front();

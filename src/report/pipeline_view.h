@@ -14,7 +14,6 @@ struct PipelineChunkView {
   KernelProgram program;
   std::vector<KernelCost> costs;
   Schedule forward, backward;  // by themselves, from idle queues
-  Timeline forward_times, backward_times;
 };
 
 struct PipelineView {
@@ -22,7 +21,9 @@ struct PipelineView {
   std::int64_t micro_batches = 1;    // of the step
   std::vector<std::size_t> chunk_at;  // by position: which of the chunks
   std::vector<PipelineChunkView> chunks;
-  PipelineTimeline timeline;
+  PipelineTimes times;  // simulated when a view asks for it
+
+  PipelineTimeline timeline() const { return simulate_pipeline(shape, times); }
 };
 
 // One process per stage; tracks for its work, the operators of its first micro-batch, messages, gradient reductions, the host.

@@ -301,15 +301,16 @@ std::string timeline_svg(const TimelineView& view) {
 }
 
 std::string pipeline_svg(const PipelineView& view) {
+  const PipelineTimeline timeline = view.timeline();
   using What = PipelineSpan::What;
   const double track = std::clamp(480.0 / view.shape.stages, 6.0, 34.0), height = track * 0.8, top = 44;
-  const double bottom = top + track * view.shape.stages, window = seconds(view.timeline.end).value;
+  const double bottom = top + track * view.shape.stages, window = seconds(timeline.end).value;
   static constexpr std::array<const char*, 8> kColours = {kColourForward, kColourBackward, kColourBackward, kColourLossScaling, nullptr, kColourCommunication, kColourCommunication, kColourOptimizer};
   std::string body = time_axis(window, top - 4, bottom);
   bool apart = false, reduced = false;
   for (int stage = 0; stage < view.shape.stages; ++stage)
     if (stage % std::max(1, static_cast<int>(14 / track)) == 0) body += label(kLeft - 8, top + track * stage + height * 0.8, "t", "end", fmt::format("stage {}", stage));
-  for (const PipelineSpan& span : view.timeline.spans) {
+  for (const PipelineSpan& span : timeline.spans) {
     const char* fill = kColours[static_cast<std::size_t>(span.what)];
     if (!fill || span.position < 0 || span.span.end <= span.span.start || window <= 0) continue;
     apart = apart || span.what == What::weights;

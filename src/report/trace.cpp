@@ -100,7 +100,10 @@ std::string pipeline_trace(const PipelineView& view, const std::string& title) {
     }
   }
   using What = PipelineSpan::What;
-  for (const PipelineSpan& span : view.timeline.spans) {
+  std::vector<std::array<Timeline, 2>> alone;  // of each chunk's forward and backward
+  for (const PipelineChunkView& chunk : view.chunks) alone.push_back({simulate(chunk.forward.graph), simulate(chunk.backward.graph)});
+  const PipelineTimeline timeline = view.timeline();
+  for (const PipelineSpan& span : timeline.spans) {
     if (span.position < 0 || span.span.end <= span.span.start) continue;
     const int track = span.what == What::message ? kMessages : span.what == What::sync || span.what == What::tied ? kReductions : kWork;
     out += fmt::format(",\n" R"({{"ph":"X","pid":{},"tid":{},"ts":{:.6f},"dur":{:.6f},"name":"{} {}","cat":"pipeline","args":{{"micro_batch":{},"chunk":{}}}}})", span.stage + 1,
@@ -108,9 +111,10 @@ std::string pipeline_trace(const PipelineView& view, const std::string& title) {
                        kWhat[static_cast<std::size_t>(span.what)], span.micro_batch, span.micro_batch, span.position);
     const bool forward = span.what == What::forward;
     if (span.micro_batch != 0 || (!forward && span.what != What::backward)) continue;
-    const PipelineChunkView& chunk = view.chunks[view.chunk_at[static_cast<std::size_t>(span.position)]];
+    const std::size_t which = view.chunk_at[static_cast<std::size_t>(span.position)];
+    const PipelineChunkView& chunk = view.chunks[which];
     const Schedule& schedule = forward ? chunk.forward : chunk.backward;
-    const TimelineParts parts{chunk.graph, chunk.program, chunk.costs, schedule, forward ? chunk.forward_times : chunk.backward_times};
+    const TimelineParts parts{chunk.graph, chunk.program, chunk.costs, schedule, alone[which][forward ? 0 : 1]};
     for (std::size_t i = 0; i < schedule.labels.size(); ++i) {
       const Resource resource = static_cast<Resource>(schedule.graph.tasks()[i].resource);
       if (parts.timeline.spans[i].end > parts.timeline.spans[i].start)

@@ -183,6 +183,30 @@ def own_attention():
     return x.assign(causal=x.causal.astype(float), math=np.where(x.dtype == "fp32", "fp32", "bf16"))
 
 
+CACHE_LAUNCH = 1.6e-6  # of the pass below: what the same harness takes for the smallest product
+
+
+def fit_reference_attention(name, throttled={"l40s": .6575 / .84}):
+    """The reference timings hold a pass that writes keys and values to a cache before the attention kernel, and find in the L2 what
+    the call before left there: both are fitted beside the kernel's coefficients, and dropped."""
+    a, g = pd.read_csv(DATA / "measured_ops" / f"attention_forward_{FILE[name]}.csv.gz"), specs.load(name)
+    a = a[(a.window == 0) & (a.seq >= 16) & (a.head_dim <= 128)].sample(3000, random_state=1)
+    b, h, kvh, s, d, t = (a[c].values.astype(float) for c in ("batch", "heads", "kv_heads", "seq", "head_dim", "latency_ms"))
+    t, nbytes, cached = t * 1e-3, 2 * b * s * d * (2 * h + 2 * kvh), 2 * b * s * d * kvh
+    found = 1 / (1 + (nbytes / (.75 * g.l2)) ** 3)
+
+    def f(v):
+        share = 1 - found + found * g.bandwidth * .85 / (v["l2_bytes_per_clock"] * g.sms * g.clock)
+        c = dict(v, bandwidth_efficiency=.85)
+        kernel = models.attention(c, g, "bf16", b, h, s, s, d, True, nbytes * share, rows=models.attention_rows(g, True, d), throttled=throttled.get(name, 1.0))
+        return kernel + CACHE_LAUNCH + v["pass_bytes"] * cached * share / g.bandwidth
+    prior = dict(ATTENTION_PRIOR, l2_bytes_per_clock=(10, .4), pass_bytes=(8, .5))
+    v = solve(lambda v: np.log(f(v) / t), {n: p[0] for n, p in prior.items()}, prior)
+    note = record("attention forward", name, "bf16", f(v), t)
+    return ({n: v[n] for n in ATTENTION_PRIOR} | {"bandwidth_efficiency": .85},
+            f"{note}, {name}, {a.kernel.iloc[0]} (aiconfigurator), its cache pass taken off")
+
+
 def fit_attention(memory):
     """{(architecture, backend, direction): (coefficients, note)}"""
     out, g = {}, specs.load("h200-sxm")
@@ -191,12 +215,7 @@ def fit_attention(memory):
         v, note = fit_attention_rows(g, x, math, direction == "backward", f"attention {direction}, PyTorch {name}", memory, backend != "efficient")
         out["hopper", name, direction] = v, note + ", H200, PyTorch 2.11"
     for arch, name in (("ampere", "a100-sxm-80gb"), ("ada", "l40s"), ("blackwell", "b200-sxm")):
-        a = pd.read_csv(DATA / "measured_ops" / f"attention_forward_{FILE[name]}.csv.gz")
-        a = a[(a.window == 0) & (a.seq >= 64) & (a.head_dim <= 128) & (a.heads * a.batch >= 8)]
-        a = a.assign(b=a.batch, h=a.heads, s=a.seq, d=a.head_dim, causal=1, t=a.latency_ms * 1e-3,
-                     bytes=2 * a.batch * a.seq * a.head_dim * (2 * a.heads + 2 * a.kv_heads)).sample(3000, random_state=1)
-        v, note = fit_attention_rows(specs.load(name), a, "bf16", False, "attention forward")
-        out[arch, "flash", "forward"] = v, f"{note}, {name}, {a.kernel.iloc[0]} (aiconfigurator)"
+        out[arch, "flash", "forward"] = fit_reference_attention(name)
     t = transformer_ops()
     t = t[(t.operator == "flash_atten") & (t.gpu == "a100-sxm-80gb")]
     x = t.assign(s=t.l, h=t.h / t.mp, d=t["dim"] / t.h, causal=0, t=t["B_dur(us)"] * 1e-6)

@@ -63,13 +63,20 @@ def batch_norm(c, gpu, nbytes, accesses, channels, channel_bytes):
 BLOCK = 128  # query rows that one thread block of a fused attention kernel owns
 
 
-def attention(c, gpu, math, batch, heads, q, kv, dim, causal, nbytes, flop_factor=4.0):
-    """Fused attention; flop_factor 4 forward, 10 backward (five GEMMs against two)."""
-    blocks = batch * heads * np.ceil(q / BLOCK) / gpu.sms
-    keys = np.where(causal, (kv + BLOCK) / 2, kv)
-    rate = gpu.peak(math) / gpu.sms * c["efficiency"] * np.minimum(1, dim / 128) ** c["head_dim_exponent"]
-    block = c["block_overhead"] + flop_factor * BLOCK * keys * dim / rate
-    tail = c["block_overhead"] + flop_factor * BLOCK * kv * dim / rate
+def attention_rows(gpu, causal, dim, backward=False):
+    """Query rows of a flash kernel's block: half where an SM has 100 KB of shared memory (compute capability 8.6, 8.9)."""
+    return np.where((gpu.capability in (86, 89)) & (np.asarray(causal) > 0) & (np.asarray(dim) > 64) & (not backward), BLOCK / 2, BLOCK)
+
+
+def attention(c, gpu, math, batch, heads, q, kv, dim, causal, nbytes, flop_factor=4.0, rows=BLOCK, throttled=1.0):
+    """Fused attention; flop_factor 4 forward, 10 backward (five GEMMs against two). throttled: share of the clock that full load leaves."""
+    blocks = batch * heads * np.ceil(q / rows) / gpu.sms
+    keys = np.where(causal, np.minimum(kv, (kv + rows) / 2), kv)
+    idle = np.minimum(1 / throttled, np.maximum(1, 1 / blocks))  # SMs without a block leave their power to the others
+    efficiency = np.minimum(np.maximum(.95, c["efficiency"]), c["efficiency"] * idle)
+    rate = gpu.peak(math) / gpu.sms * efficiency * np.minimum(1, dim / 128) ** c["head_dim_exponent"]
+    block = c["block_overhead"] + flop_factor * rows * keys * dim / rate
+    tail = c["block_overhead"] + flop_factor * rows * kv * dim / rate
     compute = np.maximum(blocks, 1) * block + c["tail"] * tail
     memory = nbytes / (gpu.bandwidth * c["bandwidth_efficiency"])
     return c["launch_floor"] + (compute**3 + memory**3) ** (1 / 3)

@@ -29,6 +29,7 @@ class Gpu:
     matrix: dict
     vector: dict
     power: float = 0.0
+    capability: int = 0
 
     def peak(self, math):
         """FLOP/s of a GEMM in this arithmetic: tensor cores where the chip has them, else its ordinary units."""
@@ -40,4 +41,4 @@ def load(name):
     get = lambda entry: entry["value"] if isinstance(entry, dict) else entry
     rates = lambda group: {k: number(get(v)) for k, v in raw.get(group, {}).items() if k != "source"}
     return Gpu(name, float(get(raw["sms"])), number(get(raw["boost_clock"])), number(get(raw["memory"]["bandwidth"])),
-               number(get(raw["memory"]["l2"])), rates("matrix"), rates("vector"), number(get(raw["power"])))
+               number(get(raw["memory"]["l2"])), rates("matrix"), rates("vector"), number(get(raw["power"])), round(10 * float(raw.get("compute_capability", 0))))

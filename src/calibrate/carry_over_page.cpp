@@ -1,0 +1,66 @@
+// docs/carry_over.md as text.
+#include <fmt/format.h>
+
+#include "calibrate/carry_over.h"
+
+namespace precog {
+namespace {
+
+constexpr std::string_view kBegin = R"(# How costs carry from GPU to GPU
+
+Made by one command from the reference data (aiconfigurator's timings of products and attention on six GPUs):
+`cmake --build build --target precog_carry_over && build/precog_carry_over "$PRECOG_REFERENCE_DATA" docs/carry_over.md data/profiles`,
+which also writes the profiles of products of A100, L40S and B200 (`src/calibrate/reference_profile.h`).
+`src/calibrate/carry_over_test.cpp` repeats a part of it and fails when a figure gets worse.
+
+Each GPU in turn is treated as one that nobody measured:
+
+1. **Its relative's coefficients, scaled.** The formulae of `src/cost` are fitted to each of the other GPUs from one neutral start.
+   The GPU left out takes those of its nearest relative: of its architecture, else of its tensor cores' instructions (`mma.sync`: A100
+   and L40S), else of the nearest compute capability. Fixed times are so many clocks, but for a block of attention, which
+   waits for memory. Between architectures, efficiency follows the watts per FLOP/s where power is short; attention's follows the
+   width of the tensor cores per SM, since the exponentials beside the products go at the same pace everywhere.
+2. **And trees of the others**: boosted trees on the logarithm of what the formulae leave, learned on all the other GPUs, the relative
+   counting five times. Attention takes them from its own architecture only: other architectures run other libraries' kernels.
+3. **And 30 timings** of the GPU, drawn at random: the coefficients are fitted again, held to the carried ones by springs (2.5 times
+   firmer inside an architecture). The middle one of several draws, judged on all other rows.
+4. **Known GPU, new shapes**: for comparison, coefficients and trees fitted to four fifths of its own shapes, judged on the rest.
+
+What the timings contain and a training step does not is fitted beside and dropped: operands that the cache still holds from the call
+before, activations quantised first (fp8, nvfp4), keys and values written to a cache first (attention). Errors are those of
+predicted over measured time, in per cent: median of the absolute / 95th percentile / median of the signed. *Roughness* is the median distance
+of a large timing from the line through its neighbours, as one timing's error: no smooth model can be better than that there.
+)";
+
+constexpr std::string_view kEnd = R"(
+Why some rows are where they are:
+
+- **L40S, products.** Timings of large products scatter: neighbouring shapes reach between 0.50 and 0.78 of the peak without order
+  (the card runs at its power limit), see roughness. A model fitted to the L40S alone is hardly better than the carried one.
+- **A100 after 30 timings.** It was timed through another harness, and has no relative of its own architecture: what the formulae leave
+  is not what they leave on an L40S, and thirty timings are too few to learn it.
+- **L40S in fp8 and fp8_block.** The A100 has no fp8, so that its relative is an H100, with other kernels (and for blocks Triton's, which
+  nobody else runs); figures without a meaning for a prediction, shown to be complete.
+- **fp8_block.** The host sets a floor of 55 to 350 us by machine there; only timings four times above it are counted.
+- **GB200** runs slower than its datasheet says it should against B200, most of all on products of seconds: the bias between the two.
+)";
+
+std::string text(const CarriedError& e) { return fmt::format("{:.1f} / {:.0f} / {:+.1f}", 100 * e.median, 100 * e.p95, 100 * e.bias); }
+
+}  // namespace
+
+std::string carry_over_page(const std::vector<CarriedGroup>& groups, const CarryOverOptions& options) {
+  std::string out(kBegin);
+  out += fmt::format("\n{} rows of each GPU and type at most (four times as many in the last column but one), {} trees, {} draws.\n\n", options.rows, options.trees, options.draws);
+  out += "| GPU | operator | type | rows | relative | its coefficients, scaled | and trees of the others | and 30 timings | known GPU, new shapes | roughness |\n"
+         "|---|---|---|---|---|---|---|---|---|---|\n";
+  for (const CarriedGroup& g : groups) {
+    const bool alone = g.relative.empty();
+    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", g.gpu, g.family, g.dtype, g.rows, alone ? "none" : g.relative, alone ? "" : text(g.datasheet),
+                       alone ? "" : text(g.carried), alone ? "" : text(g.thirty), text(g.held_out), g.roughness > 0 ? fmt::format("{:.1f}", 100 * g.roughness) : "");
+  }
+  out += kEnd;
+  return out;
+}
+
+}  // namespace precog

@@ -1,0 +1,91 @@
+// Costs of a GPU left out, on a part of the reference data: docs/carry_over.md's columns, that must not get worse.
+#include <algorithm>
+#include <cstdlib>
+
+#include <doctest/doctest.h>
+
+#include "calibrate/carry_over.h"
+
+namespace precog {
+namespace {
+
+const std::filesystem::path kData = PRECOG_DATA_DIR;
+
+struct Committed {  // medians in per cent: carried, after thirty timings, known GPU
+  const char *gpu, *family;
+  double carried, thirty, held_out;
+};
+constexpr Committed kCommitted[] = {
+    {"a100-sxm-80gb", "attention_forward", 5.9, 6.0, 2.3},
+    {"a100-sxm-80gb", "gemm", 8.0, 6.6, 4.2},
+    {"l40s", "attention_forward", 8.8, 7.6, 2.2},
+    {"l40s", "gemm", 9.3, 9.2, 5.2},
+    {"h100-sxm", "attention_forward", 5.3, 4.3, 3.2},
+    {"h100-sxm", "gemm", 4.6, 5.1, 3.3},
+    {"h200-sxm", "attention_forward", 4.6, 4.2, 3.3},
+    {"h200-sxm", "gemm", 4.1, 4.1, 2.9},
+    {"b200-sxm", "attention_forward", 5.1, 3.9, 2.6},
+    {"b200-sxm", "gemm", 5.4, 4.8, 4.2},
+    {"gb200", "attention_forward", 4.4, 3.4, 3.0},
+    {"gb200", "gemm", 4.8, 4.6, 4.5},
+};
+constexpr double kSlack = 0.2;  // per cent points: another compiler's rounding may choose another split
+
+TEST_CASE("coefficients follow thirty timings where they say something, and stay where they do not") {
+  GpuSpec gpu = parse_gpu(read_json_file(kData / "gpus" / "h100-sxm.json").value(), "h100-sxm").value();
+  const CostProfile profile = CostProfile::parse(read_json_file(kData / "profiles" / "datasheet.json").value(), "datasheet.json").value();
+  const Physics start{*profile.find("hopper"), {}};
+  Physics truth = start;
+  const auto bf16 = static_cast<std::size_t>(DType::bf16);
+  truth.profile.gemm.math[bf16].efficiency *= 0.8;
+  std::vector<ReferenceRow> rows;
+  for (std::int64_t size = 2048; size <= 9000; size += 240) {  // large products: bound by arithmetic alone
+    ReferenceRow row;
+    const auto n = static_cast<double>(size);
+    row.kernel.shape = GemmShape{1, size, size, size, false};
+    row.kernel.math = row.kernel.input = row.kernel.output = DType::bf16;
+    row.kernel.flops = {2 * n * n * n};
+    row.kernel.read = {4 * size * size};
+    row.kernel.written = {2 * size * size};
+    row.seconds = seconds_of(row, gpu, truth);
+    rows.push_back(row);
+  }
+  const Physics found = fit_physics(rows, {}, gpu, start, product_knobs());
+  CHECK(found.profile.gemm.math[bf16].efficiency == doctest::Approx(truth.profile.gemm.math[bf16].efficiency).epsilon(0.03));
+  CHECK(found.profile.gemm.split_overhead.value == doctest::Approx(start.profile.gemm.split_overhead.value).epsilon(0.05));
+  CHECK(fit_physics({}, {}, gpu, start, product_knobs()).profile.gemm.math[bf16].efficiency == start.profile.gemm.math[bf16].efficiency);
+}
+
+TEST_CASE("a reference file that is missing or no table is refused by name") {
+  CHECK(read_reference_products("nowhere.csv.gz", "bfloat16", 10).error().text().find("nowhere.csv.gz") != std::string::npos);
+  CHECK_FALSE(read_reference_products(kData / "gpus" / "h100-sxm.json", "bfloat16", 10));
+  CHECK_FALSE(read_reference_products(kData / "gpus" / "h100-sxm.json", "fp3", 10));
+}
+
+TEST_CASE("a GPU left out is predicted as well as docs/carry_over.md says") {
+  const char* folder = std::getenv("PRECOG_REFERENCE_DATA");
+  const std::filesystem::path measured = folder ? std::filesystem::path(folder) / "measured_ops" : std::filesystem::path();
+  if (!folder || !std::filesystem::exists(measured)) {
+    MESSAGE("skipped: PRECOG_REFERENCE_DATA is not set, or holds no measured_ops");
+    return;
+  }
+  std::vector<GpuSpec> gpus;
+  for (const char* name : {"a100-sxm-80gb", "l40s", "h100-sxm", "h200-sxm", "b200-sxm", "gb200"})
+    gpus.push_back(parse_gpu(read_json_file(kData / "gpus" / (std::string(name) + ".json")).value(), name).value());
+  const CostProfile profile = CostProfile::parse(read_json_file(kData / "profiles" / "datasheet.json").value(), "datasheet.json").value();
+  const auto groups = carry_over(measured, gpus, profile, {.rows = 600, .trees = 40, .only_bf16 = true});
+  REQUIRE(groups);
+  REQUIRE(groups->size() == std::size(kCommitted));
+  for (const CarriedGroup& group : *groups) {
+    INFO(group.gpu << " " << group.family << ": " << 100 * group.carried.median << ", " << 100 * group.thirty.median << ", " << 100 * group.held_out.median);
+    const auto* committed = std::find_if(std::begin(kCommitted), std::end(kCommitted), [&](const Committed& c) { return c.gpu == group.gpu && c.family == group.family; });
+    REQUIRE(committed != std::end(kCommitted));
+    CHECK(100 * group.carried.median <= committed->carried + kSlack);
+    CHECK(100 * group.carried.median <= 10);
+    CHECK(100 * group.thirty.median <= committed->thirty + kSlack);
+    CHECK(100 * group.held_out.median <= committed->held_out + kSlack);
+  }
+}
+
+}  // namespace
+}  // namespace precog
