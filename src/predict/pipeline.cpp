@@ -59,19 +59,21 @@ PipelinePart part_of(const Schedule& schedule, const ChunkOfStep& chunk, Picosec
   return out;
 }
 
-// The last backward ends on the compute stream; what its gradients still need of the network others may overlap.
-PipelinePart last_backward(const Schedule& schedule, const ChunkOfStep& chunk, Picoseconds& sync) {
+// What the stage before waits for is there when backward's own work is done; what then is left of the gradients' exchange,
+// copies around it included, others may overlap.
+PipelinePart last_backward(const Schedule& schedule, const ChunkOfStep& chunk, ChunkParts& parts) {
   const Timeline timeline = simulate(schedule.graph);
-  Picoseconds computed = 0;
-  for (std::size_t i = 0; i < timeline.spans.size(); ++i) {
-    // Copies behind a collective wait for it; the neighbour that waits for this stage's gradient waits for neither.
+  const auto of_backward = [&](std::size_t i) {
     const std::int32_t call = schedule.labels[i].call;
-    const bool of_sync = call >= 0 && chunk.program.calls[static_cast<std::size_t>(call)].phase == Phase::gradient_sync;
-    if (schedule.graph.tasks()[i].resource != kCommunication && !of_sync) computed = std::max(computed, timeline.spans[i].end);
-  }
-  sync = std::max<Picoseconds>(0, timeline.end - computed);
-  PipelinePart out{computed, exposure(schedule, timeline, chunk.program, chunk.step.graph, 0, computed)};
-  return out;
+    return call >= 0 && chunk.program.calls[static_cast<std::size_t>(call)].phase <= Phase::accumulate;
+  };
+  Picoseconds computed = 0;
+  for (std::size_t i = 0; i < timeline.spans.size(); ++i)
+    if (schedule.graph.tasks()[i].resource != kCommunication && of_backward(i)) computed = std::max(computed, timeline.spans[i].end);
+  for (std::size_t i = 0; i < timeline.spans.size(); ++i)
+    if (schedule.graph.tasks()[i].resource == kCompute) parts.sync_work += std::max<Picoseconds>(0, timeline.spans[i].end - std::max(computed, timeline.spans[i].start));
+  parts.sync = std::max<Picoseconds>(0, timeline.end - computed);
+  return {computed, exposure(schedule, timeline, chunk.program, chunk.step.graph, 0, computed)};
 }
 
 Bytes gradient_bytes(const Request& request, std::int64_t elements, const ChunkOfStep& first) {
@@ -115,7 +117,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     parts.forward = part_of(laid_out[0], chunk);
     parts.first_backward = part_of(laid_out[1], chunk);
     parts.backward = pieces[2] == pieces[1] ? parts.first_backward : part_of(laid_out[2], chunk);
-    parts.last_backward = last_backward(laid_out[3], chunk, parts.sync);
+    parts.last_backward = last_backward(laid_out[3], chunk, parts);
     parts.end = part_of(laid_out[4], chunk);
     parts.weights = part_of(laid_out[5], chunk);
     parts.forward_schedule = std::move(laid_out[0]);
@@ -177,9 +179,9 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
   std::string reduction = "all_reduce";
   for (const ChunkParts& chunk : parts.chunks)
     if (!chunk.sync_collective.empty()) reduction = chunk.sync_collective;
-  if (reducing > sending) out.exposed[reduction] += seconds(reducing - sending);
   if (all > reducing) out.exposed["all_reduce"] += seconds(all - reducing);
 
+  const double lasts = shape.schedule == PipelineSchedule::dualpipe ? 2 : 1;  // copies of a chunk: each has a first and a last
   Seconds working;  // of the mean GPU
   out.host = request.host->step;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
@@ -191,7 +193,6 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
       for (const auto& [name, exposed] : part.shown.by_collective) out.exposed[name] += exposed * times;
     };
     const double often = chunks[c].per_gpu;
-    const double lasts = shape.schedule == PipelineSchedule::dualpipe ? 2 : 1;  // copies of the chunk: each has a first and a last
     add(p.forward, m * often);
     if (split) {  // the last piece of the weights' gradients is followed by what sends them
       add(p.first_backward, lasts * often);
@@ -204,7 +205,12 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
     add(p.end, chunks[c].ends_per_gpu);
   }
   working += request.host->step;
-  out.bubble = std::max(Seconds{}, seconds(bare) - working);
+  // Of what the reduction adds, the copies around it are work; where another stage's wait hides them, they shorten the bubble.
+  Seconds copies;
+  for (std::size_t c = 0; c < chunks.size(); ++c) copies += seconds(parts.chunks[c].sync_work) * (chunks[c].per_gpu * lasts);
+  const Seconds added = seconds(reducing - sending);
+  if (added > copies) out.exposed[reduction] += added - copies;
+  out.bubble = std::max(Seconds{}, seconds(bare) - working - std::max(Seconds{}, copies - added));
   return out;
 }
 

@@ -29,6 +29,7 @@ struct ChunkParts {
   Schedule forward_schedule, backward_schedule;
   PipelinePart forward, first_backward, backward, last_backward, weights, end;
   Picoseconds sync = 0;         // see ChunkTimes
+  Picoseconds sync_work = 0;    // what of it the compute stream works: copies
   std::string sync_collective;  // what the gradients are reduced by
 };
 struct PipelineParts {

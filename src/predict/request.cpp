@@ -41,6 +41,7 @@ class RequestReader {
     read_run();
     for (const char* later : {"software"})
       if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
+    if (request_.input && request_.plan.pp > 1) root_.problem("input", "is not modelled together with a pipeline (pp); leave one out");
     root_.reject_unknown_keys();
     if (!problems_.empty()) return fail(std::move(problems_));
     echo();

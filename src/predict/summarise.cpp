@@ -46,6 +46,7 @@ std::string input_warning(const InputSpec& input, const Report& report) {
 // What is shared out, and how: layers first.
 std::vector<std::string> split_layers_text(const Plan& plan, std::string replicas) {
   std::vector<std::string> parts;
+  if (plan.pp > 1) parts.push_back(fmt::format("{} pipeline stages ({})", plan.pp, plan.vpp > 1 ? fmt::format("{}, {} chunks each", to_text(plan.schedule), plan.vpp) : std::string(to_text(plan.schedule))));
   if (plan.tp > 1) parts.push_back(fmt::format("layers split {} ways{}", plan.tp, plan.sp ? " with sequence parallelism" : ""));
   if (plan.cp > 1) parts.push_back(fmt::format("sequences split {} ways ({})", plan.cp, plan.exchange == ContextExchange::ring ? "ring" : "all-to-all"));
   if (plan.ep > 1) parts.push_back(fmt::format("experts split {} ways", plan.ep));
