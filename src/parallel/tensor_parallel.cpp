@@ -24,9 +24,14 @@ constexpr std::int64_t kVocabularyUnit = 128;
 class TensorParallel {
  public:
   TensorParallel(const Plan& plan, Graph forward) : plan_(plan), ranks_(plan.tp), in_(std::move(forward)), out_(in_.empty_with_names()) {
+    const std::size_t room = in_.tensors.size() * 3 / 2;
+    out_.tensors.reserve(room);
     out_.tensors = in_.tensors;
+    out_.ops.reserve(in_.ops.size() * 3 / 2);
+    placed_.reserve(room);
+    view_of_.reserve(room);
+    whole_.reserve(room);
     placed_.resize(in_.tensors.size());
-    whole_.reserve(in_.tensors.size() * 2);
     for (const Tensor& tensor : in_.tensors) whole_.push_back(tensor.shape);
     view_of_.resize(in_.tensors.size());
     vocabulary_ = vocabulary_of(in_);
@@ -34,8 +39,9 @@ class TensorParallel {
   }
 
   Result<ShardedLayers> run() {
-    for (const Op& op : in_.ops) {
-      visit(op);
+    for (std::size_t i = 0; i < in_.ops.size(); ++i) {
+      current_ = in_.ops.id_at(i);
+      visit(in_.ops[current_]);
       if (!problems_.empty()) return fail(std::move(problems_));
     }
     if (columns_ == 0) return fail("plan.tp", nothing_found());
@@ -185,7 +191,7 @@ class TensorParallel {
     for (TensorId id : inputs) resized = resized || placed(id).split();
     for (TensorId id : in_.outputs(op)) {
       resized = resized || placed(id).split();
-      if (op.kind == OpKind::view && !before.empty()) view_of_[id.index()] = ViewOf{inputs[0], op};
+      if (op.kind == OpKind::view && !before.empty()) view_of_[id.index()] = ViewOf{inputs[0], &in_.ops[current_]};
     }
     if (resized && op.recipe.valid()) split_recipes(op, inputs);
     const std::vector<TensorId> outputs(in_.outputs(op).begin(), in_.outputs(op).end());
@@ -221,16 +227,15 @@ class TensorParallel {
     const Placement part{axis, whole(id)[axis], sequence, false};
     if (!divides(at, whole(id)[axis], sequence ? "tokens" : "elements of an operand")) return id;
     // A repetition is repeated less often, instead of being cut.
-    if (const auto& view = view_of_[id.index()]; view && whole(view->source).rank() == whole(id).rank() && !sequence) {
-      const bool repeats = whole(view->source)[axis] == 1, renames = whole(view->source) == whole(id);
+    if (const ViewOf view = view_of_[id.index()]; view.op && whole(view.source).rank() == whole(id).rank() && !sequence) {
+      const bool repeats = whole(view.source)[axis] == 1, renames = whole(view.source) == whole(id);
       if (repeats || renames) {
-        TensorId source = view->source;
-        const Op again = view->op;
+        TensorId source = view.source;
         if (placed(source).sequence) source = gather(at, source, false);
         source = repeats ? enter(at, source) : match(at, source, axis, sequence);
         const TensorId made = like(id, part, false);
         out_.tensors[made].storage = out_.tensors[source].storage;
-        Op op = again;
+        Op op = *view.op;
         op.recipe = op.recipe_16bit = {};
         put(op, {source}, made);
         return made;
@@ -659,7 +664,7 @@ class TensorParallel {
         continue;
       }
       if (p.split() && !p.sequence) return refuse(op, "some of its operands are split by features, others by tokens");
-      if (p.sequence && view_of_[id.index()]) id = match(op, id, axis, false);
+      if (p.sequence && view_of_[id.index()].op) id = match(op, id, axis, false);
       else id = match(op, p.sequence ? gather(op, id, false) : id, axis, split->sequence);
     }
     for (TensorId id : in_.outputs(op))
@@ -668,8 +673,8 @@ class TensorParallel {
   }
 
   struct ViewOf {
-    TensorId source;
-    Op op;
+    TensorId source;         // what is looked at, where this is a view
+    const Op* op = nullptr;  // of in_
   };
 
   const Plan& plan_;
@@ -677,7 +682,7 @@ class TensorParallel {
   Graph in_, out_;
   std::vector<Shape> whole_;  // per tensor of out_, as below
   std::vector<Placement> placed_;
-  std::vector<std::optional<ViewOf>> view_of_;
+  std::vector<ViewOf> view_of_;
   std::map<std::pair<std::int32_t, int>, TensorId> entries_;               // by tensor and block
   std::map<std::pair<std::int32_t, int>, TensorId> door_;                  // into experts, as above
   std::set<std::int32_t> inside_;                                          // experts; their gradients are summands anyway
@@ -686,6 +691,7 @@ class TensorParallel {
   std::vector<TensorId> summed_, loss_parts_;
   std::vector<Problem> problems_;
   std::int64_t vocabulary_ = 0, sequence_ = 0;
+  OpId current_;  // the operator at hand
   NameId label_;  // whose collectives these are
   int columns_ = 0;
 };

@@ -132,7 +132,10 @@ std::vector<std::string> provenance_lines(const Report& report) {
 std::string job_line(const Report& report) {
   std::string out = fmt::format("batch {}", report.batch);
   if (report.micro_batches > 1) out += fmt::format(" x {} micro-batches", report.micro_batches);
-  if (report.gpus > 1) out += fmt::format(" x {} GPUs", report.gpus);
+  // Replicas of a model that is split are fewer than GPUs.
+  const std::int64_t replicas = report.global_batch / std::max<std::int64_t>(1, report.batch * report.micro_batches);
+  if (report.gpus > 1 && replicas == report.gpus) out += fmt::format(" x {} GPUs", report.gpus);
+  else if (report.gpus > 1) out += fmt::format(" x {} replica{} of {} GPUs", replicas, replicas == 1 ? "" : "s", report.gpus / std::max<std::int64_t>(1, replicas));
   if (report.seq > 0) out += fmt::format(", sequence {}", report.seq);
   auto add = [&](const char* key) {
     if (!report.request.is_object()) return;
