@@ -32,6 +32,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full", "none|selective|full"},
     {"--memory-format", "/memory_format", ValueKind::text, "NAME", kModel, "contiguous, channels_last", "contiguous|channels_last"},
     {"--attention", "/attention", ValueKind::text, "NAME", kModel, "sdpa, flash, eager", "sdpa|flash|eager"},
+    {"--stack", "/stack", ValueKind::text, "NAME", kModel, "whose kernels: pytorch, megatron, te", "pytorch|megatron|te"},
     {"--pad-vocabulary", "/pad_vocabulary", ValueKind::whole, "N", kModel, "vocabulary to a multiple of N", ""},
     {"--frozen", "/frozen", ValueKind::list, "PATTERN", kModel, "parameters not trained (repeatable)", ""},
     {"--software", "/software", ValueKind::text, "NAME", kModel, "framework and library versions", ""},

@@ -1,6 +1,6 @@
 // Llama and the models that are Llama with a switch turned: Mistral (sliding window), Qwen2 (biases on q, k, v; tied
 // embeddings), Qwen3 (norms on q and k), Gemma 1 to 3 (another norm, a scaled embedding, more norms, capped logits), Phi-3
-// (fused projections). Their ...ForCausalLM and ...ForSequenceClassification classes.
+// (fused projections), Nemotron (layer norm, an MLP without a gate). Their ...ForCausalLM and ...ForSequenceClassification classes.
 #include "frontend/llama.h"
 
 #include <tuple>
@@ -34,6 +34,8 @@ DecoderArchitecture read_decoder(JsonReader& r) {
   a.sandwich_norms = r.boolean("sandwich_norms").value_or(false);
   a.scale_embedding = r.boolean("scale_embedding").value_or(false);
   a.cap_logits = r.boolean("cap_logits").value_or(false);
+  a.gated = r.boolean("gated").value_or(true);
+  a.layer_norm = r.boolean("layer_norm").value_or(false);
   a.fused_projections = r.boolean("fused_projections").value_or(false);
   a.dynamic_rotary = r.boolean("dynamic_rotary").value_or(false);
   a.rotary_by_layer = r.boolean("rotary_by_layer").value_or(false);
@@ -78,13 +80,15 @@ TensorId repeat_heads(GraphBuilder& b, TensorId x, std::int64_t repeats) {
 }
 
 TensorId feed_forward(GraphBuilder& b, const DecoderArchitecture& a, TensorId x) {
-  if (!a.fused_projections) return gated_mlp(b, "mlp", x, a.intermediate, a.act, a.mlp_bias);
+  if (a.gated && !a.fused_projections) return gated_mlp(b, "mlp", x, a.intermediate, a.act, a.mlp_bias);
   auto scope = b.module("mlp");
+  if (!a.gated) return b.linear_layer("down_proj", activation(b, a.act, b.linear_layer("up_proj", x, a.intermediate, a.mlp_bias)), a.hidden, a.mlp_bias);
   auto halves = b.split(b.linear_layer("gate_up_proj", x, 2 * a.intermediate, a.mlp_bias), -1, {a.intermediate, a.intermediate});
   return b.linear_layer("down_proj", b.mul(halves[1], activation(b, a.act, halves[0])), a.hidden, a.mlp_bias);
 }
 
 TensorId norm(GraphBuilder& b, const DecoderArchitecture& a, std::string_view name, TensorId x) {
+  if (a.layer_norm) return b.layer_norm_layer(name, x);
   return a.plus_one_norm ? rms_norm_plus_one(b, name, x) : rms_norm(b, name, x);
 }
 

@@ -28,6 +28,8 @@ struct DecoderArchitecture {
   bool plus_one_norm = false;                // Gemma's RMS norm
   bool sandwich_norms = false;               // norms behind attention and MLP too, before the residual sums
   bool scale_embedding = false, cap_logits = false;
+  bool gated = true;                         // the MLP multiplies two projections; else one, then its activation (Nemotron)
+  bool layer_norm = false;                   // instead of RMS norm (Nemotron)
   bool fused_projections = false;            // one projection for q, k, v, one for gate and up
   bool dynamic_rotary = false;
   bool rotary_by_layer = false;              // sliding layers have frequencies of their own

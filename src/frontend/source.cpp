@@ -67,10 +67,23 @@ ModelSource zoo_source(const ModelSpec& model) {
   out.default_seq = model.default_seq;
   out.max_seq = model.max_seq;
   out.layers = model.layers;
+  out.eager_attention = model.language;
   out.notes = model.notes;
   out.request = model.name;
   auto held = std::make_shared<const ModelSpec>(model);
   out.build = [held](const ModelInputs& inputs) { return build_model(*held, inputs); };
+  return out;
+}
+
+Result<ModelSource> family_source(const Json& model, const std::string& where) {
+  Json file = model;
+  const Json architecture = file.value("architecture", Json::object());
+  for (auto [key, value] : {std::pair<const char*, Json>{"schema", 1}, {"name", file.value("family", Json("model"))}, {"title", "an architecture of the request's own"},
+                            {"source", "the request"}, {"published_parameters", 1}, {"default_seq", architecture.is_object() ? architecture.value("max_positions", Json(1)) : Json(1)}})
+    if (!file.contains(key)) file[key] = value;
+  PRECOG_TRY(spec, parse_model(file, where));
+  ModelSource out = zoo_source(spec);
+  out.request = model;
   return out;
 }
 

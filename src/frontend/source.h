@@ -27,6 +27,7 @@ struct ModelSource {
   std::int64_t max_seq = 0;
   bool fixed_batch = false, fixed_seq = false, fixed_src_seq = false;  // captured at one size: no other can be had
   bool channels_last = false;       // captured in that memory format; a request may still say another
+  bool eager_attention = false;     // its attention can also be had written out; a captured graph has what was captured
   std::int64_t layers = 0;          // repeated layers, 0 where the depth cannot be changed
   std::map<std::string, std::string> fixed_because;  // and why, where that is known
   std::vector<std::string> notes;   // assumptions made in reading it; they join the report's warnings
@@ -39,6 +40,8 @@ struct ModelSource {
 };
 
 ModelSource zoo_source(const ModelSpec& model);
+// An architecture given in the request itself, in the words of data/models: {"family": ..., "architecture": {...}}.
+Result<ModelSource> family_source(const Json& model, const std::string& where);
 
 // The doors, each from a file. `shown` is the path as the request wrote it, for the report.
 Result<ModelSource> graph_source(const std::filesystem::path& file, const std::string& shown);

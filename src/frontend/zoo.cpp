@@ -37,7 +37,7 @@ std::int64_t integer_at(const Json& object, const char* key) {
 }
 
 // An upper bound on any tensor that grows with the batch: rows times the widest thing the architecture names.
-double largest_tensor(const Json& architecture, const zoo::Sizes& sizes) {
+double largest_tensor(const Json& architecture, const zoo::Sizes& sizes, bool eager) {
   double widest = 1;
   for (const Json& value : architecture)
     if (value.is_number_integer()) widest = std::max(widest, value.get<double>());
@@ -50,7 +50,7 @@ double largest_tensor(const Json& architecture, const zoo::Sizes& sizes) {
   const double side = static_cast<double>(std::max(integer_at(architecture, "image"), std::int64_t{1}));
   const double longest = static_cast<double>(std::max({sizes.seq, sizes.src_seq, std::int64_t{1}}));
   const double batch = static_cast<double>(sizes.batch);
-  return std::max(batch * longest * side * side * widest, longest * longest * std::max(batch, heads));
+  return std::max(batch * longest * side * side * widest, longest * longest * (eager ? batch * heads : std::max(batch, heads)));
 }
 
 Result<zoo::Sizes> checked_sizes(const ModelSpec& model, const ModelInputs& inputs) {
@@ -79,7 +79,7 @@ Result<zoo::Sizes> checked_sizes(const ModelSpec& model, const ModelInputs& inpu
       problems.push_back({"layers", fmt::format("is {}; 1 to {} are possible", *inputs.layers, zoo::kMaxLayers)});
   }
   if (problems.empty()) {
-    if (const double elements = largest_tensor(model.architecture, sizes); elements > kMaxElements)
+    if (const double elements = largest_tensor(model.architecture, sizes, inputs.eager_attention); elements > kMaxElements)
       problems.push_back({"batch", fmt::format("{} at sequence {} asks for tensors of some {:.0e} elements, of which at most {:.0e} can be "
                                                "counted; make the batch or the sequence smaller",
                                                sizes.batch, sizes.seq, elements, kMaxElements)});
@@ -141,6 +141,7 @@ Result<Graph> build_model(const ModelSpec& model, const ModelInputs& inputs) {
   std::vector<Problem> problems;
   JsonReader reader(architecture, model.name, problems);
   GraphBuilder builder;
+  builder.write_out_attention(inputs.eager_attention);
   family->check(reader);
   if (!problems.empty()) return fail(std::move(problems));
   family->build(builder, reader, sizes);

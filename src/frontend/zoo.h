@@ -35,6 +35,7 @@ struct ModelInputs {
   std::int64_t seq = 0;                // 0: the model's default
   std::int64_t src_seq = 0;            // the encoder's side; 0: as seq
   std::optional<std::int64_t> layers;  // another depth than the model's own; an encoder-decoder changes both stacks
+  bool eager_attention = false;        // attention as the model's own products and softmax, not one library call
 };
 
 // Every problem of the file at once, unknown keys included.

@@ -130,9 +130,25 @@ TensorId GraphBuilder::conv2d_layer(std::string_view name, TensorId x, std::int6
                {.shape = {in[0], out, extent(in[2]), extent(in[3])}});
 }
 
+// Scores, scaled, masked, their softmax, dropped out, times the values. Keys and values are repeated for each query head.
+TensorId GraphBuilder::written_out_attention(TensorId q, TensorId k, TensorId v, bool causal, TensorId mask, double dropout_probability) {
+  const std::int64_t repeats = shape(q)[1] / shape(k)[1];
+  for (TensorId* x : {&k, &v}) {
+    const Shape s = shape(*x);
+    if (repeats == 1) continue;
+    *x = contiguous(expand(view(*x, {s[0], s[1], 1, s[2], s[3]}), {s[0], s[1], repeats, s[2], s[3]}));
+    *x = view(*x, {s[0], s[1] * repeats, s[2], s[3]});
+  }
+  TensorId scores = unary(OpKind::mul_scalar, matmul(q, transpose(k, 2, 3)));
+  if (mask.valid()) scores = add(scores, mask);
+  else if (causal) scores = masked_fill(scores, buffer("causal_mask", {1, 1, shape(q)[2], shape(k)[2]}, DType::boolean));
+  return matmul(dropout(cast_like(softmax(scores), v), dropout_probability), v);
+}
+
 TensorId GraphBuilder::attention(TensorId q, TensorId k, TensorId v, bool causal, TensorId mask, double dropout_probability) {
   const Shape &qs = shape(q), &ks = shape(k), &vs = shape(v);
   ensure(qs.rank() == 4 && ks.rank() == 4 && vs.rank() == 4, "attention: operands are [batch, heads, sequence, width]");
+  if (writes_out_attention_) return written_out_attention(q, k, v, causal, mask, dropout_probability);
   AttentionAttributes a{.batch = qs[0], .heads = qs[1], .kv_heads = ks[1], .q_len = qs[2], .kv_len = ks[2],
                         .head_dim = qs[3], .value_dim = vs[3], .causal = causal, .mask = mask.valid(),
                         .dropout = dropout_probability > 0};

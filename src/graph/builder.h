@@ -43,7 +43,9 @@ class GraphBuilder {
   TensorId grouped_linear(TensorId x, TensorId weight, std::int64_t experts_hit);  // x[tokens,in], weight[experts,out,in]
   TensorId conv2d_layer(std::string_view name, TensorId x, std::int64_t out, std::int64_t kernel, std::int64_t stride = 1,
                         std::int64_t padding = 0, std::int64_t groups = 1, bool bias = false);
-  // q[b,h,s,d], k[b,hk,t,d], v[b,hk,t,dv] -> [b,h,s,dv]
+  // q[b,h,s,d], k[b,hk,t,d], v[b,hk,t,dv] -> [b,h,s,dv]. Written out, it is the model's own products, softmax and dropout
+  // (transformers' attn_implementation="eager", Megatron's CoreAttention) instead of one library call.
+  void write_out_attention(bool write_out) { writes_out_attention_ = write_out; }
   TensorId attention(TensorId q, TensorId k, TensorId v, bool causal, TensorId mask = {}, double dropout = 0);
 
   // normalisation, softmax, losses
@@ -104,6 +106,7 @@ class GraphBuilder {
  private:
   TensorId apply(Op op, std::span<const TensorId> inputs, Tensor output);
   void apply_to(Op op, std::span<const TensorId> inputs, std::span<const TensorId> outputs);
+  TensorId written_out_attention(TensorId q, TensorId k, TensorId v, bool causal, TensorId mask, double dropout);
   TensorId make(Tensor tensor, std::span<const TensorId> inputs);
   std::string qualified(std::string_view name) const;
   Op new_op(OpKind kind, Attributes attributes = {}) const;
@@ -112,6 +115,7 @@ class GraphBuilder {
   std::string path_;
   NameId module_;
   std::int16_t block_ = -1;
+  bool writes_out_attention_ = false;
 };
 
 }  // namespace precog

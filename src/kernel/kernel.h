@@ -105,6 +105,7 @@ struct KernelProgram {
   std::vector<Call> calls;  // one per operator; what runs inside another's kernel has none of its own
   // Where compiled: of each tensor that owns memory the last call to touch it, -1 where it never reaches memory.
   std::vector<std::int32_t> last_use;
+  bool dispatched = false;   // fused kernels are operators of the framework's (a stack's own), issued one by one as others are
   bool cuda_graphs = false;  // compiled calls are recorded once and replayed, a graph at a time
 };
 

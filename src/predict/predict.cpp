@@ -12,6 +12,7 @@
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
+#include "predict/layer_exchange.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
 #include "predict/sustained.h"
@@ -157,13 +158,15 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   chunks = stages.run("kernel", [&] {
     for (std::size_t i = 0; i < chunks.size(); ++i) {
       Graph& graph = chunks[i].step.graph;
-      if (request.mode == Mode::eager) {
+      if (request.mode == Mode::eager && request.stack == Stack::pytorch) {
         chunks[i].program = make_kernels(graph, *request.gpu, request.memory_format);
         continue;
       }
       compact_indices(graph);
       fusions[i] = plan_fusion(graph, request.gpu->sms);
       chunks[i].program = make_kernels(graph, *request.gpu, compiled_memory_format(graph, request.memory_format), &fusions[i]);
+      chunks[i].program.dispatched = request.mode == Mode::eager;
+      if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     }
     return std::move(chunks);
@@ -183,6 +186,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
                                          : prices(kernel));
       }
+      if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
     clock = keep_within_power(request, *profile, gap, chunks);

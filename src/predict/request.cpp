@@ -39,7 +39,7 @@ class RequestReader {
     read_profile();
     read_input();
     read_run();
-    for (const char* later : {"software", "stack"})
+    for (const char* later : {"software"})
       if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
     if (request_.input && request_.plan.pp > 1) root_.problem("input", "is not modelled together with a pipeline (pp); leave one out");
     root_.reject_unknown_keys();
@@ -137,11 +137,11 @@ class RequestReader {
     if (!model) return root_.problem("model", "is missing: a name from `precog models`");
     if (model->is_string()) return read_named(root_, "model", model->get<std::string>());
     if (!model->is_object())
-      return root_.problem("model", R"(wants a name, {"name": ..., "layers": ...}, or a file: {"graph": ...}, {"hf_config": ...}, {"onnx": ...})");
+      return root_.problem("model", R"(wants a name, {"name": ..., "layers": ...}, an architecture: {"family": ..., "architecture": {...}}, or a file: {"graph": ...}, {"hf_config": ...}, {"onnx": ...})");
     JsonReader reader(*model, root_.path("model"), problems_);
     int ways = 0;
-    for (const char* way : {"name", "graph", "hf_config", "onnx"}) ways += reader.has(way) ? 1 : 0;
-    if (ways > 1) reader.problem("name", "and graph, hf_config, onnx exclude each other: give one");
+    for (const char* way : {"name", "family", "graph", "hf_config", "onnx"}) ways += reader.has(way) ? 1 : 0;
+    if (ways > 1) reader.problem("name", "and family, graph, hf_config, onnx exclude each other: give one");
     const Json* config = reader.raw("hf_config");
     if (config && config->is_object()) {
       take(reader, "hf_config", hf_source(*config, ""));
@@ -151,6 +151,11 @@ class RequestReader {
       take(reader, "graph", graph_source(folder_ / *graph, *graph));
     } else if (auto onnx = reader.text("onnx")) {
       take(reader, "onnx", onnx_source(folder_ / *onnx, *onnx));
+    } else if (reader.has("family")) {
+      for (const char* key : {"family", "architecture", "title"}) reader.raw(key);
+      Json given = *model;
+      given.erase("layers");
+      take(reader, "family", family_source(given, ""));
     } else if (ways == 0 || reader.has("name")) {
       read_named(reader, "name", reader.required_text("name"));
     }
@@ -179,7 +184,7 @@ class RequestReader {
     const Json* cluster = root_.raw("cluster");
     if (!cluster) return root_.problem("cluster", R"(is missing: {"gpu": "h100-sxm", "gpus": 8} or a name such as "dgx-h100:8")");
     const SystemSpec* system = nullptr;
-    std::optional<std::int64_t> nodes, gpus, gpus_per_node;
+    std::optional<std::int64_t> nodes, gpus, gpus_per_node, nics_per_node;
     const NetworkSpec* network = nullptr;
     if (cluster->is_string()) {
       system = named_system(root_, "cluster", cluster->get<std::string>(), nodes);
@@ -189,6 +194,8 @@ class RequestReader {
       if (auto gpu = reader.text("gpu")) request_.gpu = look_up(reader, "gpu", catalog_.gpu(*gpu));
       gpus = reader.integer("gpus", 1, kMaxGpus);
       gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
+      nics_per_node = reader.integer("nics_per_node", 1, 4096);
+      nics_given_ = nics_per_node.has_value();
       request_.jitter = reader.number("jitter", 0, 1).value_or(0);
       if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
       reader.reject_unknown_keys();
@@ -217,7 +224,7 @@ class RequestReader {
     out.intra_kind = system->intra_kind;
     out.intra_bandwidth = system->intra_bandwidth.value > 0 ? system->intra_bandwidth : request_.gpu->link_bandwidth;
     out.intra_latency = system->intra_latency;
-    out.nics_per_node = system->nics_per_node;
+    out.nics_per_node = nics_per_node ? static_cast<int>(*nics_per_node) : system->nics_per_node;
     if (!network) network = *catalog_.network(system->network);
     out.network = *network;
     if (out.gpus > out.gpus_per_node && out.gpus % out.gpus_per_node != 0)
@@ -296,6 +303,8 @@ class RequestReader {
     out.tp = static_cast<int>(plan.integer("tp", 1, 4096).value_or(1));
     out.sp = plan.boolean("sp").value_or(false);
     if (out.sp && out.tp == 1) plan.problem("sp", "shares the sequence out among tensor-parallel ranks: it needs a tp of at least 2");
+    request_.tp_overlap = plan.boolean("tp_overlap").value_or(false);
+    if (request_.tp_overlap && !out.sp) plan.problem("tp_overlap", "splits the exchanges of sequence parallelism into pieces: it needs sp");
     out.cp = static_cast<int>(plan.integer("cp", 1, 4096).value_or(1));
     out.exchange = choice<ContextExchange>(plan, "cp_exchange", {{"ring", ContextExchange::ring}, {"all_to_all", ContextExchange::all_to_all}, {"ulysses", ContextExchange::all_to_all}},
                                            ContextExchange::ring);
@@ -480,8 +489,13 @@ class RequestReader {
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
-    const std::string attention = root_.text("attention").value_or("sdpa");
-    if (attention != "sdpa") root_.problem("attention", fmt::format("is '{}'; this version models sdpa only", attention.substr(0, 80)));
+    request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}}, Attention::sdpa);
+    request_.inputs.eager_attention = request_.attention == Attention::eager;
+    if (request_.inputs.eager_attention && request_.model && !request_.model->eager_attention)
+      root_.problem("attention", fmt::format("is 'eager'; {} is taken as it was captured: capture it with eager attention", request_.model->name));
+    request_.stack = choice<Stack>(root_, "stack", {{"pytorch", Stack::pytorch}, {"megatron", Stack::megatron}, {"te", Stack::te}}, Stack::pytorch);
+    if (request_.stack != Stack::pytorch && request_.mode != Mode::eager)
+      root_.problem("stack", "and a compiled mode exclude each other: the compiler writes the kernels");
   }
 
   // A name of data/hosts, or the file that `precog host` wrote.
@@ -590,11 +604,16 @@ class RequestReader {
     constexpr const char* kRecompute[] = {"none", "selective", "full"};
     out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
-    out["attention"] = "sdpa";
+    constexpr const char* kAttention[] = {"sdpa", "flash", "eager"};
+    out["attention"] = kAttention[static_cast<int>(r.attention)];
+    constexpr const char* kStack[] = {"pytorch", "megatron", "te"};
+    if (r.stack != Stack::pytorch) out["stack"] = kStack[static_cast<int>(r.stack)];
     out["cluster"] = {{"name", r.cluster.system}, {"gpu", r.gpu->name}, {"gpus", r.cluster.gpus},
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
+    if (nics_given_) out["cluster"]["nics_per_node"] = r.cluster.nics_per_node;
     out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
     if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
+    if (r.tp_overlap) out["plan"]["tp_overlap"] = true;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
     constexpr const char* kSplits[] = {"column", "row", "whole"};
@@ -625,7 +644,7 @@ class RequestReader {
   const Catalog& catalog_;
   std::filesystem::path folder_;
   std::int64_t default_batch_ = 0;
-  bool sharding_given_ = false;
+  bool sharding_given_ = false, nics_given_ = false;
   std::error_code ignored_;
   std::vector<Problem> problems_;
   JsonReader root_;
@@ -648,6 +667,9 @@ Result<Graph> build_forward(const Request& request) {
     if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
     built = pad_vocabulary(std::move(built), request.pad_vocabulary);
   }
+  if (request.attention == Attention::flash)
+    for (std::size_t i = 0; i < built.ops.size(); ++i)
+      if (auto* attention = std::get_if<AttentionAttributes>(&built.ops[built.ops.id_at(i)].attributes)) attention->backend = AttentionBackend::flash;
   PRECOG_TRY(graph, freeze(std::move(built), request.frozen));
   const std::span<const PrecisionRule> rules(request.precision->rules);
   std::vector<Problem> problems;

@@ -22,6 +22,11 @@ struct RunLength {  // how much to train; at most one is given
   std::optional<double> mtbf_hours, checkpoint_s, restart_s;
 };
 
+// Whose kernels run an eager step: PyTorch's own, one per operator, or those of Megatron-LM and Transformer Engine, which do
+// several operators each (bias, activation and dropout; scale, mask and softmax; norms; rotary positions).
+enum class Stack { pytorch, megatron, te };
+enum class Attention { sdpa, flash, eager };  // what the framework picks, the flash kernel, or the model's own products and softmax
+
 struct Request {
   std::shared_ptr<const ModelSource> model;
   ModelInputs inputs;
@@ -47,6 +52,9 @@ struct Request {
   MemoryFormat memory_format = MemoryFormat::contiguous;
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
+  Stack stack = Stack::pytorch;
+  Attention attention = Attention::sdpa;
+  bool tp_overlap = false;  // exchanges of tensor-parallel layers overlap with the products beside them
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;

@@ -32,6 +32,11 @@ Seconds optimizer_tensor_time(const KernelProgram& program, const Graph& graph, 
   return adam ? host.optimizer_tensor : fused ? host.optimizer_tensor_fused : host.optimizer_tensor_sgd;
 }
 
+// Of a stack's own kernels: an operator that one of them does beside others has no call of its own; a view has.
+bool inside_another(const Call& call, const KernelProgram& program) {
+  return program.dispatched && call.compiled && call.kernel_count == 0 && call.family != Family::view;
+}
+
 }  // namespace
 
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
@@ -50,7 +55,8 @@ HostTimes::HostTimes(const HostSpec& host) : host_(host) {
 Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
   const auto kind = static_cast<std::size_t>(op.kind);
-  if (call.compiled && !call.collective) return compiled(call, program);
+  if (inside_another(call, program)) return {};
+  if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program);
   switch (call.phase) {
     case Phase::forward:
     case Phase::recompute: {
@@ -147,7 +153,7 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     const Call& call = program.calls[i];
     const Op& op = graph.ops[call.op];
     out.calls[i] = one(call, program, graph);
-    if ((call.phase == Phase::forward || call.phase == Phase::recompute) && !call.compiled && !call.collective) {
+    if ((call.phase == Phase::forward || call.phase == Phase::recompute) && (!call.compiled || program.dispatched) && !call.collective && !inside_another(call, program)) {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
       if (!inner[i] && !(cast && cast->by_autocast)) out.calls[i] += host.python_call;
       const std::string_view now = graph.name(op.module);
@@ -156,7 +162,7 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     }
     // Each of the two compiled graphs is entered once.
     const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
-    if (call.compiled && call.kernel_count > 0 && !entered[graph_of]) {
+    if (call.compiled && !program.dispatched && call.kernel_count > 0 && !entered[graph_of]) {
       entered[graph_of] = true;
       out.calls[i] += program.cuda_graphs ? host.compiled.replay : host.compiled.graph;
     }

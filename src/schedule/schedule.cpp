@@ -27,18 +27,26 @@ struct CrossWait {
 std::vector<CrossWait> cross_waits(const KernelProgram& program, const Graph& graph) {
   std::vector<CrossWait> out(program.calls.size());
   if (std::none_of(program.calls.begin(), program.calls.end(), [](const Call& call) { return call.collective; })) return out;
-  std::vector<std::int32_t> made_by(graph.tensors.size(), -1);
+  // By tensor: the last call on each stream that it was made by. What an operator without kernels makes (a view, or what is computed
+  // inside another's kernel) was made by whoever made its operands.
+  struct Makers {
+    std::int32_t on[2] = {-1, -1};  // compute, communication
+  };
+  std::vector<Makers> made_by(graph.tensors.size());
   for (std::size_t i = 0; i < program.calls.size(); ++i) {
     const Call& call = program.calls[i];
     const Op& op = graph.ops[call.op];
-    for (TensorId id : graph.inputs(op)) {
-      const std::int32_t maker = made_by[graph.tensors[id].storage.index()];
-      if (maker < 0) continue;
-      out[i].ordered = true;
-      if (program.calls[static_cast<std::size_t>(maker)].collective != call.collective) out[i].on_call = std::max(out[i].on_call, maker);
+    Makers read;
+    for (TensorId id : graph.inputs(op))
+      for (int stream : {0, 1}) read.on[stream] = std::max(read.on[stream], made_by[graph.tensors[id].storage.index()].on[stream]);
+    out[i].ordered = read.on[0] >= 0 || read.on[1] >= 0;
+    out[i].on_call = read.on[call.collective ? 0 : 1];
+    if (call.kernel_count > 0) {
+      read = {};
+      read.on[call.collective ? 1 : 0] = static_cast<std::int32_t>(i);
     }
-    if (call.kernel_count == 0) continue;
-    for (TensorId id : graph.outputs(op)) made_by[graph.tensors[id].storage.index()] = static_cast<std::int32_t>(i);
+    for (TensorId id : graph.outputs(op))
+      if (call.kernel_count > 0 || graph.tensors[id].storage == id) made_by[graph.tensors[id].storage.index()] = read;
   }
   return out;
 }

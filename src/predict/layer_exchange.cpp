@@ -1,0 +1,86 @@
+#include "predict/layer_exchange.h"
+
+#include <algorithm>
+
+namespace precog {
+namespace {
+
+// How far from its exchange a layer's product stands at most: views, a conversion, what a compiler put between.
+constexpr std::size_t kNear = 12;
+
+const CollectiveShape* exchange_of(const Graph& graph, const KernelProgram& program, std::size_t i) {
+  const Call& call = program.calls[i];
+  if (!call.collective || call.kernel_count == 0 || !graph.ops[call.op].label.valid()) return nullptr;
+  return std::get_if<CollectiveShape>(&program.kernels[call.first_kernel].shape);
+}
+
+Seconds product_time(const KernelProgram& program, const std::vector<KernelCost>& costs, std::size_t i) {
+  const Call& call = program.calls[i];
+  Seconds total{};
+  for (std::uint32_t k = call.first_kernel; k < call.first_kernel + call.kernel_count; ++k)
+    if (std::holds_alternative<GemmShape>(program.kernels[k].shape)) total += costs[k].total;
+  return total;
+}
+
+}  // namespace
+
+void gather_converted(const Graph& graph, KernelProgram& program) {
+  std::vector<std::vector<std::size_t>> readers(graph.tensors.size());  // calls by the memory they read
+  for (std::size_t i = 0; i < program.calls.size(); ++i) {
+    const Op& op = graph.ops[program.calls[i].op];
+    if (definition(op.kind).family == Family::view) continue;
+    for (TensorId id : graph.inputs(op)) readers[graph.tensors[id].storage.index()].push_back(i);
+  }
+  for (std::size_t i = 0; i < program.calls.size(); ++i) {
+    const CollectiveShape* gathered = exchange_of(graph, program, i);
+    const Op& op = graph.ops[program.calls[i].op];
+    if (!gathered || op.kind != OpKind::all_gather) continue;
+    const TensorId result = graph.output(op);
+    const auto& reading = readers[graph.tensors[result].storage.index()];
+    const Op* conversion = nullptr;
+    const bool only = std::all_of(reading.begin(), reading.end(), [&](std::size_t reader) {
+      const Op& by = graph.ops[program.calls[reader].op];
+      if (by.kind == OpKind::quantize) conversion = &by;
+      return by.kind == OpKind::quantize || definition(by.kind).family == Family::reduction;  // the largest element
+    });
+    if (!only || !conversion) continue;
+    const double share = 1.0 / static_cast<double>(gathered->participants);
+    const double narrower = static_cast<double>(bits_of(graph.tensors[graph.output(*conversion)].dtype)) / static_cast<double>(bits_of(graph.tensors[result].dtype));
+    Kernel& message = program.kernels[program.calls[i].first_kernel];
+    std::get<CollectiveShape>(message.shape).bytes = std::get<CollectiveShape>(message.shape).bytes * narrower;
+    message.read = message.read * narrower;
+    message.written = message.written * narrower;
+    for (std::size_t reader : reading)
+      for (std::uint32_t k = 0; k < program.calls[reader].kernel_count; ++k) {
+        Kernel& kernel = program.kernels[program.calls[reader].first_kernel + k];
+        kernel.read = kernel.read * share;
+        kernel.written = kernel.written * share;
+        kernel.flops = kernel.flops * share;
+        if (auto* memory = std::get_if<MemoryShape>(&kernel.shape)) {
+          std::int64_t& extent = memory->rows > 1 ? memory->rows : memory->row_length;
+          extent = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(extent) * share));
+        }
+      }
+  }
+}
+
+void overlap_with_products(const Graph& graph, const KernelProgram& program, std::vector<KernelCost>& costs) {
+  for (std::size_t i = 0; i < program.calls.size(); ++i) {
+    const CollectiveShape* exchange = exchange_of(graph, program, i);
+    if (!exchange) continue;
+    const OpKind kind = graph.ops[program.calls[i].op].kind;
+    const bool gathers = kind == OpKind::all_gather;
+    // In backward scattering overlaps with the weight's gradient already: nothing waits for it.
+    if (!gathers && (kind != OpKind::reduce_scatter || program.calls[i].phase == Phase::backward)) continue;
+    Seconds product{};
+    for (std::size_t distance = 1; distance <= kNear && product.value == 0; ++distance) {
+      if (gathers ? i + distance >= program.calls.size() : distance > i) break;
+      product = product_time(program, costs, gathers ? i + distance : i - distance);
+    }
+    KernelCost& cost = costs[program.calls[i].first_kernel];
+    const double pieces = 1.0 - 1.0 / static_cast<double>(exchange->participants);
+    cost.total = cost.total - std::min(cost.total, product) * pieces;
+  }
+}
+
+}  // namespace precog

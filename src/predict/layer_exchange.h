@@ -1,0 +1,21 @@
+// What Transformer Engine does about the exchanges of tensor-parallel layers, and plain PyTorch does not: activations that a layer
+// reads in 8 or 4 bits are converted before they are gathered, each rank its part, and travel so; and gathering overlaps with
+// the product that reads the result, scattering with the product that made it, piece by piece. Changes kernels and costs of one
+// rank's step in place; the graph stays as it is.
+#pragma once
+
+#include <vector>
+
+#include "cost/cost.h"
+#include "graph/graph.h"
+#include "kernel/kernel.h"
+
+namespace precog {
+
+// Gathered tensors that only conversions read: the message shrinks to the converted type, the conversion to one rank's part.
+void gather_converted(const Graph& graph, KernelProgram& program);
+
+// Of each layer's exchange only the first piece, or what its product cannot cover, is left.
+void overlap_with_products(const Graph& graph, const KernelProgram& program, std::vector<KernelCost>& costs);
+
+}  // namespace precog
