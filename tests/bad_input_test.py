@@ -238,7 +238,6 @@ COMMAND_LINES = [
     (["compare", *COMPARED, "--precisions", ","], "--precisions"),
     (["gpus", ""], "NAME"),
     ([*FLAGS, "--from", "config.json"], "does not have it yet"),
-    ([*FLAGS, "--max-batch"], "does not have it yet"),
     (["search", "--model", "gpt2"], "search: this version"),
     (["calibrate", "x.jsonl"], "--gpu: is missing"),
     (["serve"], "does not have it yet"),
