@@ -31,6 +31,17 @@ class Pipelines(unittest.TestCase):
                 self.assertEqual(report["parameters"], 354823168)
                 self.assertIn("stage", report["peak_at"])
 
+    def test_memory_over_the_step_reaches_the_peak(self):
+        for flags in (["--schedule", "gpipe", "--global-batch", 32], ["--global-batch", 128], ["--vpp", 3, "--global-batch", 128], ["--schedule", "zb", "--global-batch", 128]):
+            with self.subTest(flags):
+                report = step("--gpus", 8, "--pp", 4, *flags)
+                points = report["memory"]["timeline"]
+                self.assertTrue(2 <= len(points) <= 241)
+                times, sizes = [point["s"] for point in points], [point["bytes"] for point in points]
+                self.assertEqual(times, sorted(times))
+                self.assertAlmostEqual(max(sizes), report["peak_bytes"], delta=0.05 * report["peak_bytes"])
+                self.assertLess(min(sizes), 0.95 * max(sizes))
+
     def test_one_stage_is_no_pipeline(self):
         plain = step("--gpus", 8, "--global-batch", 128)
         one = step("--gpus", 8, "--global-batch", 128, "--pp", 1)
@@ -87,6 +98,8 @@ class Pipelines(unittest.TestCase):
             trace, page = pathlib.Path(folder) / "t.json", pathlib.Path(folder) / "t.html"
             step("--gpus", 8, "--pp", 4, "--micro-batches", 8, "--trace", trace, "--html", page)
             events = json.loads(trace.read_text())["traceEvents"]
+            self.assertTrue(any(event["ph"] == "C" for event in events))
+            self.assertIn("memory", page.read_text())
             self.assertEqual({e["args"]["name"].split(" of ")[0] for e in events if e["name"] == "process_name"}, {f"stage {i}" for i in range(4)})
             work = [e for e in events if e.get("cat") == "pipeline" and e["tid"] == 0]
             self.assertEqual(sum(e["name"].startswith("forward") for e in work), 4 * 8)

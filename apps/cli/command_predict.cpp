@@ -67,7 +67,7 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   TimelineParts parts{prediction.graph, prediction.program, prediction.costs, prediction.schedule, prediction.timeline};
   if (!arguments.trace.empty()) {
     const std::string title = fmt::format("{} {} on {}", report.model, report.precision, report.gpu);
-    out.files.push_back({arguments.trace, prediction.pipeline ? pipeline_trace(*prediction.pipeline, title) : chrome_trace(parts, title, report.memory_points)});
+    out.files.push_back({arguments.trace, prediction.pipeline ? pipeline_trace(*prediction.pipeline, title, report.memory_points, report.memory_stage) : chrome_trace(parts, title, report.memory_points)});
   }
   if (!arguments.html.empty()) {
     bool picture = arguments.html.ends_with(".svg");

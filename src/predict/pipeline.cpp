@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -214,7 +215,7 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
   return out;
 }
 
-MemoryUse pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, std::string& peak_at) {
+PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks) {
   PipelineShape shape = pipeline_shape(request);
   std::vector<MemoryUse> alone;
   std::vector<Bytes> saved;
@@ -276,10 +277,49 @@ MemoryUse pipeline_memory(const Request& request, const PipelineStages& cut, con
   use.device += use.peak * held - use.reserved;  // the context and the like stay as they are
   use.reserved = use.peak * held;
   use.fits = use.device <= use.capacity;
-  peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
+  std::string peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
   if (!elsewhere) peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);
   recount(use, request.cluster.gpus);
-  return use;
+  return {std::move(use), worst.stage, std::move(peak_at), worst.others, std::move(saved)};
+}
+
+std::vector<MemoryPoint> pipeline_memory_points(const PipelineView& view, const PipelineStages& cut, const PipelineMemory& memory) {
+  using What = PipelineSpan::What;
+  constexpr std::size_t kMost = 240;
+  const auto at = [](MemoryCategory category) { return static_cast<std::size_t>(category); };
+  PipelineShape shape = view.shape;
+  shape.micro_batches = std::min<std::int64_t>(shape.micro_batches, 2 * shape.stages);  // by then all is in flight that ever is
+  std::vector<PipelineSpan> own;
+  for (const PipelineSpan& span : simulate_pipeline(shape, view.times).spans)
+    if (span.stage == memory.stage && span.position >= 0 && (span.what <= What::weights)) own.push_back(span);
+  std::stable_sort(own.begin(), own.end(), [](const PipelineSpan& a, const PipelineSpan& b) { return a.span.start < b.span.start; });
+  const bool parted = std::any_of(own.begin(), own.end(), [](const PipelineSpan& span) { return span.what == What::weights; });
+
+  // At work the stage has what its peak has, but for what other micro-batches keep; in between only what is kept.
+  BytesByCategory resting = memory.use.by_category;
+  const Bytes working = resting[at(MemoryCategory::activations)] - memory.in_flight;
+  for (MemoryCategory category : {MemoryCategory::recomputed, MemoryCategory::temporaries, MemoryCategory::workspaces}) resting[at(category)] = {};
+  std::vector<MemoryPoint> out;
+  Bytes kept;
+  for (const PipelineSpan& span : own) {
+    const Bytes saved = memory.saved[cut.chunk_at[static_cast<std::size_t>(span.position)]];
+    const bool frees = span.what == (parted ? What::weights : What::backward);
+    if (span.what != What::forward) kept = std::max(Bytes{}, kept - saved);  // its own is part of what it works on
+    BytesByCategory busy = memory.use.by_category;
+    busy[at(MemoryCategory::activations)] = kept + working;
+    out.push_back({seconds(span.span.start), busy});
+    if (!frees) kept += saved;
+    resting[at(MemoryCategory::activations)] = kept;
+    out.push_back({seconds(span.span.end), resting});
+  }
+  if (out.size() <= kMost) return out;
+  const auto total = [](const MemoryPoint& point) { return std::accumulate(point.bytes.begin(), point.bytes.end(), Bytes{}); };
+  std::vector<MemoryPoint> thinned;  // of several points the one with most stands for all
+  for (std::size_t bin = 0; bin < kMost; ++bin) {
+    const auto first = out.begin() + static_cast<std::ptrdiff_t>(bin * out.size() / kMost), last = out.begin() + static_cast<std::ptrdiff_t>((bin + 1) * out.size() / kMost);
+    thinned.push_back(*std::max_element(first, last, [&](const MemoryPoint& a, const MemoryPoint& b) { return total(a) < total(b); }));
+  }
+  return thinned;
 }
 
 PipelineView drawn_pipeline(const Request& request, const PipelineParts& parts) {

@@ -42,8 +42,17 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
 
 StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>& chunks, const PipelineParts& parts);  // of the mean GPU
 
-// Of the stage that needs most; `peak_at` says which, and where in its work.
-MemoryUse pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, std::string& peak_at);
+struct PipelineMemory {
+  MemoryUse use;            // of the stage that needs most
+  int stage = 0;            // that one
+  std::string peak_at;      // in words, and where in its work
+  Bytes in_flight;          // of `use`: what other micro-batches keep
+  std::vector<Bytes> saved;  // by distinct chunk: what one micro-batch keeps between forward and backward
+};
+PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks);
+// That stage's memory over the step, one point where a piece of its work begins and one where it ends; of many micro-batches,
+// over the first ones.
+std::vector<MemoryPoint> pipeline_memory_points(const PipelineView& view, const PipelineStages& cut, const PipelineMemory& memory);
 
 // For traces and pictures: the pipeline with all its micro-batches or, of many, a few rounds of them.
 PipelineView drawn_pipeline(const Request& request, const PipelineParts& parts);  // without its chunks

@@ -196,13 +196,16 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   StepTimes times;
   MemoryUse memory;
   std::string peak_at;
+  PipelineMemory of_stage;
   PipelineParts parts;
   if (pipelined) {
     parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
                        [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline()); });
-    memory = stages.run("memory", [&] { return pipeline_memory(request, cut, chunks, peak_at); }, [](const MemoryUse& use) { return to_text(use); });
+    of_stage = stages.run("memory", [&] { return pipeline_memory(request, cut, chunks); }, [](const PipelineMemory& made) { return to_text(made.use); });
+    memory = of_stage.use;
+    peak_at = of_stage.peak_at;
   } else {
     const ChunkOfStep& whole = chunks.front();
     out.schedule = stages.run("schedule", [&] {
@@ -230,6 +233,8 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   if (pipelined) {
     if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
     out.pipeline = pipeline_view(request, cut, std::move(chunks), std::move(parts));
+    out.report.memory_points = pipeline_memory_points(*out.pipeline, cut, of_stage);
+    out.report.memory_stage = of_stage.stage;
     return out;
   }
   out.graph = std::move(chunks.front().step.graph);

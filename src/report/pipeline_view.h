@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "report/report.h"
 #include "report/timeline_view.h"
 #include "schedule/pipeline_schedule.h"
 
@@ -27,7 +28,8 @@ struct PipelineView {
 };
 
 // One process per stage; tracks for its work, the operators of its first micro-batch, messages, gradient reductions, the host.
-std::string pipeline_trace(const PipelineView& view, const std::string& title);
+// `memory` is that of one stage: a counter beside its tracks.
+std::string pipeline_trace(const PipelineView& view, const std::string& title, const std::vector<MemoryPoint>& memory = {}, int memory_stage = 0);
 std::string pipeline_svg(const PipelineView& view);
 
 }  // namespace precog

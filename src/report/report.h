@@ -61,6 +61,7 @@ struct Report {
   std::string peak_16bit = "bf16";  // what mfu_bf16 is of: fp16 on GPUs without bf16
   MemoryUse memory;  // its timeline, one entry per operator, is put into memory_points
   std::vector<MemoryPoint> memory_points;     // a bounded number of them, in order of time
+  int memory_stage = 0;                       // of a pipeline: the stage that memory is of
   std::optional<LargestBatch> largest_batch;  // where it was asked for
   std::vector<Fix> fixes;                     // where the job does not fit
   std::optional<Seconds> total;

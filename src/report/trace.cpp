@@ -48,6 +48,17 @@ std::string event(const TimelineParts& parts, std::size_t task, Picoseconds orig
                      static_cast<double>(span.end - span.start) * 1e-6, json_text(name), to_text(activity_of(parts, task)), args);
 }
 
+// Memory by category as a counter track.
+std::string memory_counter(const std::vector<MemoryPoint>& memory, int process) {
+  std::string out;
+  for (const MemoryPoint& point : memory) {
+    std::string bytes;
+    for (const MemoryLayer& layer : memory_layers()) bytes += fmt::format(R"({}"{}":{})", bytes.empty() ? "" : ",", layer.name, layer_bytes(layer, point.bytes).value);
+    out += fmt::format(",\n" R"({{"ph":"C","pid":{},"ts":{:.6f},"name":"memory in bytes","args":{{{}}}}})", process, point.at.value * 1e6, bytes);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string chrome_trace(const TimelineParts& parts, const std::string& title, const std::vector<MemoryPoint>& memory) {
@@ -76,16 +87,12 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title, c
   for (std::size_t i = 0; i < labels.size(); ++i)
     if (labels[i].step == last && parts.schedule.graph.tasks()[i].resource < kResourceCount && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
       out += ",\n" + event(parts, i, origin, 1, parts.schedule.graph.tasks()[i].resource);
-  for (const MemoryPoint& point : memory) {
-    std::string bytes;
-    for (const MemoryLayer& layer : memory_layers()) bytes += fmt::format(R"({}"{}":{})", bytes.empty() ? "" : ",", layer.name, layer_bytes(layer, point.bytes).value);
-    out += fmt::format(",\n" R"({{"ph":"C","pid":1,"ts":{:.6f},"name":"memory in bytes","args":{{{}}}}})", point.at.value * 1e6, bytes);
-  }
+  out += memory_counter(memory, 1);
   out += "\n]}\n";
   return out;
 }
 
-std::string pipeline_trace(const PipelineView& view, const std::string& title) {
+std::string pipeline_trace(const PipelineView& view, const std::string& title, const std::vector<MemoryPoint>& memory, int memory_stage) {
   enum Track { kWork, kOperators, kCollectives, kMessages, kReductions, kIssue };
   static constexpr std::array kTracks = {"stage", "compute stream", "communication stream", "messages", "gradient reduction", "host"};
   static constexpr std::array kWhat = {"forward", "backward", "backward (activations)", "backward (weights)", "send", "reduce gradients", "shared embedding", "end of step"};
@@ -121,6 +128,7 @@ std::string pipeline_trace(const PipelineView& view, const std::string& title) {
         out += ",\n" + event(parts, i, -span.span.start, span.stage + 1, resource == kHost ? kIssue : resource == kCompute ? kOperators : kCollectives);
     }
   }
+  out += memory_counter(memory, memory_stage + 1);
   out += "\n]}\n";
   return out;
 }
