@@ -31,13 +31,15 @@ Result<std::pair<std::int64_t, std::int64_t>> range_of(const std::string& text) 
 
 Result<Output> run_scale(const Arguments& arguments, const Context& context) {
   for (const auto& [flag, given] : {std::pair{"--trace", !arguments.trace.empty()}, {"--dump-after", !arguments.dump_after.empty()},
-                                    {"--gpus", arguments.flags.contains("--gpus")}, {"--dp", arguments.flags.contains("--dp")}})
+                                    {"--gpus", arguments.flags.contains("--gpus")}, {"--dp", arguments.flags.contains("--dp")}, {"--max-batch", arguments.max_batch}})
     if (given) return fail(flag, "does not go with --scale, which predicts many numbers of GPUs");
   PRECOG_TRY(range, range_of(arguments.scale));
   PRECOG_TRY(json, request_json(arguments));
   auto study = scale(json, context.catalog, request_name(arguments), request_folder(arguments), range.first, range.second);
   if (!study) return tl::unexpected(with_flag_names(study.error(), arguments));
   Output out;
+  const bool fits = std::any_of(study->points.begin(), study->points.end(), [](const ScalePoint& point) { return point.report && point.report->memory.fits; });
+  out.code = fits ? kDone : kDoesNotFit;  // as long as one number of GPUs will do
   if (!arguments.html.empty()) out.files.push_back({arguments.html, arguments.html.ends_with(".svg") ? scale_svg(*study) : scale_html(*study)});
   out.text = arguments.json ? json_document(to_json(*study)) : scale_text(*study, context.style);
   return out;

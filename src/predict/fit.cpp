@@ -131,11 +131,13 @@ class FixSearch {
     if (!is("recompute", "full"))
       out.push_back({"recompute activations", "--recompute full", "a second forward pass per layer", "recompute", {{"recompute", "full"}}});
     if (base_.gpus > 1) {
+      // Replicas share out what they have in common, not the GPUs that a model is split over.
+      const int replicas = now.contains("plan") ? now["plan"].value("dp", base_.gpus) : base_.gpus;
       const std::string sharded = now.contains("plan") ? now["plan"].value("fsdp", "none") : "none";
       constexpr const char *kKinds[] = {"none", "zero1", "zero2", "full"}, *kNotes[] = {"", "shares out optimizer states", "and gradients", "and the weights, gathered when needed"};
       const auto from = std::find(std::begin(kKinds), std::end(kKinds), sharded) - std::begin(kKinds);
       for (std::ptrdiff_t i = from + 1; i < 4; ++i)
-        out.push_back({fmt::format("shard over the {} GPUs: {}", base_.gpus, kKinds[i]), fmt::format("--fsdp {}", kKinds[i]), kNotes[i], "sharding", {{"plan", {{"fsdp", kKinds[i]}}}}});
+        out.push_back({fmt::format("shard over the {} {}: {}", replicas, replicas == base_.gpus ? "GPUs" : "replicas", kKinds[i]), fmt::format("--fsdp {}", kKinds[i]), kNotes[i], "sharding", {{"plan", {{"fsdp", kKinds[i]}}}}});
     }
     if (request_.contains("precision") && request_["precision"].is_string()) precisions(out, request_["precision"].get<std::string>());
     return out;

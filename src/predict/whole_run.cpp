@@ -71,7 +71,7 @@ void add_failures(const Request& request, std::int64_t parameters, Report& repor
   if (!(total < 100 * steps)) {
     report.total.reset();
     report.cost_usd.reset();
-    report.warnings.push_back(fmt::format("with {} GPUs that fail every {:.0f} hours each, the job fails every {}: with checkpoints of {} and restarts of {} it would hardly advance", report.gpus,
+    report.warnings.push_back(fmt::format("with {} GPUs that fail every {:g} hours each, the job fails every {}: with checkpoints of {} and restarts of {} it would hardly advance", report.gpus,
                                           *run.mtbf_hours, to_text(losses.between_failures), to_text(losses.checkpoint), to_text(losses.restart)));
     return;
   }

@@ -268,9 +268,10 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   for (const std::string& line : provenance_lines(first)) out += style(Ink::dim, wrapped("  ", line));
   std::map<std::string, std::vector<std::string>> sharded;  // a recipe of FSDP's shards by itself; the others only when asked to
   for (const Report& r : reports) sharded[r.sharding].push_back(r.precision);
+  const bool some_whole = sharded.count("") > 0;
   for (const auto& [how, recipes] : sharded)
     if (!how.empty()) out += wrapped("", fmt::format("{}: {}{}.", how, recipes.size() == reports.size() ? "all" : join(recipes, ", "),
-                                                     recipes.size() == reports.size() ? "" : "; the others keep the whole model on every GPU"));
+                                                     some_whole ? "; the others keep the whole model on every GPU" : ""));
   std::set<std::string> said;
   for (const Report& r : reports)
     for (const std::string& warning : r.warnings)
