@@ -140,7 +140,7 @@ class Profile(unittest.TestCase):
                 self.assertTrue(self.read(name)[0]["meta"]["torch"])
 
     def test_a_spent_budget_is_said(self):
-        summary = self.profile("b.jsonl", only=["operators"], budget_s=0.5)
+        summary = self.profile("b.jsonl", only=["operators"], budget_s=3.4)  # of which 3 s are a reserve
         self.assertFalse(summary["complete"])
         self.assertRegex(" ".join(summary["notes"]), r"budget: operators stopped after \d+ of \d+ cases")
 
