@@ -214,8 +214,8 @@ def request_of(row, table):
     return request
 
 
-def predict(requests, data=None):
-    """Reports by place, and the reasons where there is none; one call of `precog validate`."""
+def validated(requests, data=None):
+    """What one call of `precog validate` says of the requests; their ids are their places."""
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "runs.jsonl"
         with open(path, "w") as file:
@@ -224,7 +224,12 @@ def predict(requests, data=None):
         done = subprocess.run([PROGRAM, "validate", str(path), "--json", *(["--data", str(data)] if data else [])], cwd=ROOT, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(done.stderr)
-    result = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+def predict(requests, data=None):
+    """Seconds by place, and the reasons where there are none."""
+    result = validated(requests, data)
     seconds = {int(run["id"]): run["predicted_s"] for run in result["runs"] if run.get("predicted_s")}
     return seconds, {int(entry["id"]): entry["reason"] for entry in result["unpredicted"]}
 
@@ -460,6 +465,8 @@ def single_node_tables(found):
 def tables(rows, megatron=None, single_node=None):
     done = sum("predicted" in row for row in rows)
     lines = [f"{len(rows)} rows say their architecture, plan, batch and time; {done} of them ({100 * done / len(rows):.0f}%) are predicted.", ""]
+    fits = validated([row["request"] for row in rows if "predicted" in row])["fits"]
+    lines += [f"All of them ran, so they fit in memory; {fits['right']} of the {fits['rows']} are predicted to.", ""]
     lines += HEAD + [line("all", figures(rows))]
     told = figures([row for row in rows if stated(row)])
     if told:
