@@ -122,9 +122,12 @@ def requests_of(pair, mapping, recipes):
             model = {"graph": str(ROOT / model["graph"])}
         request = {"schema": 1, "model": model, "batch": rule.get("batch", int(float(pair["batch"]))), "precision": recipe,
                    "optimizer": rule["optimizer"]}
+        software = next((entry["name"] for entry in mapping["software"] if pair["version"] in entry["version"]), None)
+        if software:
+            request["software"] = software
         cards = int(pair["gpus"])
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
-        for field in ("seq", "mode", "optimizer_impl", "memory_format", "attention", "clip_grad_norm", "software", "host", "input"):
+        for field in ("seq", "mode", "optimizer_impl", "memory_format", "attention", "clip_grad_norm", "software", "reads_loss", "host", "input"):
             value = rule.get(field)
             value = value.get(precision) if isinstance(value, dict) and field != "input" else value
             if value is not None:

@@ -39,8 +39,6 @@ class RequestReader {
     read_profile();
     read_input();
     read_run();
-    for (const char* later : {"software"})
-      if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
     if (request_.input && request_.plan.pp > 1) root_.problem("input", "is not modelled together with a pipeline (pp); leave one out");
     root_.reject_unknown_keys();
     if (!problems_.empty()) return fail(std::move(problems_));
@@ -477,9 +475,13 @@ class RequestReader {
     request_.training.optimizer = choice<OptimizerKind>(root_, "optimizer",
         {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
          {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
+    read_software();
+    request_.reads_loss = root_.boolean("reads_loss").value_or(false);
     request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
         {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
-        request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused : OptimizerImpl::foreach_);
+        request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused
+        : request_.training.tensor_by_tensor                     ? OptimizerImpl::for_loop
+                                                                 : OptimizerImpl::foreach_);
     request_.clip_grad_norm = root_.number("clip_grad_norm", 1e-12, 1e12);
     request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
     const std::string recompute = root_.text("recompute").value_or("none");
@@ -496,6 +498,18 @@ class RequestReader {
     request_.stack = choice<Stack>(root_, "stack", {{"pytorch", Stack::pytorch}, {"megatron", Stack::megatron}, {"te", Stack::te}}, Stack::pytorch);
     if (request_.stack != Stack::pytorch && request_.mode != Mode::eager)
       root_.problem("stack", "and a compiled mode exclude each other: the compiler writes the kernels");
+  }
+
+  void read_software() {
+    const auto name = root_.text("software");
+    if (!name) return;
+    request_.software = look_up(root_, "software", catalog_.software_named(*name));
+    if (!request_.software) return;
+    if (request_.mode != Mode::eager && request_.software->tensor_by_tensor)
+      root_.problem("software", fmt::format("is '{}', which has no compiler; leave out the mode", request_.software->name));
+    request_.training.tensor_by_tensor = request_.software->tensor_by_tensor;
+    request_.training.zeroes_gradients = request_.software->zeroes_gradients;
+    request_.training.clip_reads = request_.software->clip_reads;
   }
 
   // A name of data/hosts, or the file that `precog host` wrote.
@@ -601,6 +615,8 @@ class RequestReader {
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
     if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
+    if (r.software) out["software"] = r.software->name;
+    if (r.reads_loss) out["reads_loss"] = true;
     constexpr const char* kRecompute[] = {"none", "selective", "full"};
     out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";

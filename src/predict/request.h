@@ -41,6 +41,7 @@ struct Request {
   ClusterSpec cluster;
   double jitter = 0;  // relative standard deviation of a rank's own time for a step
   const HostSpec* host = nullptr;
+  const SoftwareSpec* software = nullptr;  // an older framework's; nullptr: the current one
   std::shared_ptr<const HostSpec> own_host;  // one from a file of the user's; `host` then points to it
   std::string own_host_path;                 // and where that is, as it was given
   std::optional<InputSpec> input;            // the data loader, where the request says anything of it
@@ -50,6 +51,7 @@ struct Request {
   Plan plan;
   TrainingOptions training;
   MemoryFormat memory_format = MemoryFormat::contiguous;
+  bool reads_loss = false;  // the loop reads the loss back in every step (loss.item()): the host waits for the GPU
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
   Stack stack = Stack::pytorch;
