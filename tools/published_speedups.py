@@ -122,7 +122,8 @@ def requests_of(pair, mapping, recipes):
             model = {"graph": str(ROOT / model["graph"])}
         request = {"schema": 1, "model": model, "batch": rule.get("batch", int(float(pair["batch"]))), "precision": recipe,
                    "optimizer": rule["optimizer"]}
-        software = next((entry["name"] for entry in mapping["software"] if pair["version"] in entry["version"]), None)
+        software = next((entry["name"] for entry in mapping["software"]
+                         if matches({field: entry[field] for field in ("framework", "version") if field in entry}, pair)), None)
         if software:
             request["software"] = software
         cards = int(pair["gpus"])
