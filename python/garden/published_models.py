@@ -58,7 +58,6 @@ MODELS = {
     "transformer-xl-large": Published(language.transformer_xl_large, language.segments, language.next_word, 4, 384),
     "transformer-xl-large-256": Published(language.transformer_xl_large_wide, language.segments, language.next_word, 4, 256),
     "maskrcnn-r50-fpn": Published(detection.mask_rcnn, detection.scenes(800, 1216, masks=True), detection.losses, 1),
-    "maskrcnn-r50-fpn-4": Published(detection.mask_rcnn, detection.scenes(800, 1216, masks=True), detection.losses, 4),
     "fasterrcnn-r50-fpn": Published(detection.faster_rcnn, detection.scenes(800, 1216), detection.losses, 1),
     "retinanet-r50-fpn": Published(lambda: detection.RetinaNet().train(), detection.matched(800, 1216), detection.focal, 2),
     "retinanet-r50-fpn-320": Published(lambda: detection.RetinaNet().train(), detection.matched(320, 320), detection.focal, 2),
