@@ -122,10 +122,11 @@ def requests_of(pair, mapping, recipes):
             model = {"graph": str(ROOT / model["graph"])}
         request = {"schema": 1, "model": model, "batch": rule.get("batch", int(float(pair["batch"]))), "precision": recipe,
                    "optimizer": rule["optimizer"]}
-        software = next((entry["name"] for entry in mapping["software"]
-                         if matches({field: entry[field] for field in ("framework", "version") if field in entry}, pair)), None)
-        if software:
-            request["software"] = software
+        for field, entries in (("software", mapping["software"]), ("host", mapping["hosts"])):
+            name = next((entry["name"] for entry in entries
+                         if matches({key: entry[key] for key in ("framework", "version") if key in entry}, pair)), None)
+            if name:
+                request[field] = name
         cards = int(pair["gpus"])
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
         for field in ("seq", "mode", "optimizer_impl", "memory_format", "attention", "clip_grad_norm", "software", "reads_loss", "host", "input"):
