@@ -70,7 +70,7 @@ PipelinePart last_backward(const Schedule& schedule, const ChunkOfStep& chunk, C
   };
   Picoseconds computed = 0;
   for (std::size_t i = 0; i < timeline.spans.size(); ++i)
-    if (schedule.graph.tasks()[i].resource != kCommunication && of_backward(i)) computed = std::max(computed, timeline.spans[i].end);
+    if (schedule.graph.tasks()[i].resource != kCommunication && schedule.graph.tasks()[i].resource != kGroupCommunication && of_backward(i)) computed = std::max(computed, timeline.spans[i].end);
   for (std::size_t i = 0; i < timeline.spans.size(); ++i)
     if (schedule.graph.tasks()[i].resource == kCompute) parts.sync_work += std::max<Picoseconds>(0, timeline.spans[i].end - std::max(computed, timeline.spans[i].start));
   parts.sync = std::max<Picoseconds>(0, timeline.end - computed);
