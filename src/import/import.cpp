@@ -119,7 +119,13 @@ Result<Imported> imported(const Tree& tree, const Format& format, const std::str
   return out;
 }
 
-Result<Imported> import_at(std::string_view text, const std::string& where, std::string kind, const ImportContext& given) {
+// Bytes that are no UTF-8 (a comment in another encoding) are replaced: what they say is no setting's name.
+std::string as_utf8(std::string_view text) {
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
+Result<Imported> import_at(std::string_view bytes, const std::string& where, std::string kind, const ImportContext& given) {
+  const std::string text = as_utf8(bytes);
   const bool forced_flags = kind == "megatron";
   auto tree = read_tree(text, where);
   if (forced_flags && (!tree || !tree->flags)) {  // few flags, and none that only Megatron has

@@ -99,7 +99,8 @@ Exposure exposure(const Schedule& schedule, const Timeline& timeline, const Kern
       at = std::max(at, compute[i].end);
     }
     const Op& op = graph.ops[program.calls[static_cast<std::size_t>(label.call)].op];
-    const std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
+    std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
+    if (name == "replicas") name = to_text(OpKind::all_reduce);  // what is done with a sum over groups (parallel/rewrite.h)
     out.by_collective[name] += seconds(exposed);
     if (label.micro_batch == 1 && label.step == last) out.in_second[name] += seconds(exposed);
   }
