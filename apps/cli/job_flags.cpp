@@ -194,7 +194,9 @@ Result<Json> request_json(const Arguments& arguments) {
     outer[pointer.substr(slash + 1)] = *value;
   }
   if (!problems.empty()) return fail(std::move(problems));
-  return with_imports(std::move(request), request_name(arguments), given(arguments, "--from") ? std::filesystem::path() : std::filesystem::path(arguments.job_file).parent_path());
+  auto whole = with_imports(std::move(request), request_name(arguments), given(arguments, "--from") ? std::filesystem::path() : std::filesystem::path(arguments.job_file).parent_path());
+  if (!whole) return tl::unexpected(with_flag_names(whole.error(), arguments));
+  return whole;
 }
 
 Error with_flag_names(Error error, const Arguments& arguments) {

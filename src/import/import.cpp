@@ -271,7 +271,12 @@ Result<Json> with_imports(Json request, const std::string& where, const std::fil
   const bool depth_only = request.contains("model") && request["model"].is_object() && request["model"].size() == 1 && request["model"].contains("layers");
   const bool model_wanted = !request.contains("model") || request["model"].is_null() || depth_only;
   for (const std::string& file : files) {
-    auto made = import_file(folder / file, file, kind.get<std::string>(), model_wanted);
+    const auto text = read_text_file(folder / file, kLargestFile);
+    if (!text) {
+      problems.push_back({at("from"), text.error().text()});
+      continue;
+    }
+    auto made = import_text(*text, file, kind.get<std::string>(), model_wanted, (folder / file).parent_path());
     if (!made) {
       problems.insert(problems.end(), made.error().problems.begin(), made.error().problems.end());
       continue;
