@@ -8,7 +8,7 @@ namespace precog {
 namespace {
 
 // torch's ShardingStrategy by name or number; Accelerate writes either.
-void read_fsdp(Settings& s, Json& plan) {
+void read_fsdp(Settings& s, std::int64_t node, Json& plan) {
   const std::string named = normalised_name(s.text("fsdp_config.fsdp_sharding_strategy").value_or(""));
   const bool second = s.whole("fsdp_config.fsdp_version").value_or(1) == 2;
   const std::string reshard = normalised_name(s.text("fsdp_config.fsdp_reshard_after_forward").value_or("true"));
@@ -19,8 +19,11 @@ void read_fsdp(Settings& s, Json& plan) {
   else if (strategy == "shard-grad-op") plan["fsdp"] = "zero2";
   else if (strategy == "no-shard") plan["fsdp"] = "none";
   else if (strategy == "hybrid-shard") plan["fsdp"] = "hybrid";
-  else if (strategy == "hybrid-shard-zero2") s.problem("fsdp_config.fsdp_sharding_strategy", "HYBRID_SHARD_ZERO2 (parameters kept gathered inside a node) is not modelled; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD");
+  else if (strategy == "hybrid-shard-zero2" && node > 1) plan["fsdp"] = "zero2", plan["shard_size"] = node;
+  else if (strategy == "hybrid-shard-zero2") s.problem("fsdp_config.fsdp_sharding_strategy", "HYBRID_SHARD_ZERO2 needs num_machines and num_processes, to know the GPUs of a node");
   else s.problem(second ? "fsdp_config.fsdp_reshard_after_forward" : "fsdp_config.fsdp_sharding_strategy", fmt::format("is '{}'; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD", strategy.substr(0, 40)));
+  const std::string prefetch = normalised_name(s.text("fsdp_config.fsdp_backward_prefetch").value_or("BACKWARD_PRE"));
+  if (prefetch == "no-prefetch" || prefetch == "backward-post") s.note(fmt::format("fsdp_backward_prefetch is {}: modelled as BACKWARD_PRE, each block's parameters gathered before the block in front of it is done", prefetch));
   s.refuse("fsdp_config.fsdp_offload_params", "parameters that live on the host are not modelled");
 }
 
@@ -63,7 +66,8 @@ Json from_accelerate(Settings& s, const ImportContext& context) {
   if (processes) request["cluster"]["gpus"] = *processes;
   if (processes && machines && *machines > 0 && *processes % *machines == 0) request["cluster"]["gpus_per_node"] = *processes / *machines;
   if (auto count = s.whole("gradient_accumulation_steps")) request["micro_batches"] = *count;
-  if (fsdp) read_fsdp(s, request["plan"]);
+  const std::int64_t node = request.contains("cluster") ? request["cluster"].value("gpus_per_node", std::int64_t{0}) : 0;
+  if (fsdp) read_fsdp(s, node, request["plan"]);
   if (fsdp && s.on("fsdp_config.fsdp_activation_checkpointing")) request["recompute"] = "full";
   if (megatron) read_megatron(s, request);
   if (deepspeed) read_deepspeed(s, context, request);
@@ -89,7 +93,7 @@ Json from_accelerate(Settings& s, const ImportContext& context) {
   s.refuse("parallelism_config.parallelism_config_tp_size", "is not read; say --tp");
   s.harmless({"compute_environment", "debug", "downcast_bf16", "enable_cpu_affinity", "machine_rank", "main_process_ip", "main_process_port", "main_training_function", "num_machines", "rdzv_backend",
               "same_network", "tpu_*", "gpu_ids", "deepspeed_config.zero3_*", "deepspeed_config.deepspeed_hostfile", "deepspeed_config.deepspeed_multinode_launcher", "deepspeed_config.deepspeed_moe_*",
-              "deepspeed_config.offload_*", "fsdp_config.fsdp_auto_wrap_policy", "fsdp_config.fsdp_transformer_layer_cls_to_wrap", "fsdp_config.fsdp_backward_prefetch*", "fsdp_config.fsdp_forward_prefetch",
+              "deepspeed_config.offload_*", "fsdp_config.fsdp_auto_wrap_policy", "fsdp_config.fsdp_transformer_layer_cls_to_wrap", "fsdp_config.fsdp_backward_prefetch_policy", "fsdp_config.fsdp_forward_prefetch",
               "fsdp_config.fsdp_state_dict_type", "fsdp_config.fsdp_sync_module_states", "fsdp_config.fsdp_use_orig_params", "fsdp_config.fsdp_cpu_ram_efficient_loading", "fsdp_config.fsdp_min_num_params",
               "fsdp_config.fsdp_version", "fsdp_config.fsdp_reshard_after_forward", "dynamo_config.*", "fp8_config.*", "mpirun_config.*"});
   return request;

@@ -19,6 +19,9 @@ void read_strategy(Settings& s, Json& request) {
   Json& plan = request["plan"];
   const bool optimizer = name.ends_with("-offload") || s.on(given + "offload_optimizer");
   if (name.ends_with("-offload")) name.resize(name.size() - 8);
+  if (s.on(given + "gradient_as_bucket_view")) plan["bucket_views"] = true;
+  if (s.on(given + "find_unused_parameters") || name == "ddp-find-unused-parameters-true") plan["find_unused"] = true;
+  if (auto bucket = s.whole(given + "bucket_cap_mb"); bucket && *bucket > 0) plan["bucket_mb"] = *bucket;
   if (name.empty() || name == "auto" || name == "ddp" || name == "ddp-find-unused-parameters-true" || name == "ddp-find-unused-parameters-false" || name == "single-device" || name == "ddp-spawn") plan["fsdp"] = "none";
   else if (name == "fsdp") {
     const std::string strategy = normalised_name(s.text(given + "sharding_strategy").value_or("FULL_SHARD"));
@@ -44,13 +47,13 @@ void read_strategy(Settings& s, Json& request) {
   } else {
     s.problem("trainer.strategy", fmt::format("is '{}'; modelled: ddp, fsdp, deepspeed_stage_1 to 3", name.substr(0, 40)));
   }
-  s.harmless({"trainer.strategy.init_args.find_unused_parameters", "trainer.strategy.init_args.static_graph", "trainer.strategy.init_args.gradient_as_bucket_view", "trainer.strategy.init_args.auto_wrap_policy*",
+  s.harmless({"trainer.strategy.init_args.static_graph", "trainer.strategy.init_args.auto_wrap_policy*",
               "trainer.strategy.init_args.state_dict_type", "trainer.strategy.init_args.use_orig_params", "trainer.strategy.init_args.process_group_backend", "trainer.strategy.init_args.timeout",
               "trainer.strategy.init_args.limit_all_gathers", "trainer.strategy.init_args.*bucket_size", "trainer.strategy.init_args.overlap_comm", "trainer.strategy.init_args.contiguous_gradients",
               "trainer.strategy.init_args.activation_checkpointing*", "trainer.strategy.init_args.offload_optimizer"});
 }
 
-void read_precision(Settings& s, Json& request) {
+void read_plugin(Settings& s, Json& request) {
   const std::string said = normalised_name(s.text("trainer.precision").value_or("32-true"));
   const std::string sharded = request.contains("plan") ? request["plan"].value("fsdp", "none") : "none";
   const bool fsdp = sharded == "full" || sharded == "hybrid", deepspeed = sharded.starts_with("zero") && s.text("trainer.strategy").value_or(s.text("trainer.strategy.class_path").value_or("")).find("eep") != std::string::npos;
@@ -71,7 +74,7 @@ void read_precision(Settings& s, Json& request) {
 Json from_lightning(Settings& s, const ImportContext&) {
   Json request = Json::object();
   read_strategy(s, request);
-  read_precision(s, request);
+  read_plugin(s, request);
   const std::string accelerator = normalised_name(s.text("trainer.accelerator").value_or("auto"));
   if (accelerator != "auto" && accelerator != "gpu" && accelerator != "cuda") s.problem("trainer.accelerator", fmt::format("is '{}'; GPUs are modelled", accelerator.substr(0, 40)));
   const std::int64_t nodes = s.whole("trainer.num_nodes").value_or(1);

@@ -73,8 +73,7 @@ class Megatron {
     plan_["fsdp"] = s_.on("use-distributed-optimizer") ? "zero1" : "none";
     if (torch_fsdp) plan_["fsdp"] = "full";
     if (fsdp) plan_["fsdp"] = strategy == "optim_grads_params" ? "full" : strategy == "optim_grads" ? "zero2" : strategy == "optim" ? "zero1" : "none";
-    if (auto instances = whole("num-distributed-optimizer-instances"); instances && *instances > 1)
-      s_.problem("num-distributed-optimizer-instances", fmt::format("is {}: an optimizer shared out inside groups only is not modelled (fully sharded parameters are: --fsdp hybrid)", *instances));
+    if (auto instances = whole("num-distributed-optimizer-instances"); instances && *instances > 1) plan_["replicate"] = *instances;
     if (s_.on("optimizer-cpu-offload")) {
       plan_["offload"] = "optimizer";
       if (s_.number("optimizer-offload-fraction").value_or(1) < 1) s_.problem("optimizer-offload-fraction", "below 1: an optimizer that is partly on the host is not modelled");

@@ -56,11 +56,8 @@ Degrees read_degrees(Settings& s, Json& plan) {
   const bool keeps = reshard == "never" || (reshard == "default" && d.pp > 1);  // with a pipeline parameters stay, or every micro-batch would gather them
   if (reshard != "default" && reshard != "always" && reshard != "never")
     s.problem("parallelism.fsdp_reshard_after_forward", fmt::format("is '{}'; known: default, always, never", reshard.substr(0, 40)));
-  plan["fsdp"] = !shards ? "none" : d.replicate > 1 ? "hybrid" : keeps ? "zero2" : "full";
-  if (shards && d.replicate > 1) {
-    if (keeps) s.note("parameters that stay gathered after forward are not modelled together with replicated shards: they are gathered again");
-    plan["replicate"] = d.replicate;
-  }
+  plan["fsdp"] = !shards ? "none" : keeps ? "zero2" : d.replicate > 1 ? "hybrid" : "full";
+  if (shards && d.replicate > 1) plan["replicate"] = d.replicate;
   if (d.shard > 0) plan["dp"] = d.replicate * d.shard;
   return d;
 }

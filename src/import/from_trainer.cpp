@@ -17,7 +17,7 @@ void read_optimizer(Settings& s, Json& request) {
   else s.problem("optim", fmt::format("is '{}'; modelled: adamw_torch, adamw_torch_fused, adamw_bnb_8bit, sgd", name.substr(0, 40)));
 }
 
-void read_fsdp(Settings& s, Json& request) {
+void read_fsdp_words(Settings& s, Json& request) {
   std::string said;
   if (const Json* value = s.raw("fsdp")) {
     if (value->is_array())
@@ -27,7 +27,7 @@ void read_fsdp(Settings& s, Json& request) {
   }
   if (said.empty()) return;
   const auto says = [&](const char* word) { return said.find(word) != std::string::npos; };
-  if (says("hybrid_shard_zero2")) s.problem("fsdp", "hybrid_shard_zero2 is not modelled; modelled: full_shard, shard_grad_op, hybrid_shard, no_shard");
+  if (says("hybrid_shard_zero2")) s.problem("fsdp", "hybrid_shard_zero2: the node's GPUs are not in the file; say hybrid_shard here and --fsdp zero2 --shard-size N");
   else if (says("hybrid_shard")) request["plan"]["fsdp"] = "hybrid";
   else if (says("full_shard")) request["plan"]["fsdp"] = "full";
   else if (says("shard_grad_op")) request["plan"]["fsdp"] = "zero2";
@@ -49,9 +49,13 @@ Json from_trainer(Settings& s, const ImportContext& context) {
   if (norm > 0) request["clip_grad_norm"] = norm;
   if (auto steps = s.whole("max_steps"); steps && *steps > 0) request["run"]["steps"] = *steps;
   else if (auto epochs = s.number("num_train_epochs"); epochs && *epochs > 0) s.note("num_train_epochs: an epoch's samples are not in the file; say --epochs and --dataset-samples for the time of the whole run");
-  read_fsdp(s, request);
+  read_fsdp_words(s, request);
   if (!request.contains("optimizer")) read_optimizer(s, request);
   else s.raw("optim");
+
+  if (auto bucket = s.whole("ddp_bucket_cap_mb"); bucket && *bucket > 0) request["plan"]["bucket_mb"] = *bucket;
+  if (s.on("ddp_find_unused_parameters")) request["plan"]["find_unused"] = true;
+  s.harmless({"ddp_broadcast_buffers"});
 
   const bool fp16 = s.on("fp16"), bf16 = s.on("bf16"), tf32 = s.on("tf32");
   const std::string loaded = normalised_name(s.text(s.has("torch_dtype") ? "torch_dtype" : "dtype").value_or("float32"));

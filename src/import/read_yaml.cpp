@@ -11,13 +11,13 @@
 namespace precog {
 namespace {
 
-constexpr int kDeepest = 64;
+constexpr int kDeepestNode = 64;
 constexpr int kMostNodes = 100'000;  // an alias of an alias of an alias must not fill the memory
 
 class YamlReader {
  public:
   Json value_of(const YAML::Node& node, int depth = 0) {
-    if (depth > kDeepest) throw std::runtime_error(fmt::format("is nested deeper than {} levels", kDeepest));
+    if (depth > kDeepestNode) throw std::runtime_error(fmt::format("is nested deeper than {} levels", kDeepestNode));
     if (++nodes_ > kMostNodes) throw std::runtime_error(fmt::format("has more than {} values, aliases followed", kMostNodes));
     if (node.IsMap()) {
       Json out = Json::object();
