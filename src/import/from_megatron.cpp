@@ -71,6 +71,7 @@ class Megatron {
     const bool fsdp = s_.on("use-megatron-fsdp") || s_.on("use-custom-fsdp"), torch_fsdp = s_.on("use-torch-fsdp2");
     const std::string strategy = s_.text("data-parallel-sharding-strategy").value_or("no_shard");
     plan_["fsdp"] = s_.on("use-distributed-optimizer") ? "zero1" : "none";
+    if (plan_["fsdp"] == "zero1" && s_.on("overlap-param-gather")) plan_["overlap_gather"] = true;
     if (torch_fsdp) plan_["fsdp"] = "full";
     if (fsdp) plan_["fsdp"] = strategy == "optim_grads_params" ? "full" : strategy == "optim_grads" ? "zero2" : strategy == "optim" ? "zero1" : "none";
     if (auto instances = whole("num-distributed-optimizer-instances"); instances && *instances > 1) plan_["replicate"] = *instances;
@@ -180,7 +181,7 @@ class Megatron {
   void read_experts(std::int64_t ffn, bool wanted) {
     const auto experts = whole("num-experts"), top = whole("moe-router-topk"), width = whole("moe-ffn-hidden-size"), shared = whole("moe-shared-expert-intermediate-size");
     const Json* frequency = s_.raw("moe-layer-freq");
-    s_.refuse("moe-expert-capacity-factor", "experts that drop tokens are not modelled: every token reaches its experts");
+    read_capacity();
     if (!wanted || !experts) return;
     (*sizes_)["experts"] = *experts, (*sizes_)["experts_per_token"] = top.value_or(2), (*sizes_)["expert_intermediate"] = width.value_or(ffn);
     if (shared && *shared > 0) (*sizes_)["shared_intermediate"] = *shared;
@@ -190,6 +191,15 @@ class Megatron {
     for (char c : text) every = std::isdigit(static_cast<unsigned char>(c)) && every < 100'000 ? every * 10 + (c - '0') : -1;
     if (every > 0) (*sizes_)["sparse_step"] = every;
     else s_.problem("moe-layer-freq", fmt::format("is '{}'; only a whole number is read: every so many layers have experts", text.substr(0, 60)));
+  }
+
+  // Experts padded to their capacity all have that many tokens, as the busiest has where it is so much busier than the mean.
+  void read_capacity() {
+    const auto factor = s_.number("moe-expert-capacity-factor");
+    if (!factor || *factor <= 0) return;
+    if (*factor < 1 || !s_.on("moe-pad-expert-input-to-capacity")) s_.problem("moe-expert-capacity-factor", "is modelled from 1 on and with --moe-pad-expert-input-to-capacity; else which tokens are dropped decides");
+    else if (plan_.value("ep", 1) > 1) plan_["expert_imbalance"] = *factor;
+    else s_.note("--moe-expert-capacity-factor: without expert parallelism experts are modelled with the tokens they get, not padded");
   }
 
   void read_precision() {

@@ -66,7 +66,7 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   if (plan.fsdp == Sharding::full || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
     fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, recipe, step);
   } else if (ranks > 1 && plan.fsdp != Sharding::none) {
-    distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, recipe, step);
+    distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas.overlap_gather, recipe, step);
   } else if (all > 1) {
     replicate(all, replicas, recipe, step);
   }

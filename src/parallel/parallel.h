@@ -17,6 +17,9 @@ struct Replicas {
   // Data-parallel ranks that share one copy of what is sharded; 0: all of them. Groups of so many hold copies: what a group has
   // reduced is summed over the groups (FSDP's HYBRID_SHARD, torchtitan's replicate degree, MiCS).
   int shard_size = 0;
+  // A distributed optimizer's updated parameters are gathered beside the next step's forward, in the order in which it reads them
+  // (Megatron's --overlap-param-gather); else before it.
+  bool overlap_gather = false;
   // DistributedDataParallel's: bucket_cap_mb, gradient_as_bucket_view, find_unused_parameters.
   Bytes bucket{25 << 20};
   bool bucket_views = false, find_unused = false;

@@ -83,6 +83,17 @@ TEST_CASE("FindingUnusedParametersAsksEveryRank") {
   CHECK(messages[1].bytes.value == 4 * 4);  // four parameters
 }
 
+TEST_CASE("OverlappedGathersNameTheParametersTheyBring") {
+  const auto inputs = [](bool overlapped) {
+    const StepGraph step = spread({.dp = 4, .fsdp = Sharding::zero1}, {.overlap_gather = overlapped});
+    for (const Op& op : step.graph.ops)
+      if (op.kind == OpKind::all_gather) return static_cast<int>(op.input_count);
+    return -1;
+  };
+  CHECK(inputs(true) == 4);
+  CHECK(inputs(false) == 0);
+}
+
 TEST_CASE("AnOptimizerOnTheHostGetsEveryGradientAndSendsEveryWeight") {
   for (int ranks : {1, 4}) {
     const StepGraph step = spread({.dp = ranks, .fsdp = ranks > 1 ? Sharding::zero2 : Sharding::none}, {.offload_optimizer = true, .node_ranks = ranks});

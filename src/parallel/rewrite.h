@@ -128,7 +128,7 @@ inline TensorId sum_over_groups(Rewrite& out, Phase phase, DType type, Bytes sha
 struct Replicas;
 void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);  // DistributedDataParallel
 // ZeRO 1 and 2; and ZeRO 3, FSDP. `ranks` share one copy, of which there are `copies`.
-void distribute_optimizer(int ranks, int copies, bool gradients_too, const PrecisionRecipe& recipe, StepGraph& step);
+void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step);
 void fully_shard(int ranks, int copies, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step);
 // What the optimizer's kernels did becomes the host's work; `ranks` share its elements out.
 void offload_optimizer(int ranks, int node_ranks, const PrecisionRecipe& recipe, StepGraph& step);

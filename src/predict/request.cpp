@@ -283,6 +283,9 @@ class RequestReader {
     if (size && *size < dp) out.shard_size = static_cast<int>(std::max<std::int64_t>(1, *size));
     if (out.shard_size > 0 && request_.plan.ep > 1) plan.problem(size ? "shard_size" : "replicate", "together with expert parallelism (ep) is not modelled");
     read_offload(plan, shards, dp);
+    out.overlap_gather = plan.boolean("overlap_gather").value_or(false);
+    if (out.overlap_gather && request_.plan.fsdp != Sharding::zero1 && request_.plan.fsdp != Sharding::zero2)
+      plan.problem("overlap_gather", "is a distributed optimizer's: it needs fsdp zero1 or zero2 (fully sharded parameters are always gathered beside compute)");
     if (auto bucket = plan.integer("bucket_mb", 1, 65536)) out.bucket = {*bucket << 20};
     out.bucket_views = plan.boolean("bucket_views").value_or(false);
     out.find_unused = plan.boolean("find_unused").value_or(false);
@@ -693,6 +696,7 @@ class RequestReader {
     }
     if (r.replicas.offload_optimizer) out["plan"]["offload"] = "optimizer";
     if (r.replicas.bucket != Replicas{}.bucket) out["plan"]["bucket_mb"] = r.replicas.bucket.value >> 20;
+    if (r.replicas.overlap_gather) out["plan"]["overlap_gather"] = true;
     if (r.replicas.bucket_views) out["plan"]["bucket_views"] = true;
     if (r.replicas.find_unused) out["plan"]["find_unused"] = true;
     if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;

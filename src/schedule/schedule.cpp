@@ -67,10 +67,13 @@ struct CallTimes {
   std::vector<std::int32_t> launches;
   std::vector<CrossWait> waits;
   std::size_t last_collective;  // of the gradients' exchange
+  std::vector<std::int32_t> needs;  // of each call the gather at the end of the step before that brings its parameters; -1: none
+  bool overlaps = false;            // there are such gathers: they name their parameters
 
   CallTimes(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph, const HostSpec& host_spec)
       : host(program.calls.size()), gpu(program.calls.size()), launches(program.calls.size()), waits(cross_waits(program, graph)),
-        last_collective(program.calls.size()) {
+        last_collective(program.calls.size()), needs(program.calls.size(), -1) {
+    find_gathers(program, graph);
     ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
     const HostStep needed = host_step(program, graph, host_spec);
     begin = picoseconds(needed.begin);
@@ -87,6 +90,21 @@ struct CallTimes {
       if (call.collective && call.phase <= Phase::gradient_sync && !belongs_to_layer(call, graph)) last_collective = i;
     }
   }
+
+ private:
+  void find_gathers(const KernelProgram& program, const Graph& graph) {
+    std::vector<std::int32_t> brought_by;
+    for (std::size_t i = 0; i < program.calls.size(); ++i) {
+      const Op& op = graph.ops[program.calls[i].op];
+      if (op.kind != OpKind::all_gather || op.phase != Phase::optimizer || op.input_count == 0) continue;
+      overlaps = true;
+      brought_by.resize(graph.tensors.size(), -1);
+      for (TensorId id : graph.inputs(op)) brought_by[graph.tensors[id].storage.index()] = static_cast<std::int32_t>(i);
+    }
+    for (std::size_t i = 0; overlaps && i < program.calls.size(); ++i)
+      if (program.calls[i].phase == Phase::forward)
+        for (TensorId id : graph.inputs(graph.ops[program.calls[i].op])) needs[i] = std::max(needs[i], brought_by[graph.tensors[id].storage.index()]);
+  }
 };
 
 // Issues calls one after another: the host's queue, and the stream that each goes to.
@@ -100,7 +118,7 @@ class Layout {
   void begin_step(std::int16_t step) {
     add(kHost, times_.begin, {}, {kNoCall, step, 0});
     // What the end of a step still sends (updated parameters) the next step's first kernel waits for.
-    sent_by_last_step_ = last == last_collective_task_ ? last : -1;
+    sent_by_last_step_ = last == last_collective_task_ && !times_.overlaps ? last : -1;
   }
 
   // Workers make batches in turn, evenly staggered: together one queue that is `workers` times as fast. Each stops when it is
@@ -144,7 +162,8 @@ class Layout {
       // What comes back from buckets waits for the last collective; so does all that follows on the stream.
       const bool for_all = (times_.last_collective < program_.calls.size() && i > times_.last_collective) || call.phase >= Phase::loss_scaling;
       const std::int32_t for_one = wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : -1;
-      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : -1, for_one, sent_by_last_step_}, label);
+      const std::int32_t parameters = times_.needs[i] >= 0 ? task_of_[static_cast<std::size_t>(times_.needs[i])] : -1;  // of the step before: this one's come later
+      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : -1, for_one, sent_by_last_step_, parameters}, label);
       sent_by_last_step_ = -1;
       last_compute = ran;
     }
