@@ -224,7 +224,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
       }
       if (step + 1 == kSteps) schedule.last_of_micro_batch.push_back(last_of_this);
     }
-    schedule.last_task.push_back(layout.last);
+    schedule.last_task.push_back(times.overlaps ? layout.last_compute : layout.last);  // gathers beside the next forward are its concern
   }
   return schedule;
 }
