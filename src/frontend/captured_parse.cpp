@@ -67,7 +67,7 @@ std::vector<std::string_view> settings_of(const Call& call) {
     case OpKind::grouped_linear:
     case OpKind::grouped_mm: return {"gemm", "transposed_a"};
     case OpKind::conv2d: return {"kernel", "stride", "padding", "dilation", "groups", "transposed"};
-    case OpKind::scaled_dot_product_attention: return {"causal", "dropout", "gqa", "scattered", "mask_scattered"};
+    case OpKind::scaled_dot_product_attention: return {"causal", "dropout", "gqa", "scattered", "mask_scattered", "traced_mask"};
     case OpKind::contiguous: return {"only"};
     case OpKind::fill:
     case OpKind::random:
@@ -476,6 +476,11 @@ class Parser {
       }
     }
     if (!flag(attrs, "mask_scattered", s.mask_scattered)) return false;
+    std::string traced;
+    if (!text(attrs, "traced_mask", traced)) return false;
+    if (traced == "dense") s.traced_mask = TracedMask::dense;
+    else if (traced == "expanded") s.traced_mask = TracedMask::expanded;
+    else if (!traced.empty()) return wrong("'traced_mask' must be dense or expanded");
     std::string only;
     if (!text(attrs, "only", only)) return false;
     if (only == "fp32") s.only = OnlyFor::fp32;

@@ -210,7 +210,7 @@ TEST_CASE("TracedTransformersBuildTheirMasks") {
   TensorId x = b.attention(q, kv, kv, true);
   x = b.attention(x, x, x, false);
   b.cross_entropy(b.view(x, {1024, 32}), b.input("t", {1024}, DType::int64));
-  const Graph traced = with_traced_masks(std::move(b).finish(), false);
+  const Graph traced = with_traced_masks(mark_left_out_masks(std::move(b).finish(), false));
   CHECK(verify(traced) == "");
   std::vector<AttentionAttributes> found;
   for (const Op& op : traced.ops)

@@ -120,7 +120,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   auto built = stages.run("frontend", [&] { return build_forward(request); },
                           [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
   if (!built) return tl::unexpected(located(built.error(), request.where));
-  if (request.mode != Mode::eager && builds_masks_when_traced(*request.model)) *built = with_traced_masks(*built, request.model->encoder_decoder);
+  if (request.mode != Mode::eager) *built = with_traced_masks(*request.model, *built);
 
   auto rank = shard_layers(request.plan, *built);
   if (!rank) return tl::unexpected(located(rank.error(), request.where));
@@ -163,8 +163,9 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         continue;
       }
       compact_indices(graph);
-      fusions[i] = plan_fusion(graph, request.gpu->sms);
-      chunks[i].program = make_kernels(graph, *request.gpu, compiled_memory_format(graph, request.memory_format), &fusions[i]);
+      const MemoryFormat format = compiled_memory_format(graph, request.memory_format);
+      fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format});
+      chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
