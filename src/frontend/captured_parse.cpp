@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "frontend/captured.h"
 #include "frontend/captured_document.h"
+#include "frontend/traced.h"
 
 namespace precog {
 namespace captured {
@@ -476,11 +477,8 @@ class Parser {
       }
     }
     if (!flag(attrs, "mask_scattered", s.mask_scattered)) return false;
-    std::string traced;
-    if (!text(attrs, "traced_mask", traced)) return false;
-    if (traced == "dense") s.traced_mask = TracedMask::dense;
-    else if (traced == "expanded") s.traced_mask = TracedMask::expanded;
-    else if (!traced.empty()) return wrong("'traced_mask' must be dense or expanded");
+    if (!text(attrs, "traced_mask", s.traced_mask)) return false;
+    if (!s.traced_mask.empty() && s.traced_mask != kDenseMask && s.traced_mask != kExpandedMask) return wrong("'traced_mask' must be dense or expanded");
     std::string only;
     if (!text(attrs, "only", only)) return false;
     if (only == "fp32") s.only = OnlyFor::fp32;

@@ -40,8 +40,8 @@ Graph mark_left_out_masks(const Graph& forward, bool encoder_decoder) {
   Graph out = forward;
   for (Op& op : out.ops)
     if (AttentionAttributes* a = attention_of(op); a && !a->mask) {
-      if (a->causal) a->traced_mask = TracedMask::dense;
-      else if (!encoder_decoder && a->q_len == a->kv_len) a->traced_mask = TracedMask::expanded;
+      if (a->causal) op.label = out.intern(kDenseMask);
+      else if (!encoder_decoder && a->q_len == a->kv_len) op.label = out.intern(kExpandedMask);
     }
   return out;
 }
@@ -54,13 +54,14 @@ Graph with_traced_masks(const Graph& forward) {
     Op traced = op;
     std::vector<TensorId> inputs(forward.inputs(op).begin(), forward.inputs(op).end());
     if (AttentionAttributes* a = attention_of(traced)) {
+      const std::string_view left_out = a->mask ? std::string_view() : forward.name(op.label);
       if (a->mask && a->mask_scattered && inputs.size() > 3 && out.tensors[inputs[3]].requires_grad) {
         // A learned mask in an order of axes that no fused kernel reads leaves the math path only, as without a compiler;
         // decided here, it counts as traced.
         a->backend = AttentionBackend::math;
-      } else if (!a->mask && a->traced_mask == TracedMask::expanded) {
+      } else if (left_out == kExpandedMask) {
         a->backend = AttentionBackend::math;
-      } else if (!a->mask && a->traced_mask == TracedMask::dense) {
+      } else if (left_out == kDenseMask) {
         TensorId& mask = masks[{a->causal ? 1 : a->batch, a->q_len, a->kv_len}];  // padding differs from sample to sample
         if (!mask.valid())
           mask = out.add_tensor({.shape = {a->causal ? 1 : a->batch, 1, a->q_len, a->kv_len}, .role = Role::buffer,
@@ -74,6 +75,7 @@ Graph with_traced_masks(const Graph& forward) {
         a->kv_heads = a->heads;
       }
     }
+    if (traced.kind == OpKind::scaled_dot_product_attention) traced.label = {};
     out.add_op(traced, inputs, forward.outputs(op));
   }
   return out;

@@ -84,9 +84,6 @@ struct ConvAttributes {
   friend bool operator==(const ConvAttributes&, const ConvAttributes&) = default;
 };
 enum class AttentionBackend : std::uint8_t { undecided, flash, cudnn, memory_efficient, math };
-// A mask that the model's code leaves out, and builds while torch.compile traces it: dense, or one value per query spread over the
-// keys by a stride of nothing, which no fused kernel reads.
-enum class TracedMask : std::uint8_t { none, dense, expanded };
 struct AttentionAttributes {
   std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, value_dim = 1;
   bool causal = false, mask = false, dropout = false;
@@ -94,7 +91,6 @@ struct AttentionAttributes {
   // along its last axis is read by no memory-efficient kernel.
   std::array<bool, 3> scattered{};
   bool mask_scattered = false;
-  TracedMask traced_mask = TracedMask::none;
   AttentionBackend backend = AttentionBackend::undecided;
   friend bool operator==(const AttentionAttributes&, const AttentionAttributes&) = default;
 };
