@@ -182,6 +182,15 @@ Point point_of(const ReferenceRow& row) {
   return logs({g.batch, g.m, g.n, g.k});
 }
 
+// And what the physics say of it: how long it takes, and whether it computes or moves.
+Point described(Point shape, const ReferenceRow& row, const GpuSpec& gpu, const Physics& p) {
+  constexpr double kLeast = 1e-9;
+  const KernelCost cost = kernel_cost(row.kernel, gpu, p.profile);
+  shape.push_back(std::log2(std::max(kLeast, seconds_of(row, gpu, p))));
+  shape.push_back(std::log2(std::max(kLeast, cost.compute.value) / std::max(kLeast, cost.memory.value)));
+  return shape;
+}
+
 CarriedError after_thirty(const std::vector<ReferenceRow>& rows, const std::vector<double>& corrections, const GpuSpec& gpu, const Physics& start, bool attention, bool further,
                           double stiffness, int draws) {
   std::vector<CarriedError> results;
@@ -195,12 +204,12 @@ CarriedError after_thirty(const std::vector<ReferenceRow>& rows, const std::vect
     const Physics p = fit_physics(shown, factors, gpu, start, further ? further_type_knobs() : attention ? attention_knobs() : product_knobs(), stiffness);
     std::vector<Point> at;
     std::vector<double> left;
-    for (std::size_t i : chosen) at.push_back(points[i]), left.push_back(std::log(rows[i].seconds / (seconds_of(rows[i], gpu, p) * corrections[i])));
+    for (std::size_t i : chosen) at.push_back(described(points[i], rows[i], gpu, start)), left.push_back(std::log(rows[i].seconds / (seconds_of(rows[i], gpu, p) * corrections[i])));
     const SmoothResidual smooth = SmoothResidual::fit(std::move(at), left);
     Judged judged;
     for (std::size_t i = 0; i < rows.size(); ++i)
       if (std::find(chosen.begin(), chosen.end(), i) == chosen.end())
-        judged.errors.push_back(seconds_of(rows[i], gpu, p) * corrections[i] * std::exp(smooth(points[i])) / rows[i].seconds - 1);
+        judged.errors.push_back(seconds_of(rows[i], gpu, p) * corrections[i] * std::exp(smooth(described(points[i], rows[i], gpu, start))) / rows[i].seconds - 1);
     results.push_back(judged.result());
   }
   std::sort(results.begin(), results.end(), [](const CarriedError& a, const CarriedError& b) { return a.median < b.median; });
