@@ -10,8 +10,10 @@ The split is the lists below, chosen by family before anything of them had been 
 program is written; `unopened` is measured once, after the program and the coefficients that it judges have been committed. It
 has been looked at since; `third` takes its place, under the same rule.
 
-The budget is shared out evenly: a model's rows end when its share of what is left is spent, so that every model gets some.
+All rows are timed before any is profiled: the profiler slows the host down for as long as the process lives. The budget is shared
+out evenly: a model's rows end when its share of what is left is spent, so that every model gets some.
 
+  timed.jsonl              every row as soon as it is timed
   steps.jsonl              measured runs; the model of a run is its captured graph (graphs/NAME.precog.json.zst, made by
                            tools/capture_garden.py), so `precog validate` reads the file as it is
   steps_kernels.jsonl.gz   {"id", "kernels": [[name, launches, microseconds in one step]]}
@@ -108,17 +110,18 @@ THIRD = {  # the last four are of the list above, which did not reach them
     "unet3d": ((1, None), (4, None)),
     "gru-language-model": ((20, 35), (64, 128)),
 }
+PROFILING = 0.3  # of the budget
 HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD}
 
 
-def record_of(name, precision, batch, seq, two_sides=False):
+def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
     request = {"schema": 1, "model": {"graph": "graphs/%s.precog.json.zst" % name}, "batch": batch}
     if seq and two_sides:  # the garden's length is the source's, the target is half of it
         request.update({"seq": seq // 2, "src_seq": seq})
     elif seq:
         request["seq"] = seq
     request.update({"precision": precision, "mode": "eager", "optimizer": "adamw", "optimizer_impl": "foreach",
-                    "cluster": {"gpu": "h200-sxm", "gpus": 1}, "host": common.HOST})
+                    "cluster": {"gpu": "h200-sxm", "gpus": 1}, "host": host})
     size = "b%d" % batch + ("s%d" % seq if seq else "")
     return {"id": "h200-%s-%s-%s" % (name, precision, size), "source": "measured: tools/gpu/garden_steps.py", "request": request}
 
@@ -141,20 +144,19 @@ def train(campaign, entry, model, precision, size, timed):
         device.free(sum(p.numel() * p.element_size() for p in model.parameters()) * 1.1)
 
 
-def first_visit(campaign, kernel_lines, entry, model, record, anchor):
+def first_visit(campaign, model, record, anchor):
     def timed(loop, switches):
-        record["measured"], top = steps.time_steps(campaign.device, loop, warmup=4, blocks=3)
+        record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=3, blocks=3, profiled=False)
         record["measured"]["anchor_s"] = anchor()  # how fast the machine was just then (precog.gpu.host_issue)
         record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
                            "cudnn_benchmark": torch.backends.cudnn.benchmark, **switches}
-        kernel_lines.write({"id": record["id"], "kernels": top})
     return timed
 
 
 def second_visit(campaign, record):
     """Three more blocks, some seconds later: the host's speed wanders, and a row's median should not be of one moment."""
     def timed(loop, switches):
-        for _ in range(3):
+        for _ in range(2):
             loop.step()
         got = record["measured"]
         means, enqueues = steps.time_blocks(campaign.device, loop, got["steps_per_block"], 3)
@@ -164,16 +166,28 @@ def second_visit(campaign, record):
     return timed
 
 
-def measure(campaign, lines, kernel_lines, entry, settings, anchor, turn, until):
-    """All rows of one model, twice; none is begun after `until` (seconds of the campaign's clock). The precisions begin at another one
-    for each `turn`, so that it is not always the same ones that are missing where time ran out."""
-    device = campaign.device
-    begun = campaign.clock.elapsed()
+def profile(campaign, record, kernel_lines):
+    def timed(loop, switches):
+        for _ in range(2):
+            loop.step()
+        summary, top = steps.profile_step(campaign.device, loop, top=1000)  # complete: their number is judged too
+        record["measured"].update(summary)
+        kernel_lines.write({"id": record["id"], "kernels": top})
+    return timed
+
+
+def built(campaign, entry):
     torch.manual_seed(0)
-    with torch.device(device.type):
+    with torch.device(campaign.device.type):
         model = entry.build(tiny=campaign.dry_run)
-    model = model.to(device=device.type, dtype=torch.float32)
-    built = campaign.clock.elapsed() - begun
+    return model.to(device=campaign.device.type, dtype=torch.float32)
+
+
+def time_model(campaign, lines, entry, settings, anchor, turn, until):
+    """All rows of one model, those in which the host counts twice; none is begun after `until` (seconds of the campaign's clock). The
+    precisions begin at another one for each `turn`, so that it is not always the same ones that are missing where time ran out."""
+    begun = campaign.clock.elapsed()
+    model = built(campaign, entry)
     rows = []
     for precision in PRECISIONS[turn % 6:] + PRECISIONS[:turn % 6]:
         if (campaign.precisions and precision not in campaign.precisions) or (campaign.dry_run and precision in ("amp-fp16", "fp16")):
@@ -184,23 +198,33 @@ def measure(campaign, lines, kernel_lines, entry, settings, anchor, turn, until)
                 continue
             if campaign.dry_run:
                 batch, seq = 2, seq and 16
-            record = record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides")
+            record = record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides", campaign.host)
             with campaign.survive(record["id"], lines, record):
-                train(campaign, entry, model, precision, (batch, seq), first_visit(campaign, kernel_lines, entry, model, record, anchor))
+                train(campaign, entry, model, precision, (batch, seq), first_visit(campaign, model, record, anchor))
                 rows.append((record, precision, (batch, seq)))
-    between = campaign.clock.elapsed()
     for record, precision, size in rows:
-        steady = record["measured"]["gpu_busy_s"] > 0.93 * record["measured"]["step_s"]  # the GPU's speed does not wander
-        if not steady and campaign.clock.elapsed() < until + 0.35 * (until - begun):
+        got = record["measured"]
+        ahead = got["host_enqueue_s"] < 0.8 * got["step_s"]  # the GPU decides, and its speed does not wander
+        if not ahead and campaign.clock.elapsed() < until + 0.35 * (until - begun):
             with campaign.survive(record["id"] + ", second visit"):
                 train(campaign, entry, model, precision, size, second_visit(campaign, record))
         lines.write(record)
-        got = record["measured"]
-        campaign.say("%-44s %8.2f ms, busy %8.2f, host %8.2f, %5d kernels, peak %6.2f GB (%.1f s)" % (
-            record["id"], got["step_s"] * 1e3, got["gpu_busy_s"] * 1e3, got["host_enqueue_s"] * 1e3, got["kernels"],
-            got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"]))
-    campaign.say("%s: built in %.1f s, %d rows in %.1f s and again in %.1f s" % (
-        entry.name, built, len(rows), between - begun - built, campaign.clock.elapsed() - between))
+        campaign.say("%-44s %8.2f ms, host %8.2f, peak %6.2f GB (%.1f s)" % (
+            record["id"], got["step_s"] * 1e3, got["host_enqueue_s"] * 1e3, got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"]))
+    campaign.say("%s: %.1f s" % (entry.name, campaign.clock.elapsed() - begun))
+    return rows
+
+
+def profile_model(campaign, lines, kernel_lines, entry, rows):
+    model = built(campaign, entry)
+    for record, precision, size in rows:
+        if campaign.clock.left() < 1:
+            campaign.note("budget: not profiled: " + record["id"])
+            continue
+        with campaign.survive(record["id"] + ", profiled"):
+            train(campaign, entry, model, precision, size, profile(campaign, record, kernel_lines))
+            lines.write(record)
+    campaign.say("%s: profiled" % entry.name)
 
 
 def main():
@@ -210,27 +234,29 @@ def main():
     parser.add_argument("--budget", type=float, default=560, help="seconds after which no new measurement is started")
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these models")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=None, help="these precisions")
+    parser.add_argument("--host", default=common.HOST, help="the host description (data/hosts) that the rows name")
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
     args.held_out = args.half == "unopened"
     if not args.dry_run and not torch.cuda.is_available():
         parser.error("no CUDA device; --dry-run goes through the same code on a CPU")
     campaign = common.Campaign(args, [args.half])
-    campaign.precisions = args.precisions
-    every = steps.kernels.summarise
-    steps.kernels.summarise = lambda intervals: every(intervals, top=1000)  # complete: their number is judged too
-    lines, kernel_lines = campaign.lines("steps.jsonl"), campaign.lines("steps_kernels.jsonl.gz")
+    campaign.precisions, campaign.host = args.precisions, args.host
+    timed_lines, lines, kernel_lines = campaign.lines("timed.jsonl"), campaign.lines("steps.jsonl"), campaign.lines("steps_kernels.jsonl.gz")
     begun = time.perf_counter()
     anchor = make_anchor(campaign.device)
     chosen = [(name, settings) for name, settings in HALVES[args.half].items() if not args.only or name in args.only]
+    timing, rows = args.budget * (1 - PROFILING), {}
     for turn, (name, settings) in enumerate(chosen):
-        if campaign.clock.left() < 6:
-            campaign.note("budget: not measured: " + name)
-            continue
-        share = (campaign.clock.left() - 3) / (len(chosen) - turn) / 1.35  # a third of it is for the second visit
+        share = (timing - campaign.clock.elapsed()) / (len(chosen) - turn) / 1.35  # a quarter of it is for the second visit
         with campaign.survive("build " + name):
-            measure(campaign, lines, kernel_lines, garden.find(name), settings, anchor, turn, campaign.clock.elapsed() + share)
+            rows[name] = time_model(campaign, timed_lines, garden.find(name), settings, anchor, turn, campaign.clock.elapsed() + share)
         campaign.device.free()
+    for name, found in rows.items():
+        with campaign.survive("build again " + name):
+            profile_model(campaign, lines, kernel_lines, garden.find(name), found)
+        campaign.device.free()
+    timed_lines.close()
     lines.close()
     kernel_lines.close()
     print("%.0f s" % (time.perf_counter() - begun))

@@ -16,13 +16,15 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-WAYS = ("plain", "cores:4", "cores:2", "cores:1", "frozen", "profiled", "plain")  # the first again: what the order does
+WAYS = ("plain", "cores:4", "cores:2", "cores:1", "frozen", "profiled", "torn-down", "plain")  # the first again: what the order does
 
 
 def one(way, seconds, dry_run):
     if way.startswith("cores:"):
         allowed = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, allowed[len(allowed) // 2:][:int(way[6:])])  # before any thread is made
+    if way == "torn-down":
+        os.environ["TEARDOWN_CUPTI"] = "1"  # Kineto then ends CUPTI with the profile
     import common
     from precog.gpu import host_issue, host_stacks, kernels
     device = common.Device(dry_run)
@@ -30,7 +32,7 @@ def one(way, seconds, dry_run):
     case = host_issue.Case(device, host_stacks.stacks()[0], "fp32")
     for _ in range(5):
         anchor(), case.step()
-    if way == "profiled":
+    if way in ("profiled", "torn-down"):
         kernels.record(device, case.step)
     if way == "frozen":
         gc.collect()

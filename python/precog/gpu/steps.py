@@ -13,8 +13,9 @@ from .trainer import Trainer
 
 
 def time_steps(device: Device, trainer: Trainer, warmup: int = 4, steps: int | None = None, blocks: int | None = None,
-               progress: Callable[[str], None] = lambda text: None) -> tuple[dict[str, Any], list[list[Any]]]:
-    """The `measured` of a run, and the longest kernels as [name, count, microseconds].
+               progress: Callable[[str], None] = lambda text: None, profiled: bool = True) -> tuple[dict[str, Any], list[list[Any]]]:
+    """The `measured` of a run, and the longest kernels as [name, count, microseconds] (with `profiled`; a process in which the
+    profiler has run issues kernels more slowly from then on, so a campaign of many runs asks for `profile_step` when all are timed).
 
     `steps` and `blocks` are chosen from the first steps' time when not given. `step_s` is the median over blocks of the
     mean step; the device is synchronised around blocks, not inside them, as in a training loop.
@@ -49,11 +50,18 @@ def time_steps(device: Device, trainer: Trainer, warmup: int = 4, steps: int | N
     measured["finite"] = math.isfinite(loss)
     measured["loss"] = loss if measured["finite"] else None
     measured["phases_s"], measured["host_phases_s"] = phases(device, trainer)
-    progress("profiling one step")
-    summary, top = kernels.summarise(kernels.record(device, trainer.step))
-    measured.update(summary)
+    top: list[list[Any]] = []
+    if profiled:
+        progress("profiling one step")
+        summary, top = profile_step(device, trainer)
+        measured.update(summary)
     measured["row_wall_s"] = round(time.perf_counter() - wall, 2)
     return measured, top
+
+
+def profile_step(device: Device, trainer: Trainer, top: int = 40) -> tuple[dict[str, Any], list[list[Any]]]:
+    """GPU-busy time, kernels and their classes in one step, and the longest kernels."""
+    return kernels.summarise(kernels.record(device, trainer.step), top)
 
 
 def time_blocks(device: Device, trainer: Trainer, steps: int, blocks: int,
