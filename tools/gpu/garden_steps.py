@@ -14,11 +14,13 @@ All rows are timed before any is profiled: the profiler slows the host down for 
 out evenly: a model's rows end when its share of what is left is spent, so that every model gets some.
 
   timed.jsonl              every row as soon as it is timed
+  host.json                the host's speed over the sitting, by the stacks of `precog host`
   steps.jsonl              measured runs; the model of a run is its captured graph (graphs/NAME.precog.json.zst, made by
                            tools/capture_garden.py), so `precog validate` reads the file as it is
   steps_kernels.jsonl.gz   {"id", "kernels": [[name, launches, microseconds in one step]]}
 """
 import argparse
+import json
 import os
 import statistics
 import sys
@@ -36,6 +38,7 @@ import common  # noqa: E402
 
 import garden  # noqa: E402
 from precog.gpu import steps, trainer  # noqa: E402
+from precog import hosting  # noqa: E402
 from precog.gpu.host_issue import make_anchor  # noqa: E402
 
 PRECISIONS = ("amp-bf16", "tf32", "amp-fp16", "fp32", "bf16", "fp16")  # the last two cast the model for good
@@ -111,6 +114,7 @@ THIRD = {  # the last four are of the list above, which did not reach them
     "gru-language-model": ((20, 35), (64, 128)),
 }
 PROFILING = 0.3  # of the budget
+HOST_EVERY = 4  # models
 HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD}
 
 
@@ -227,6 +231,33 @@ def profile_model(campaign, lines, kernel_lines, entry, rows):
     campaign.say("%s: profiled" % entry.name)
 
 
+def reference():
+    with open(os.path.join(ROOT, "data", "hosts", "%s.json" % hosting.REFERENCE)) as file:
+        return json.load(file)
+
+
+def host_speed(campaign):
+    """What `precog host` measures, for a moment: how long its stacks take here over what they took on the reference machine."""
+    with campaign.survive("the host's speed"):
+        found = hosting.ratios(campaign.device, reference()["reference"], 1.0, lambda *said: None)
+        campaign.say("host: " + ", ".join("%s %.2f" % pair for pair in found.items()))
+        campaign.device.free()
+        return found
+
+
+def write_host(campaign, speeds):
+    """The host's description over the whole sitting, by its own stacks: the steps themselves have no part in it."""
+    speeds = [one for one in speeds if one]
+    if not speeds:
+        return
+    found = {phase: statistics.median(one[phase] for one in speeds) for phase in speeds[0]}
+    host = hosting.scaled(reference(), found, campaign.host, campaign.meta)
+    host["sources"]["stacks"] += "; the median of %d times in one sitting: %s" % (
+        len(speeds), "; ".join(", ".join("%s %.2f" % pair for pair in one.items()) for one in speeds))
+    with open(os.path.join(campaign.out, "host.json"), "w") as file:
+        file.write(hosting.host_text(host))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="results")
@@ -246,12 +277,15 @@ def main():
     begun = time.perf_counter()
     anchor = make_anchor(campaign.device)
     chosen = [(name, settings) for name, settings in HALVES[args.half].items() if not args.only or name in args.only]
-    timing, rows = args.budget * (1 - PROFILING), {}
+    timing, rows, speeds = args.budget * (1 - PROFILING), {}, []
     for turn, (name, settings) in enumerate(chosen):
+        if turn % HOST_EVERY == 0:
+            speeds.append(host_speed(campaign))
         share = (timing - campaign.clock.elapsed()) / (len(chosen) - turn) / 1.35  # a quarter of it is for the second visit
         with campaign.survive("build " + name):
             rows[name] = time_model(campaign, timed_lines, garden.find(name), settings, anchor, turn, campaign.clock.elapsed() + share)
         campaign.device.free()
+    write_host(campaign, [*speeds, host_speed(campaign)])
     for name, found in rows.items():
         with campaign.survive("build again " + name):
             profile_model(campaign, lines, kernel_lines, garden.find(name), found)
