@@ -3,7 +3,7 @@
 
   python3 tools/gpu/garden_steps.py --half looking --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half unopened --out RAW --budget 560
-  python3 tools/gpu/garden_steps.py --half third --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half third --host h200-vm-clean --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
 The split is the lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
