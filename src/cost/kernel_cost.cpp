@@ -66,11 +66,6 @@ double sustained_efficiency(const MathCoefficients& math, const GpuSpec& gpu, Fl
 // any groups: six shapes of 7x7 on an H200 run at 0.21 to 0.52 TFLOP/s (geometric mean 0.31) where 3x3 and 5x5 reach 8.7.
 constexpr double kWideFilter = 25, kWideFilterSlowdown = 28;
 
-// cuDNN 9 runs the products of a recurrent layer on kernels made for Ampere, with tiles of 32 x 32 for the few rows of one time step, where
-// cuBLAS would take wider ones or split the sum. How much longer they take than a product of cuBLAS, about, from timings of recurrent
-// layers and their kernels on an H200 (data/measured): single shapes leave it by a factor of 1.5.
-constexpr double kRecurrentWide = 1.6, kRecurrentUnaligned = 1.8;  // fp32 and TF32; 16 bits with rows off 16 bytes
-
 // Power is short when all SMs are busy; a kernel that leaves some idle keeps its clock. Blocks: per SM.
 double unthrottled(double sustained, double blocks) {
   const double throttled = std::min(1.0, sustained / kUnlimitedEfficiency);
@@ -105,20 +100,7 @@ struct Costing {
     const auto real = [](std::int64_t v) { return static_cast<double>(std::max<std::int64_t>(1, v)); };
     GemmProblem problem;
     problem.batch = real(shape.batch), problem.m = real(shape.m), problem.n = real(shape.n), problem.k = real(shape.k);
-    KernelCost cost = product(problem, factor, math.source);
-    if (kernel.name.starts_with("rnn_") && !shape.transposed_a) cost = slower(cost, recurrent_slowdown(shape));
-    return cost;
-  }
-
-  double recurrent_slowdown(const GemmShape& shape) const {
-    if (!is_16bit(kernel.math)) return kRecurrentWide;
-    return aligned(shape, bytes_of(kernel.input), kAlignment) ? 1 : kRecurrentUnaligned;
-  }
-
-  static KernelCost slower(KernelCost cost, double times) {
-    cost.compute = cost.compute * times;
-    cost.total = cost.total * times;
-    return cost;
+    return product(problem, factor, math.source);
   }
 
   KernelCost operator()(const ConvShape& s) const {
