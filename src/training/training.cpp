@@ -113,7 +113,7 @@ class Autograd : public GradientContext::Sink {
     op.module = module_;
     op.block = block_;
     op.origin = origin_;
-    if (op.math == DType::model || !is_matrix_work(op.kind))
+    if (op.math == DType::model || !(is_matrix_work(op.kind) || op.kind == OpKind::rnn_backward))
       op.math = outputs.empty() ? DType::fp32 : graph_.tensors[outputs[0]].dtype;
     graph_.add_op(op, inputs, outputs);
   }
