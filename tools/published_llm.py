@@ -108,7 +108,9 @@ def architecture(row, defaults):
         return {"family": "llama", "architecture": {**decoder, **fused, "qkv_bias": True, "tie_embeddings": tied}}
     if name.startswith("Nemotron"):
         return {"family": "llama", "architecture": {**decoder, **fused, "gated": False, "layer_norm": True, "activation": "relu2"}}
-    if name.startswith(("GPT", "MPT")):
+    if name.startswith("MPT"):
+        return {"family": "mpt", "architecture": {**sizes, "intermediate": intermediate}}
+    if name.startswith("GPT"):
         dropout = 0 if "nanogpt" in row["source"] else defaults["dropout"]
         return {"family": "gpt2", "architecture": {**sizes, "intermediate": intermediate, "activation": "gelu", "dropout": dropout}}
     return f"no architecture: {name}"
@@ -202,7 +204,7 @@ def request_of(row, table):
     attention = "sdpa" if "flash" in impl.lower() and defaults["attention"] == "eager" else "eager" if impl == "naive" else defaults["attention"]
     if "graph" in model:
         request.pop("seq")
-    elif attention != "sdpa" and not (attention == "flash" and row["gpu"].startswith("V100")):
+    elif attention != "sdpa" and not (attention.startswith("flash") and row["gpu"].startswith("V100")):
         request["attention"] = attention
     mode = defaults.get("mode") or ("compile" if row["compile"] == "yes" else "eager")
     if mode != "eager":

@@ -31,7 +31,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--clip-grad-norm", "/clip_grad_norm", ValueKind::number, "NORM", kModel, "clip the gradients' norm", ""},
     {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full", "none|selective|full"},
     {"--memory-format", "/memory_format", ValueKind::text, "NAME", kModel, "contiguous, channels_last", "contiguous|channels_last"},
-    {"--attention", "/attention", ValueKind::text, "NAME", kModel, "sdpa, flash, eager", "sdpa|flash|eager"},
+    {"--attention", "/attention", ValueKind::text, "NAME", kModel, "sdpa, flash, eager, flash1", "sdpa|flash|eager|flash1"},
     {"--stack", "/stack", ValueKind::text, "NAME", kModel, "whose kernels: pytorch, megatron, te", "pytorch|megatron|te"},
     {"--pad-vocabulary", "/pad_vocabulary", ValueKind::whole, "N", kModel, "vocabulary to a multiple of N", ""},
     {"--frozen", "/frozen", ValueKind::list, "PATTERN", kModel, "parameters not trained (repeatable)", ""},

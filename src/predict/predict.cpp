@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/ensure.h"
+#include "cost/older_kernels.h"
 #include "cost/pricing.h"
 #include "frontend/traced.h"
 #include "kernel/fuse.h"
@@ -184,7 +185,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
-                                         : prices(kernel));
+                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel));
       }
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }

@@ -489,7 +489,7 @@ class RequestReader {
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
-    request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}}, Attention::sdpa);
+    request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}, {"flash1", Attention::flash1}}, Attention::sdpa);
     request_.inputs.eager_attention = request_.attention == Attention::eager;
     if (request_.inputs.eager_attention && request_.model && !request_.model->eager_attention)
       root_.problem("attention", fmt::format("is 'eager'; {} is taken as it was captured: capture it with eager attention", request_.model->name));
@@ -604,7 +604,7 @@ class RequestReader {
     constexpr const char* kRecompute[] = {"none", "selective", "full"};
     out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
-    constexpr const char* kAttention[] = {"sdpa", "flash", "eager"};
+    constexpr const char* kAttention[] = {"sdpa", "flash", "eager", "flash1"};
     out["attention"] = kAttention[static_cast<int>(r.attention)];
     constexpr const char* kStack[] = {"pytorch", "megatron", "te"};
     if (r.stack != Stack::pytorch) out["stack"] = kStack[static_cast<int>(r.stack)];
@@ -667,7 +667,7 @@ Result<Graph> build_forward(const Request& request) {
     if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
     built = pad_vocabulary(std::move(built), request.pad_vocabulary);
   }
-  if (request.attention == Attention::flash)
+  if (request.attention == Attention::flash || request.attention == Attention::flash1)
     for (std::size_t i = 0; i < built.ops.size(); ++i)
       if (auto* attention = std::get_if<AttentionAttributes>(&built.ops[built.ops.id_at(i)].attributes)) attention->backend = AttentionBackend::flash;
   PRECOG_TRY(graph, freeze(std::move(built), request.frozen));
