@@ -1,8 +1,8 @@
 // MPT as llm-foundry trains it (llmfoundry/models/mpt, 2023): learned positions, fused qkv projection, exact GELU, a tied head,
 // no dropout. What sets it apart from GPT-2 is around the layers: the flash path takes padding out of q, k and v and puts it
 // back, reading two values back each time (flash_attn/bert_padding.py: unpad_input, pad_input), whether or not there is any;
-// and the trainer computes two metrics from the logits of every micro-batch (Composer's _eval_train_metrics with
-// LanguageCrossEntropy and LanguagePerplexity), a cross entropy each, without gradients.
+// and after backward the trainer computes two metrics from the logits of every micro-batch (Composer's _eval_train_metrics
+// with LanguageCrossEntropy and LanguagePerplexity), a cross entropy each, without gradients.
 #include <tuple>
 
 #include "frontend/text_blocks.h"
@@ -91,7 +91,9 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
   TensorId logits = b.linear(b.layer_norm_layer("norm_f", x), table);
   TensorId rows = b.view(logits, {sizes.tokens(), a.vocab});
   TensorId targets = b.view(b.integer_op({labels}, {sizes.batch, sizes.seq}), {sizes.tokens()});  // roll, last one ignored
+  b.set_after_backward(true);
   for (std::int64_t i = 0; i < a.metrics; ++i) b.cross_entropy(b.cast_to(rows, DType::fp32), targets);
+  b.set_after_backward(false);
   // flash_attn's fused cross entropy reads the logits as they are and keeps nothing wider: here two passes in their type.
   b.cross_entropy(rows, targets);
 }

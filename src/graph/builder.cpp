@@ -30,6 +30,7 @@ Op GraphBuilder::new_op(OpKind kind, Attributes attributes) const {
   op.attributes = std::move(attributes);
   op.module = module_;
   op.block = block_;
+  if (after_backward_) op.phase = Phase::backward;
   return op;
 }
 

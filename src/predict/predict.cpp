@@ -187,6 +187,8 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
                                          : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel));
       }
+      if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
+        convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);

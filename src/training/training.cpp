@@ -18,6 +18,7 @@ class Autograd : public GradientContext::Sink {
 
   // Backward begins at the loss, or at what arrives for the results that other ranks go on from.
   void run(bool loss_scaling, const std::vector<TensorId>* sent) {
+    const std::vector<Op> later = take_what_runs_later();
     forward_ops_ = graph_.ops.size();
     graph_.ops.reserve(forward_ops_ * 4);
     graph_.tensors.reserve(graph_.tensors.size() * 3);
@@ -32,6 +33,19 @@ class Autograd : public GradientContext::Sink {
       begin_at_loss(loss_scaling);
     }
     walk_back();
+    for (const Op& op : later) graph_.ops.add(op);
+  }
+
+  // What the forward graph has for after backward (metrics of the results).
+  std::vector<Op> take_what_runs_later() {
+    std::vector<Op> later;
+    Store<OpId, Op> now;
+    now.reserve(graph_.ops.size());
+    for (const Op& op : graph_.ops)
+      if (op.phase == Phase::forward) now.add(op);
+      else later.push_back(op);
+    if (!later.empty()) graph_.ops = std::move(now);
+    return later;
   }
 
   void begin_at_loss(bool loss_scaling) {
@@ -269,8 +283,7 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
       op.kind = OpKind::accumulate_gradient;
       op.phase = main ? Phase::backward : Phase::accumulate;
       Op& maker = graph.ops[graph.ops.id_at(graph.ops.size() - 1)];
-      const bool converted = main && main->dtype != graph.tensors[g.gradient].dtype;
-      if (converted && main->made == MainGradients::Made::in_product && definition(maker.kind).family == Family::gemm && graph.output(maker) == g.gradient) {
+      if (main && main->made == MainGradients::Made::in_product && definition(maker.kind).family == Family::gemm && graph.output(maker) == g.gradient) {
         std::get<GemmAttributes>(maker.attributes).accumulates = true;
         graph.tensors[g.gradient].dtype = main->dtype;
         graph.tensors[g.gradient].role = Role::gradient_bucket;  // the buffer itself, held all along
