@@ -89,9 +89,9 @@ def architecture(row, defaults):
         return {"family": "deepseek_v3", "architecture": {
             **sizes, "layers": layers, "intermediate": intermediate, "dense_layers": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
             "qk_rope_head_dim": 64, "v_head_dim": 128, "experts": 256, "shared_experts": 1, "experts_per_token": 8, "expert_groups": 8,
-            "groups_per_token": 4, "expert_intermediate": 2048}}
+            "groups_per_token": 4, "expert_intermediate": 2048, "weigh_inside": True}}
     if row["moe_experts"]:
-        experts = {"experts": row["moe_experts"], "experts_per_token": row["moe_topk"], "expert_intermediate": intermediate}
+        experts = {"experts": row["moe_experts"], "experts_per_token": row["moe_topk"], "expert_intermediate": intermediate, "weigh_inside": True}
         if name.startswith("Llama-4"):  # every other layer has experts, and one that all tokens pass
             experts |= {"sparse_step": 2, "shared_intermediate": 8192, "expert_intermediate": 8192, "intermediate": 16384, "head_dim": 128}
         elif name.startswith("Grok"):
@@ -174,7 +174,7 @@ def request_of(row, table):
             return reason
     if recipe is None:
         return f"no recipe for {row['precision']} of {row['framework']}"
-    said = row["recompute"] or defaults["recompute"]
+    said = row["recompute"] or defaults.get("recompute_of", {}).get(row["model"], defaults["recompute"])
     if said.startswith("selective (every"):
         return "which share of the blocks is recomputed is not stated"
     if "offload" in row["optimizer"] or "recompute-ffn" in said:

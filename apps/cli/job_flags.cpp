@@ -29,7 +29,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--optimizer", "/optimizer", ValueKind::text, "NAME", kModel, "adamw, adam, sgd, sgd-momentum", "adamw|adam|sgd|sgd-momentum"},
     {"--optimizer-impl", "/optimizer_impl", ValueKind::text, "NAME", kModel, "foreach, fused, for-loop", "foreach|fused|for-loop"},
     {"--clip-grad-norm", "/clip_grad_norm", ValueKind::number, "NORM", kModel, "clip the gradients' norm", ""},
-    {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full", "none|selective|full"},
+    {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full, up-projections", "none|selective|full|up-projections"},
     {"--memory-format", "/memory_format", ValueKind::text, "NAME", kModel, "contiguous, channels_last", "contiguous|channels_last"},
     {"--attention", "/attention", ValueKind::text, "NAME", kModel, "sdpa, flash, eager, flash1", "sdpa|flash|eager|flash1"},
     {"--stack", "/stack", ValueKind::text, "NAME", kModel, "whose kernels: pytorch, megatron, te", "pytorch|megatron|te"},

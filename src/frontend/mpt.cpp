@@ -94,8 +94,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
   b.set_after_backward(true);
   for (std::int64_t i = 0; i < a.metrics; ++i) b.cross_entropy(b.cast_to(rows, DType::fp32), targets);
   b.set_after_backward(false);
-  // flash_attn's fused cross entropy reads the logits as they are and keeps nothing wider: here two passes in their type.
-  b.cross_entropy(rows, targets);
+  b.fused_cross_entropy(rows, targets);
 }
 
 }  // namespace

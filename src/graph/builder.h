@@ -58,6 +58,8 @@ class GraphBuilder {
   TensorId log_softmax(TensorId x);
   TensorId nll_loss(TensorId log_probabilities, TensorId target);
   TensorId cross_entropy(TensorId logits, TensorId target);  // log_softmax, then nll_loss: where autocast decides
+  // One kernel each way that keeps nothing but the logits in their own type (flash_attn.losses): losses of all rows, and their mean.
+  TensorId fused_cross_entropy(TensorId logits, TensorId target);
 
   // pointwise
   TensorId unary(OpKind kind, TensorId x, bool in_place = false);   // relu, gelu, silu, tanh, neg, rsqrt, pow ...

@@ -485,7 +485,8 @@ class RequestReader {
     const std::string recompute = root_.text("recompute").value_or("none");
     if (recompute == "full") request_.training.recompute = Recompute::full;
     else if (recompute == "selective") request_.training.recompute = Recompute::selective;
-    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full", recompute.substr(0, 80)));
+    else if (recompute == "up-projections") request_.training.recompute = Recompute::up_projections;
+    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, up-projections", recompute.substr(0, 80)));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
@@ -601,7 +602,7 @@ class RequestReader {
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
     if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
-    constexpr const char* kRecompute[] = {"none", "selective", "full"};
+    constexpr const char* kRecompute[] = {"none", "selective", "full", "up-projections"};
     out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     constexpr const char* kAttention[] = {"sdpa", "flash", "eager", "flash1"};
