@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/ensure.h"
+#include "cost/older_kernels.h"
 #include "cost/pricing.h"
 #include "frontend/traced.h"
 #include "kernel/fuse.h"
@@ -185,8 +186,10 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
-                                         : prices(kernel));
+                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel));
       }
+      if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
+        convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);

@@ -485,11 +485,12 @@ class RequestReader {
     const std::string recompute = root_.text("recompute").value_or("none");
     if (recompute == "full") request_.training.recompute = Recompute::full;
     else if (recompute == "selective") request_.training.recompute = Recompute::selective;
-    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full", recompute.substr(0, 80)));
+    else if (recompute == "up-projections") request_.training.recompute = Recompute::up_projections;
+    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, up-projections", recompute.substr(0, 80)));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
-    request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}}, Attention::sdpa);
+    request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}, {"flash1", Attention::flash1}}, Attention::sdpa);
     request_.inputs.eager_attention = request_.attention == Attention::eager;
     if (request_.inputs.eager_attention && request_.model && !request_.model->eager_attention)
       root_.problem("attention", fmt::format("is 'eager'; {} is taken as it was captured: capture it with eager attention", request_.model->name));
@@ -606,10 +607,10 @@ class RequestReader {
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
     if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
-    constexpr const char* kRecompute[] = {"none", "selective", "full"};
+    constexpr const char* kRecompute[] = {"none", "selective", "full", "up-projections"};
     out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
-    constexpr const char* kAttention[] = {"sdpa", "flash", "eager"};
+    constexpr const char* kAttention[] = {"sdpa", "flash", "eager", "flash1"};
     out["attention"] = kAttention[static_cast<int>(r.attention)];
     constexpr const char* kStack[] = {"pytorch", "megatron", "te"};
     if (r.stack != Stack::pytorch) out["stack"] = kStack[static_cast<int>(r.stack)];
@@ -672,7 +673,7 @@ Result<Graph> build_forward(const Request& request) {
     if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
     built = pad_vocabulary(std::move(built), request.pad_vocabulary);
   }
-  if (request.attention == Attention::flash)
+  if (request.attention == Attention::flash || request.attention == Attention::flash1)
     for (std::size_t i = 0; i < built.ops.size(); ++i)
       if (auto* attention = std::get_if<AttentionAttributes>(&built.ops[built.ops.id_at(i)].attributes)) attention->backend = AttentionBackend::flash;
   PRECOG_TRY(graph, freeze(std::move(built), request.frozen));
