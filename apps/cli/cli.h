@@ -22,7 +22,7 @@ struct Arguments {
   std::string trace, html, dump_after, scale, data_dir, colour = "auto";
   std::vector<std::string> precisions, diff, by, measurements;
   std::string gpu, out, report, base;  // of calibrate
-  bool json = false, everything = false, advise = false, max_batch = false;
+  bool json = false, everything = false, advise = false, max_batch = false, print_request = false;
 };
 
 // The GPU of `inspect` when none is named; its headline says which it was.

@@ -13,11 +13,13 @@
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
+#include "predict/host_copies.h"
 #include "predict/layer_exchange.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
 #include "predict/sustained.h"
 #include "predict/whole_run.h"
+#include "training/checkpointed_step.h"
 
 namespace precog {
 namespace {
@@ -83,7 +85,14 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "input"};
+// An optimizer on the host has its states there: the GPU holds as many as one without any.
+TrainingOptions resident(const Request& request) {
+  TrainingOptions out = request.training;
+  if (request.replicas.offload_optimizer) out.optimizer = OptimizerKind::sgd;
+  return out;
+}
+
+constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "replicas' communication", "input"};
 
 std::string schedule_text(const Schedule& schedule, const KernelProgram& program, const Graph& graph, const Timeline* timeline) {
   std::string out;
@@ -146,13 +155,13 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     std::vector<ChunkOfStep> made;
     for (PipelineChunk& chunk : cut.chunks) {
       ChunkOfStep& one = made.emplace_back();
-      one.step = make_step(std::move(chunk.forward), *request.precision, request.training, chunk.has_loss ? nullptr : &chunk.sent);
+      one.step = make_step(std::move(chunk.forward), *request.precision, request.training, request.checkpoints, chunk.has_loss ? nullptr : &chunk.sent);
       one.step.summed_gradients = rank->summed_gradients * chunk.layers / layers;
     }
     return made;
   }, steps_text);
   chunks = stages.run("parallel", [&] {
-    for (ChunkOfStep& chunk : chunks) chunk.step = apply_plan(request.plan, *request.precision, std::move(chunk.step));
+    for (ChunkOfStep& chunk : chunks) chunk.step = apply_plan(request.plan, request.replicas, *request.precision, std::move(chunk.step));
     return std::move(chunks);
   }, steps_text);
   std::vector<FusionPlan> fusions(chunks.size());
@@ -190,6 +199,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       }
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
+      price_host_copies(chunk.step.graph, chunk.program, *request.gpu, chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
@@ -220,7 +230,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
                               [&](const Timeline& timeline) { return schedule_text(out.schedule, whole.program, whole.step.graph, &timeline); });
     times = steady_step(out.schedule, out.timeline, whole, request.training.micro_batches);
-    memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, request.training, *request.gpu, request.cluster.gpus); },
+    memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, resident(request), *request.gpu, request.cluster.gpus); },
                         [](const MemoryUse& use) { return to_text(use); });
     peak_at = describe(whole.step.graph, memory.peak_op);
   }
