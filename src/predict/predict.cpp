@@ -183,7 +183,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       chunk.costs.reserve(chunk.program.kernels.size());
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
-        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
+        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
                                          : prices(kernel));
       }
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
@@ -199,7 +199,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   PipelineMemory of_stage;
   PipelineParts parts;
   if (pipelined) {
-    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
+    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
                        [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline()); });

@@ -177,7 +177,19 @@ class RequestReader {
         nodes = count;
       name.resize(colon);
     }
-    return look_up(reader, key, catalog_.system(name));
+    auto known = catalog_.system(name);
+    if (known || !looks_like_path(name)) return look_up(reader, key, std::move(known));
+    auto json = read_json_file(folder_ / name);
+    auto parsed = json ? parse_system(*json, name) : Result<SystemSpec>(tl::unexpected(json.error()));
+    if (parsed && !catalog_.network(parsed->network)) parsed = fail(name + ": network", "names no network of `precog networks`");
+    else if (parsed && !parsed->gpu.empty() && !catalog_.gpu(parsed->gpu)) parsed = fail(name + ": gpu", "names no GPU of `precog gpus`");
+    if (!parsed) {
+      problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      return nullptr;
+    }
+    parsed->name = name;  // what it can be asked for by again
+    request_.own_system = std::make_shared<const SystemSpec>(std::move(*parsed));
+    return request_.own_system.get();
   }
 
   void read_cluster() {
@@ -227,6 +239,8 @@ class RequestReader {
     out.nics_per_node = nics_per_node ? static_cast<int>(*nics_per_node) : system->nics_per_node;
     if (!network) network = *catalog_.network(system->network);
     out.network = *network;
+    out.collectives = system->collectives ? *system->collectives : catalog_.collectives.find(out.intra_kind, request_.gpu->architecture);
+    if (system->contention) out.collectives.link.contention = *system->contention;
     if (out.gpus > out.gpus_per_node && out.gpus % out.gpus_per_node != 0)
       root_.problem("cluster", fmt::format("has {} GPUs in nodes of {}: more than one node must be whole nodes", out.gpus, out.gpus_per_node));
   }

@@ -43,6 +43,7 @@ struct Request {
   const HostSpec* host = nullptr;
   std::shared_ptr<const HostSpec> own_host;  // one from a file of the user's; `host` then points to it
   std::string own_host_path;                 // and where that is, as it was given
+  std::shared_ptr<const SystemSpec> own_system;  // a cluster from a file of the user's
   std::optional<InputSpec> input;            // the data loader, where the request says anything of it
   const FittedProfile* fitted = nullptr;  // corrections to kernel costs: of this GPU or of a relative; nullptr: physics alone
   std::shared_ptr<const FittedProfile> own_fitted;  // a file's that the request names; `fitted` then points to it
