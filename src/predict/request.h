@@ -39,7 +39,7 @@ struct Request {
   std::size_t own_rules = 0;                             // its last rules, which came from the request itself
   const GpuSpec* gpu = nullptr;
   ClusterSpec cluster;
-  double jitter = 0;  // relative standard deviation of a rank's own time for a step
+  double jitter = 0;  // relative standard deviation of the ranks' own times for a step
   const HostSpec* host = nullptr;
   std::shared_ptr<const HostSpec> own_host;  // one from a file of the user's; `host` then points to it
   std::string own_host_path;                 // and where that is, as it was given

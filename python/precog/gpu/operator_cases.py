@@ -5,9 +5,8 @@ measure. Those of later families are in make/.
 import torch
 import torch.nn.functional as F
 
+from .random_data import random as _random
 
-def _random(device, *shape, dtype):
-    return torch.randn(*shape, device=device, dtype=dtype)
 
 
 def _unary(function):

@@ -8,6 +8,8 @@ from typing import Any, Callable, ContextManager
 
 import torch
 
+from ..random_data import random  # noqa: F401: for the makers beside this file
+
 DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn,
           "u8": torch.uint8}
 
@@ -22,10 +24,6 @@ class Work:
     kernels: int = 1
     written: bool = True
     within: Callable[[], ContextManager[Any]] = contextlib.nullcontext
-
-
-def random(device: str, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.randn(*shape, device=device, dtype=dtype)
 
 
 def gradient(outputs: torch.Tensor, inputs: Any) -> Callable[[], Any]:

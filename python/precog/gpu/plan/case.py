@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, Iterable, Iterator
 
@@ -32,9 +33,23 @@ def cold_some(index: int, shape: dict[str, Any], elements: float, every: int = 2
     return {**shape, "cold": True} if index % every == every - 1 and least <= elements <= 2 ** 24 else shape
 
 
+_times = 1
+
+
+@contextlib.contextmanager
+def denser(times: int) -> Iterator[None]:
+    """Plans made inside have so many times as many cases, the usual ones first."""
+    global _times
+    before, _times = _times, times
+    try:
+        yield
+    finally:
+        _times = before
+
+
 def filling(name: str, dimensions: int, small: bool, count: int) -> Iterator[tuple[int, Draw]]:
     """The first `count` draws of a sequence, numbered; one in a rehearsal."""
-    return zip(range(1 if small else count), draws(name, dimensions, small))
+    return zip(range(1 if small else count * _times), draws(name, dimensions, small))
 
 
 def unique(cases: Iterable[Case]) -> list[Case]:

@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""As many operator shapes as a few minutes hold, timed on the GPU with operands out of its caches.
+
+  python3 tools/gpu/dense_operators.py --out DIR [--seconds 540] [--only gemm,conv] [--dry-run]
+
+Writes DIR/operators.jsonl line by line (as precog.gpu.operators does; `precog calibrate` reads it) and packs it at the end;
+DIR/clocks.csv beside it has clock, power and temperature twice a second. What is measured: precog.gpu.plan.dense.
+
+A case costs a few milliseconds, because nothing waits: operands are cut out of gigabytes of random numbers; every timed call
+has operands of its own, and the L2 cache is overwritten before the first; calls are queued behind a sleeping GPU in three
+blocks between events, and the events are read much later. A block's own time (the events') is measured first and taken off.
+The measuring process is started again when a library call takes it down.
+"""
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter, deque
+from typing import Any, Callable
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import in_package  # noqa: E402,F401
+
+BLOCKS = 3
+BLOCK_S, MOST_IN_BLOCK = 8e-5, 6
+SMALL_BYTES = 256 * 1024  # what a step has in its cache too: repeated on the same operands
+PEAK = {"fp32": 40e12, "tf32": 300e12, "fp16": 600e12, "bf16": 600e12, "fp8": 1100e12}
+BANDWIDTH, LAUNCH_S = 3.8e12, 3e-6
+CYCLES_PER_S = 1.98e9
+POOL_BYTES, FLUSH_BYTES = 4 << 30, 160 << 20
+TIGHT_S = 2.0  # kept for the last events
+DIED = 3
+
+
+class Timer:
+    """Queues timed calls and reads their times when the GPU is past them."""
+
+    def __init__(self, device: Any, write: Callable[[dict[str, Any]], None]) -> None:
+        import torch
+        self.device, self.write = device, write
+        self.waiting: deque[tuple[dict[str, Any], list[Any], int]] = deque()
+        self.host: dict[str, float] = {}  # seconds to queue a call, by operator
+        self.free: list[Any] = []
+        self.event_s = 0.0
+        self.late = 0
+        self.scratch = torch.empty(64 if device.dry_run else FLUSH_BYTES // 4, device=device.type)
+
+    def event(self) -> Any:
+        return self.free.pop() if self.free else self.device.event()
+
+    def queue(self, record: dict[str, Any], key: str, calls: list[Callable[[], Any]], each_s: float, flush: bool) -> None:
+        """Times all of `calls`, in BLOCKS blocks."""
+        per_block = len(calls) // BLOCKS
+        for attempt in range(3):
+            host = self.host.get(key, 6e-5)
+            if flush:
+                self.scratch.zero_()
+            self.device.sleep((host * len(calls) * 1.4 * 2.5 ** attempt + 3e-5) * CYCLES_PER_S)
+            events, kept = [self.event()], []
+            events[0].record()
+            begin = time.perf_counter()
+            for block in range(BLOCKS):
+                for call in calls[block * per_block:(block + 1) * per_block]:
+                    kept.append(call())
+                events.append(self.event())
+                events[-1].record()
+            spent = (time.perf_counter() - begin) / len(calls)
+            self.host[key] = 0.6 * host + 0.4 * min(spent, 3 * host + 1e-4)
+            late = not self.device.dry_run and events[0].query()
+            if not late or each_s > 3 * spent:
+                self.waiting.append((record, events, per_block))
+                return
+            self.late += 1
+
+    def read(self, all_of_them: bool = False) -> None:
+        if all_of_them:
+            self.device.sync()
+        while self.waiting and (all_of_them or self.device.dry_run or self.waiting[0][1][-1].query()):
+            record, events, calls = self.waiting.popleft()
+            times = sorted((a.elapsed_time(b) * 1e-3 - self.event_s) / calls for a, b in zip(events, events[1:]))
+            self.free += [] if self.device.dry_run else events
+            if times[0] > 0:
+                record.update(s=round(times[1], 9), s_min=round(times[0], 9), calls=calls * BLOCKS)
+                self.write(record)
+
+    def measure_events(self) -> None:
+        """A block of so many calls takes a + b x calls: a is the events' own."""
+        import torch
+        x = torch.randn(1 << 20, device=self.device.type)
+        found: dict[int, list[float]] = {}
+        keep, self.write = self.write, lambda record: found.setdefault(record["calls"] // BLOCKS, []).append(record["s"] * record["calls"] / BLOCKS)
+        for _ in range(12):
+            for per_block in (1, 2, 4, 8):
+                self.queue({}, "relu", [lambda: torch.relu(x)] * (BLOCKS * per_block), 0, False)
+        self.read(True)
+        self.write = keep
+        points = [(n, sorted(times)[len(times) // 2]) for n, times in found.items()]
+        mean_n, mean_s = (sum(p[axis] for p in points) / len(points) for axis in (0, 1))
+        slope = sum((n - mean_n) * (s - mean_s) for n, s in points) / sum((n - mean_n) ** 2 for n, _ in points)
+        self.event_s = min(max(mean_s - slope * mean_n, 0.0), 3e-6)
+
+
+def measure(timer: Timer, case: Any, make: Callable[..., Any]) -> int:
+    """Queues a case's operators; returns how many."""
+    device = timer.device
+    device.tf32(case.dtype == "tf32", case.dtype == "tf32")
+    copies = [make(case, device.type)]
+    plans: list[tuple[str, int, float, bool]] = []
+    for op in case.ops:
+        work = copies[0][op]
+        each_s = max(work.flops / PEAK.get(case.dtype, 40e12), work.bytes / BANDWIDTH) + LAUNCH_S
+        alone = case.family == "optimizer"
+        cold = not alone and work.bytes > SMALL_BYTES
+        plans.append((op, 1 if alone else int(min(max(BLOCK_S / each_s, 1), MOST_IN_BLOCK)), each_s, cold))
+    wanted = 1 + max([BLOCKS * count for _, count, _, cold in plans if cold], default=0)
+    while len(copies) < wanted:
+        copies.append(make(case, device.type))
+    for op, count, each_s, cold in plans:
+        works = [copy[op] for copy in copies]
+        with works[0].within():
+            works[0].call()
+            calls = [work.call for work in works[1:1 + BLOCKS * count]] if cold else [works[0].call] * (BLOCKS * count)
+            record = case.line(op)
+            record.pop("cold", None)
+            if works[0].flops:
+                record["flops"] = int(works[0].flops)
+            elif works[0].written:
+                record["bytes"] = int(works[0].bytes)
+            if cold:
+                record.update(cold=True, rotated=len(calls))
+            timer.queue(record, "%s %s" % (case.family, op), calls, each_s, cold)
+        timer.read()
+    return len(plans)
+
+
+def child(arguments: argparse.Namespace) -> int:
+    import torch
+    from precog.gpu.device import Device, describe_machine
+    from precog.gpu.make import make
+    from precog.gpu.plan.dense import SHARES, Dice
+    from precog.gpu.random_data import Pool, using
+    device = Device(arguments.dry_run)
+    path = os.path.join(arguments.out, "operators.jsonl")
+    lines = open(path, "a")
+    rows: Counter[str] = Counter()
+    failed: Counter[str] = Counter()
+
+    def write(record: dict[str, Any]) -> None:
+        lines.write(json.dumps(record, separators=(",", ":")) + "\n")
+        rows[record["family"]] += 1
+
+    timer = Timer(device, write)
+    if not device.dry_run:
+        ready = torch.empty(60 << 30, dtype=torch.uint8, device="cuda")  # one cudaMalloc now instead of thousands later
+        del ready
+    pools = [Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES) for _ in range(2)]
+    timer.measure_events()
+    lines.write(json.dumps({"meta": {"script": "dense_operators.py", "seed": arguments.seed, "event_s": timer.event_s,
+                                     **describe_machine(arguments.dry_run)}}) + "\n")
+    chosen = {name: share for name, share in SHARES.items() if not arguments.only or name in arguments.only.split(",")}
+    cases = {name: make_cases(Dice("%s %d" % (name, arguments.seed), device.dry_run)) for name, (_, make_cases) in chosen.items()}
+    spent = {name: 0.0 for name in chosen}
+    said = time.time()
+    gc.freeze()  # what is alive now stays so: collections look at cases only
+    while time.time() < arguments.until - TIGHT_S:
+        name = min(chosen, key=lambda one: spent[one] / chosen[one][0])
+        case, begin = next(cases[name]), time.perf_counter()
+        computes = case.family.startswith(("gemm", "scaled", "conv", "depth", "group", "sdpa"))
+        try:
+            with using(pools[0 if computes else 1]):
+                measure(timer, case, make)
+        except Exception as error:  # noqa: BLE001: whatever one library call throws, the rest is worth measuring
+            failed["%s %s %s: %s" % (case.family, case.ops[0], case.dtype, str(error).split("\n")[0][:90])] += 1
+            try:
+                device.sync()
+            except Exception:  # noqa: BLE001
+                lines.close()
+                print("the GPU no longer answers after", case, error, flush=True)
+                os._exit(DIED)
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                device.free()
+        spent[name] += time.perf_counter() - begin
+        if time.time() > said + 20:
+            said = time.time()
+            lines.flush()
+            print("%4.0f s left: %d rows, %d failed, %d late, %.0f GB" % (
+                arguments.until - said, sum(rows.values()), sum(failed.values()), timer.late,
+                0 if device.dry_run else torch.cuda.memory_reserved() / 1e9), flush=True)
+    timer.read(True)
+    lines.close()
+    for name in chosen:
+        print("%-20s %6.1f s" % (name, spent[name]))
+    print(dict(rows), "late", timer.late)
+    for text, count in failed.most_common(25):
+        print(count, text)
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--seconds", type=float, default=540)
+    parser.add_argument("--only", default="", help="families, with commas: see precog.gpu.plan.dense")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--dry-run", action="store_true", help="small cases on the CPU: the times mean nothing")
+    parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.until:
+        return child(arguments)
+    until = time.time() + arguments.seconds
+    os.makedirs(arguments.out, exist_ok=True)
+    watch = None
+    with contextlib.suppress(OSError):
+        query = "timestamp,clocks.sm,power.draw,temperature.gpu"
+        watch = subprocess.Popen(["nvidia-smi", "--query-gpu=" + query, "--format=csv,noheader,nounits", "-lms", "500"],
+                                 stdout=open(os.path.join(arguments.out, "clocks.csv"), "w"), stderr=subprocess.DEVNULL)
+    seed = arguments.seed
+    while time.time() < until - 15 or seed == arguments.seed:
+        command = [sys.executable, os.path.abspath(__file__), "--out", arguments.out, "--only", arguments.only, "--seed", str(seed),
+                   "--until", str(until)] + (["--dry-run"] if arguments.dry_run else [])
+        status = subprocess.run(command).returncode
+        if status == 0:
+            break
+        print("the measuring process ended with", status, flush=True)
+        seed += 1000
+    if watch:
+        watch.terminate()
+    path = os.path.join(arguments.out, "operators.jsonl")
+    if os.path.exists(path):
+        with open(path, "rb") as plain, gzip.open(path + ".gz", "wb", 6) as packed:
+            shutil.copyfileobj(plain, packed)
+        os.remove(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
