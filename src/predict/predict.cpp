@@ -194,7 +194,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       chunk.costs.reserve(chunk.program.kernels.size());
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
-        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
+        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
                                          : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel));
       }
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
@@ -213,7 +213,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   PipelineMemory of_stage;
   PipelineParts parts;
   if (pipelined) {
-    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
+    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
                        [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline()); });
