@@ -205,14 +205,18 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->take_last();
   add_json(validate, arguments);
 
-  CLI::App& calibrate = command(app, arguments, "calibrate", "fit a GPU's kernel costs from measured operators",
+  CLI::App& calibrate = command(app, arguments, "calibrate", "fit a GPU's or a cluster's costs from measurements",
                                 "\nMEASUREMENTS are files of precog.profile (.jsonl, .jsonl.zst, .jsonl.gz).\n"
                                 "A fifth of their shapes is held out and judged, never fitted.\n"
                                 "\nExamples:\n"
                                 "  precog calibrate h100.jsonl.zst --gpu h100-sxm --out h100-sxm.json\n"
                                 "  precog calibrate quick.jsonl --gpu h100-sxm \\\n    --base data/profiles/h200-sxm.json --out h100-sxm.json\n"
-                                "  precog predict job.json --profile h100-sxm.json");
-  calibrate.add_option("MEASUREMENTS", arguments.measurements, "files of measured operators")->required()->type_name("");
+                                "  precog predict job.json --profile h100-sxm.json\n"
+                                "  precog calibrate --nccl all_reduce.txt all_gather.txt --cluster dgx-h100 \\\n    --out my-cluster.json\n"
+                                "  precog predict job.json --cluster my-cluster.json:4");
+  calibrate.add_option("MEASUREMENTS", arguments.measurements, "files of measured operators")->type_name("");
+  calibrate.add_option("--nccl", arguments.nccl, "what nccl-tests printed: calibrates a cluster")->type_name("FILE..")->group("The hardware");
+  add_text(calibrate, "--cluster", arguments.cluster, "NAME", "the cluster it ran on (precog clusters)", "The hardware");
   add_text(calibrate, "--gpu", arguments.gpu, "NAME", "the GPU they were measured on (precog gpus)", "The hardware");
   add_text(calibrate, "--base", arguments.base, "PROFILE", "start from another profile's corrections", "The hardware");
   add_text(calibrate, "--out", arguments.out, "PROFILE", "write the profile");

@@ -110,8 +110,7 @@ void share_out(const Plan& plan, const PipelineStages& cut, std::vector<ChunkOfS
   }
 }
 
-PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap,
-                             const ArchitectureProfile& profile) {
+PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap) {
   const PipelineShape shape = pipeline_shape(request);
   PipelineParts out;
   for (const ChunkOfStep& chunk : chunks) {
@@ -155,7 +154,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     const int from = static_cast<int>(position % static_cast<std::size_t>(shape.stages)), to = (from + 1) % shape.stages;
     const bool one_node = from * apart / node == to * apart / node;
     const CollectiveShape sent{bytes, one_node ? 2 : std::max(2, shape.stages), Collective::send_recv, one_node ? 1 : apart};
-    return picoseconds(collective_cost(sent, request.cluster, *request.gpu, profile).total);
+    return picoseconds(collective_cost(sent, request.cluster, *request.gpu).total);
   };
   for (std::size_t i = 0; i < cut.sent_forward.size(); ++i) {
     times.send_forward.push_back(message(i, cut.sent_forward[i]));
@@ -164,7 +163,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
   if (cut.tied_elements > 0) {
     const Bytes bytes = gradient_bytes(request, cut.tied_elements, chunks.front());
     const CollectiveShape sum{bytes, 2, Collective::all_reduce, apart * (shape.stages - 1)};
-    times.tied = picoseconds(collective_cost(sum, request.cluster, *request.gpu, profile).total);
+    times.tied = picoseconds(collective_cost(sum, request.cluster, *request.gpu).total);
   }
   times.step = picoseconds(request.host->step);
   times.all_wait = request.training.clip_grad_norm || request.precision->loss_scaling;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/ensure.h"
+#include "cost/older_kernels.h"
 #include "cost/pricing.h"
 #include "frontend/traced.h"
 #include "kernel/fuse.h"
@@ -129,7 +130,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   auto built = stages.run("frontend", [&] { return build_forward(request); },
                           [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
   if (!built) return tl::unexpected(located(built.error(), request.where));
-  if (request.mode != Mode::eager && builds_masks_when_traced(*request.model)) *built = with_traced_masks(*built, request.model->encoder_decoder);
+  if (request.mode != Mode::eager) *built = with_traced_masks(*request.model, *built);
 
   auto rank = shard_layers(request.plan, *built);
   if (!rank) return tl::unexpected(located(rank.error(), request.where));
@@ -172,8 +173,9 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         continue;
       }
       compact_indices(graph);
-      fusions[i] = plan_fusion(graph, request.gpu->sms);
-      chunks[i].program = make_kernels(graph, *request.gpu, compiled_memory_format(graph, request.memory_format), &fusions[i]);
+      const MemoryFormat format = compiled_memory_format(graph, request.memory_format);
+      fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format});
+      chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
@@ -192,9 +194,11 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       chunk.costs.reserve(chunk.program.kernels.size());
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
-        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
-                                         : prices(kernel));
+        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
+                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel));
       }
+      if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
+        convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
       price_host_copies(chunk.step.graph, chunk.program, *request.gpu, chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
@@ -209,7 +213,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   PipelineMemory of_stage;
   PipelineParts parts;
   if (pipelined) {
-    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
+    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
                        [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline()); });

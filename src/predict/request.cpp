@@ -18,6 +18,10 @@ namespace {
 constexpr std::int64_t kMaxGpus = 1'000'000;
 constexpr std::int64_t kMaxBatch = 1'000'000;
 constexpr std::int64_t kMaxStages = 4096;
+// Identical GPUs do not run at one speed, and a synchronous step ends with the slowest. Their standard deviation, unless the request
+// says its own: Sinha et al. (SC 2022) found 8% between the ends of the boxplots' whiskers on five large systems, most of V100;
+// of a normal distribution that is 5.4 of them. 0: all alike. Too high: large jobs too slow, by 0.015 x 3.2 at a thousand GPUs.
+constexpr double kGpuVariation = 0.015;
 
 class RequestReader {
  public:
@@ -180,7 +184,19 @@ class RequestReader {
         nodes = count;
       name.resize(colon);
     }
-    return look_up(reader, key, catalog_.system(name));
+    auto known = catalog_.system(name);
+    if (known || !looks_like_path(name)) return look_up(reader, key, std::move(known));
+    auto json = read_json_file(folder_ / name);
+    auto parsed = json ? parse_system(*json, name) : Result<SystemSpec>(tl::unexpected(json.error()));
+    if (parsed && !catalog_.network(parsed->network)) parsed = fail(name + ": network", "names no network of `precog networks`");
+    else if (parsed && !parsed->gpu.empty() && !catalog_.gpu(parsed->gpu)) parsed = fail(name + ": gpu", "names no GPU of `precog gpus`");
+    if (!parsed) {
+      problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      return nullptr;
+    }
+    parsed->name = name;  // what it can be asked for by again
+    request_.own_system = std::make_shared<const SystemSpec>(std::move(*parsed));
+    return request_.own_system.get();
   }
 
   void read_cluster() {
@@ -188,6 +204,7 @@ class RequestReader {
     if (!cluster) return root_.problem("cluster", R"(is missing: {"gpu": "h100-sxm", "gpus": 8} or a name such as "dgx-h100:8")");
     const SystemSpec* system = nullptr;
     std::optional<std::int64_t> nodes, gpus, gpus_per_node, nics_per_node;
+    std::optional<double> jitter;
     const NetworkSpec* network = nullptr;
     if (cluster->is_string()) {
       system = named_system(root_, "cluster", cluster->get<std::string>(), nodes);
@@ -199,7 +216,7 @@ class RequestReader {
       gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
       nics_per_node = reader.integer("nics_per_node", 1, 4096);
       nics_given_ = nics_per_node.has_value();
-      request_.jitter = reader.number("jitter", 0, 1).value_or(0);
+      jitter = reader.number("jitter", 0, 1);
       if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
       reader.reject_unknown_keys();
     } else {
@@ -224,12 +241,16 @@ class RequestReader {
     const std::int64_t total = gpus.value_or(nodes ? *nodes * out.gpus_per_node : by_name ? out.gpus_per_node : 1);
     if (total > kMaxGpus) root_.problem("cluster", fmt::format("has {} GPUs; at most {} can be modelled", total, kMaxGpus));
     out.gpus = static_cast<int>(std::min(total, kMaxGpus));
+    request_.jitter = jitter.value_or(out.gpus > 1 ? kGpuVariation : 0);
+    jitter_given_ = jitter.has_value();
     out.intra_kind = system->intra_kind;
     out.intra_bandwidth = system->intra_bandwidth.value > 0 ? system->intra_bandwidth : request_.gpu->link_bandwidth;
     out.intra_latency = system->intra_latency;
     out.nics_per_node = nics_per_node ? static_cast<int>(*nics_per_node) : system->nics_per_node;
     if (!network) network = *catalog_.network(system->network);
     out.network = *network;
+    out.collectives = system->collectives ? *system->collectives : catalog_.collectives.find(out.intra_kind, request_.gpu->architecture);
+    if (system->contention) out.collectives.link.contention = *system->contention;
     if (out.gpus > out.gpus_per_node && out.gpus % out.gpus_per_node != 0)
       root_.problem("cluster", fmt::format("has {} GPUs in nodes of {}: more than one node must be whole nodes", out.gpus, out.gpus_per_node));
   }
@@ -546,7 +567,7 @@ class RequestReader {
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
-    request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}}, Attention::sdpa);
+    request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}, {"flash1", Attention::flash1}}, Attention::sdpa);
     request_.inputs.eager_attention = request_.attention == Attention::eager;
     if (request_.inputs.eager_attention && request_.model && !request_.model->eager_attention)
       root_.problem("attention", fmt::format("is 'eager'; {} is taken as it was captured: capture it with eager attention", request_.model->name));
@@ -562,11 +583,12 @@ class RequestReader {
     which.per_operator = recompute == "per-op";
     if (recompute == "full" || which.per_operator) request_.training.recompute = Recompute::full;
     else if (recompute == "selective") request_.training.recompute = Recompute::selective;
-    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, per-op", recompute.substr(0, 80)));
+    else if (recompute == "up-projections") request_.training.recompute = Recompute::up_projections;
+    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, per-op, up-projections", recompute.substr(0, 80)));
     which.first = static_cast<int>(root_.integer("recompute_layers", 1, 4096).value_or(0));
     which.every = static_cast<int>(root_.integer("recompute_every", 1, 4096).value_or(1));
     for (const char* key : {"recompute_layers", "recompute_every"})
-      if (root_.has(key) && request_.training.recompute == Recompute::none) root_.problem(key, "says which layers are recomputed: it needs a recompute of full, selective or per-op");
+      if (root_.has(key) && request_.training.recompute == Recompute::none) root_.problem(key, "says which layers are recomputed: it needs another recompute than none");
   }
 
   // A name of data/hosts, or the file that `precog host` wrote.
@@ -677,12 +699,12 @@ class RequestReader {
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
     if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
-    constexpr const char* kRecompute[] = {"none", "selective", "full"};
+    constexpr const char* kRecompute[] = {"none", "selective", "full", "up-projections"};
     out["recompute"] = r.checkpoints.per_operator ? "per-op" : kRecompute[static_cast<int>(r.training.recompute)];
     if (r.checkpoints.first > 0) out["recompute_layers"] = r.checkpoints.first;
     if (r.checkpoints.every > 1) out["recompute_every"] = r.checkpoints.every;
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
-    constexpr const char* kAttention[] = {"sdpa", "flash", "eager"};
+    constexpr const char* kAttention[] = {"sdpa", "flash", "eager", "flash1"};
     out["attention"] = kAttention[static_cast<int>(r.attention)];
     constexpr const char* kStack[] = {"pytorch", "megatron", "te"};
     if (r.stack != Stack::pytorch) out["stack"] = kStack[static_cast<int>(r.stack)];
@@ -723,7 +745,7 @@ class RequestReader {
     if (r.run.mtbf_hours) run["mtbf_hours"] = *r.run.mtbf_hours;
     if (r.run.checkpoint_s) run["checkpoint_s"] = *r.run.checkpoint_s;
     if (r.run.restart_s) run["restart_s"] = *r.run.restart_s;
-    if (r.jitter > 0) out["cluster"]["jitter"] = r.jitter;
+    if (jitter_given_) out["cluster"]["jitter"] = r.jitter;
     if (!run.empty()) out["run"] = run;
     if (r.price_usd_per_gpu_hour) out["price_usd_per_gpu_hour"] = *r.price_usd_per_gpu_hour;
     if (const Json* imported = root_.raw("imported"); imported && imported->is_array()) out["imported"] = *imported;
@@ -732,7 +754,7 @@ class RequestReader {
   const Catalog& catalog_;
   std::filesystem::path folder_;
   std::int64_t default_batch_ = 0;
-  bool sharding_given_ = false, nics_given_ = false;
+  bool sharding_given_ = false, nics_given_ = false, jitter_given_ = false;
   std::error_code ignored_;
   std::vector<Problem> problems_;
   JsonReader root_;
@@ -757,7 +779,7 @@ Result<Graph> build_forward(const Request& request) {
     if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));
     built = pad_vocabulary(std::move(built), request.pad_vocabulary);
   }
-  if (request.attention == Attention::flash)
+  if (request.attention == Attention::flash || request.attention == Attention::flash1)
     for (std::size_t i = 0; i < built.ops.size(); ++i)
       if (auto* attention = std::get_if<AttentionAttributes>(&built.ops[built.ops.id_at(i)].attributes)) attention->backend = AttentionBackend::flash;
   PRECOG_TRY(graph, freeze(std::move(built), request.frozen));

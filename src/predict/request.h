@@ -27,7 +27,7 @@ struct RunLength {  // how much to train; at most one is given
 // Whose kernels run an eager step: PyTorch's own, one per operator, or those of Megatron-LM and Transformer Engine, which do
 // several operators each (bias, activation and dropout; scale, mask and softmax; norms; rotary positions).
 enum class Stack { pytorch, megatron, te };
-enum class Attention { sdpa, flash, eager };  // what the framework picks, the flash kernel, or the model's own products and softmax
+enum class Attention { sdpa, flash, eager, flash1 };  // what the framework picks, the flash kernel, the model's own products and softmax, flash-attention 1's kernel
 
 struct Request {
   std::shared_ptr<const ModelSource> model;
@@ -41,10 +41,11 @@ struct Request {
   std::size_t own_rules = 0;                             // its last rules, which came from the request itself
   const GpuSpec* gpu = nullptr;
   ClusterSpec cluster;
-  double jitter = 0;  // relative standard deviation of a rank's own time for a step
+  double jitter = 0;  // relative standard deviation of the ranks' own times for a step
   const HostSpec* host = nullptr;
   std::shared_ptr<const HostSpec> own_host;  // one from a file of the user's; `host` then points to it
   std::string own_host_path;                 // and where that is, as it was given
+  std::shared_ptr<const SystemSpec> own_system;  // a cluster from a file of the user's
   std::optional<InputSpec> input;            // the data loader, where the request says anything of it
   const FittedProfile* fitted = nullptr;  // corrections to kernel costs: of this GPU or of a relative; nullptr: physics alone
   std::shared_ptr<const FittedProfile> own_fitted;  // a file's that the request names; `fitted` then points to it

@@ -326,6 +326,7 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
       report.provenance.push_back({std::string(to_text(static_cast<Family>(family))), std::string(to_text(static_cast<CostSource>(source))),
                                    static_cast<Family>(family) == Family::unknown ? std::string("unknown operators, costed by the bytes they move")
                                    : collective && request.cluster.nodes() > 1 ? fmt::format("data/networks/{}.json", request.cluster.network.name)
+                                   : collective ? request.cluster.collectives.from
                                                                              : corrected[family][source] ? request.fitted_from : std::string("data/profiles/datasheet.json"),
                                    collective ? request.cluster.system : request.gpu->architecture,
                                    collective ? network_share : kernel_time.value > 0 ? spent / kernel_time : 0});

@@ -63,6 +63,7 @@ std::vector<CrossWait> cross_waits(const KernelProgram& program, const Graph& gr
 // What each call takes of the host and of its stream, and what it waits for: the same however often it is laid out.
 struct CallTimes {
   std::vector<Picoseconds> host, gpu;
+  std::vector<Sharing> sharing;
   Picoseconds begin = 0;        // of the host, once per step
   std::vector<std::int32_t> launches;
   std::vector<CrossWait> waits;
@@ -71,7 +72,7 @@ struct CallTimes {
   bool overlaps = false;            // there are such gathers: they name their parameters
 
   CallTimes(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph, const HostSpec& host_spec)
-      : host(program.calls.size()), gpu(program.calls.size()), launches(program.calls.size()), waits(cross_waits(program, graph)),
+      : host(program.calls.size()), gpu(program.calls.size()), sharing(program.calls.size()), launches(program.calls.size()), waits(cross_waits(program, graph)),
         last_collective(program.calls.size()), needs(program.calls.size(), -1) {
     find_gathers(program, graph);
     ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
@@ -81,11 +82,16 @@ struct CallTimes {
       const Call& call = program.calls[i];
       host[i] = picoseconds(needed.calls[i]);
       Seconds busy{};
+      double units = 0, traffic = 0;  // seconds of SMs and of the memory: needed by a kernel, held by a collective
       for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
-        busy += costs[call.first_kernel + k].total;
+        const KernelCost& cost = costs[call.first_kernel + k];
+        busy += cost.total;
+        units += call.collective ? cost.sm_share * cost.total.value : std::min(cost.compute, cost.total).value;
+        traffic += call.collective ? cost.bandwidth_share * cost.total.value : std::min(cost.memory, cost.total).value;
         launches[i] += program.kernels[call.first_kernel + k].launches;
       }
       gpu[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
+      if (busy.value > 0) sharing[i] = {static_cast<float>(units / busy.value), static_cast<float>(traffic / busy.value), call.collective};
       // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
       if (call.collective && call.phase <= Phase::gradient_sync && !belongs_to_layer(call, graph)) last_collective = i;
     }
@@ -156,14 +162,14 @@ class Layout {
     if (call.collective) {
       // Without an operand made in this step: after all that the compute stream has been given so far.
       const bool of_layer = belongs_to_layer(call, graph_);
-      ran = add(stream_of(call, graph_), times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label);
+      ran = add(stream_of(call, graph_), times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label, times_.sharing[i]);
       if (!of_layer) last_collective_task_ = ran;
     } else {
       // What comes back from buckets waits for the last collective; so does all that follows on the stream.
       const bool for_all = (times_.last_collective < program_.calls.size() && i > times_.last_collective) || call.phase >= Phase::loss_scaling;
       const std::int32_t for_one = wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : -1;
       const std::int32_t parameters = times_.needs[i] >= 0 ? task_of_[static_cast<std::size_t>(times_.needs[i])] : -1;  // of the step before: this one's come later
-      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : -1, for_one, sent_by_last_step_, parameters}, label);
+      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : -1, for_one, sent_by_last_step_, parameters}, label, times_.sharing[i]);
       sent_by_last_step_ = -1;
       last_compute = ran;
     }
@@ -175,9 +181,9 @@ class Layout {
   }
 
  private:
-  std::int32_t add(std::int32_t resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
+  std::int32_t add(std::int32_t resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label, Sharing sharing = {}) {
     schedule_.labels.push_back(label);
-    const std::int32_t task = schedule_.graph.add(resource, duration, after);
+    const std::int32_t task = schedule_.graph.add(resource, duration, after, sharing);
     if (resource == kHost) last_host_ = task;
     return task;
   }
