@@ -78,6 +78,26 @@ std::string costs_text(const ChunkOfStep& chunk) {
   return out;
 }
 
+// loss.item() after backward, before what ends the step.
+void read_loss(Graph& graph) {
+  const Store<OpId, Op> before = std::move(graph.ops);
+  graph.ops = {};
+  graph.ops.reserve(before.size() + 1);
+  bool read = false;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const Op& op = before[before.id_at(i)];
+    if (!read && (op.phase == Phase::loss_scaling || op.phase == Phase::optimizer)) {
+      Op item;
+      item.kind = OpKind::read_back;
+      item.phase = op.phase;
+      item.label = graph.intern("loss");
+      graph.add_op(item, {}, {});
+      read = true;
+    }
+    graph.ops.add(op);
+  }
+}
+
 // A model that cannot be built from this request: the message names the request it came from.
 Error located(Error error, const std::string& where) {
   for (Problem& problem : error.problems)
@@ -161,7 +181,10 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     return made;
   }, steps_text);
   chunks = stages.run("parallel", [&] {
-    for (ChunkOfStep& chunk : chunks) chunk.step = apply_plan(request.plan, request.replicas, *request.precision, std::move(chunk.step));
+    for (ChunkOfStep& chunk : chunks) {
+      chunk.step = apply_plan(request.plan, request.replicas, *request.precision, std::move(chunk.step));
+      if (request.reads_loss) read_loss(chunk.step.graph);
+    }
     return std::move(chunks);
   }, steps_text);
   std::vector<FusionPlan> fusions(chunks.size());
