@@ -12,8 +12,8 @@ for folder in (ROOT / "tests", ROOT / "python"):
 
 import program  # noqa: E402
 
-# A sanitizer's library does not load into an ordinary Python: the one of the dev build has the same answers.
-BUILD = program.BINARY.parent.parent / "dev" if program.BINARY.parent.name == "asan" else program.BINARY.parent
+# A sanitizer's library does not load into an ordinary Python: the optimised build has the same answers.
+BUILD = program.BINARY.parent.parent / "release" if program.BINARY.parent.name == "asan" else program.BINARY.parent
 LIBRARY = pathlib.Path(os.environ.setdefault("PRECOG_LIBRARY", str(BUILD / "libprecog.so")))
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 WITHOUT_TORCH = "torch is not installed in this Python; run python3 tests/run_all.py with one that has it"

@@ -55,20 +55,13 @@ std::vector<T> read_folder(const fs::path& folder, Parse parse, std::vector<Prob
 }
 
 // Profiles of single GPUs, which precog calibrate wrote; each must be of a GPU that is known.
-void read_fitted_profiles(const fs::path& folder, Catalog& catalog, std::vector<Problem>& problems) {
+void list_fitted_profiles(const fs::path& folder, Catalog& catalog, std::vector<Problem>& problems) {
   for (const fs::path& file : json_files(folder, problems)) {
-    if (file.stem() == "datasheet") continue;
-    auto json = read_json_file(file);
-    auto parsed = json ? parse_fitted_profile(*json, file.string()) : Result<FittedProfile>(tl::unexpected(json.error()));
-    if (!parsed) {
-      problems.insert(problems.end(), parsed.error().problems.begin(), parsed.error().problems.end());
-      continue;
-    }
-    const auto gpu = std::find_if(catalog.gpus.begin(), catalog.gpus.end(), [&](const GpuSpec& one) { return one.name == parsed->gpu; });
-    if (gpu == catalog.gpus.end() || gpu->architecture != parsed->architecture)
-      problems.push_back({file.string() + ": gpu", "names no GPU of data/gpus, or another architecture than that file does"});
-    if (parsed->gpu != file.stem().string()) problems.push_back({file.string(), "is of '" + parsed->gpu + "'; the file's name must be the same"});
-    catalog.fitted.push_back(std::move(*parsed));
+    const std::string name = file.stem().string();
+    if (name == "datasheet") continue;
+    const auto gpu = std::find_if(catalog.gpus.begin(), catalog.gpus.end(), [&](const GpuSpec& one) { return one.name == name; });
+    if (gpu == catalog.gpus.end()) problems.push_back({file.string(), "is named after no GPU of data/gpus"});
+    else catalog.fitted.emplace_back(name, gpu->architecture, file);
   }
 }
 
@@ -114,7 +107,7 @@ Result<Catalog> load_catalog(const fs::path& data_dir) {
   if (profile) catalog.profile = std::move(*profile);
   else problems.insert(problems.end(), profile.error().problems.begin(), profile.error().problems.end());
 
-  read_fitted_profiles(data_dir / "profiles", catalog, problems);
+  list_fitted_profiles(data_dir / "profiles", catalog, problems);
   for (const GpuSpec& gpu : catalog.gpus) {
     if (!catalog.system(gpu.usual_system)) problems.push_back({"data/gpus/" + gpu.name + ".json: usual_system", "names no cluster of data/clusters"});
     if (profile && !catalog.profile.find(gpu.architecture))
@@ -138,13 +131,14 @@ Result<const PrecisionRecipe*> Catalog::precision(const std::string& name) const
 Result<const HostSpec*> Catalog::host(const std::string& name) const { return find(hosts, name, "host", "precog hosts"); }
 Result<const ModelSpec*> Catalog::model(const std::string& name) const { return find(models, name, "model", "precog models"); }
 
-const FittedProfile* Catalog::fitted_for(const GpuSpec& gpu) const {
-  const FittedProfile* relative = nullptr;
-  for (const FittedProfile& one : fitted) {
-    if (one.gpu == gpu.name) return &one;
-    if (!relative && one.architecture == gpu.architecture) relative = &one;
-  }
-  return relative;
+Result<const FittedProfile*> Catalog::fitted_for(const GpuSpec& gpu) const {
+  const ProfileFile* nearest = nullptr;
+  for (const ProfileFile& one : fitted)
+    if (one.gpu() == gpu.name || (!nearest && one.architecture() == gpu.architecture)) nearest = &one;
+  if (!nearest) return nullptr;
+  const Result<FittedProfile>& read = nearest->read();
+  if (!read) return tl::unexpected(read.error());
+  return &*read;
 }
 
 }  // namespace precog

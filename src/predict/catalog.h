@@ -1,4 +1,5 @@
-// Everything under data/, read and checked once: GPUs, clusters, networks, precisions, models, hosts, cost profile.
+// Everything under data/, read and checked once: GPUs, clusters, networks, precisions, models, hosts, cost profile. Profiles of
+// single GPUs are read when one is asked for.
 // Names and aliases are looked up folded ("H100_SXM" finds "h100-sxm"); an unknown one is an error with the nearest.
 #pragma once
 
@@ -7,8 +8,8 @@
 #include <vector>
 
 #include "cost/cost.h"
-#include "cost/residual.h"
 #include "frontend/zoo.h"
+#include "predict/profile_file.h"
 #include "spec/cluster_spec.h"
 #include "spec/gpu_spec.h"
 #include "spec/host_spec.h"
@@ -27,7 +28,7 @@ struct Catalog {
   std::vector<HostSpec> hosts;
   std::vector<ModelSpec> models;
   CostProfile profile;
-  std::vector<FittedProfile> fitted;  // every other file of data/profiles: what was measured on one GPU
+  std::vector<ProfileFile> fitted;  // every other file of data/profiles: what was measured on one GPU
 
   Result<const GpuSpec*> gpu(const std::string& name) const;
   Result<const SystemSpec*> system(const std::string& name) const;
@@ -35,8 +36,8 @@ struct Catalog {
   Result<const PrecisionRecipe*> precision(const std::string& name) const;
   Result<const HostSpec*> host(const std::string& name) const;
   Result<const ModelSpec*> model(const std::string& name) const;
-  // What was measured on this GPU, else on a relative of its architecture, else nullptr.
-  const FittedProfile* fitted_for(const GpuSpec& gpu) const;
+  // What was measured on this GPU, else on a relative of its architecture, else nullptr. Lives as long as the catalog.
+  Result<const FittedProfile*> fitted_for(const GpuSpec& gpu) const;
 };
 
 // Every problem of every file at once.

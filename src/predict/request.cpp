@@ -537,7 +537,12 @@ class RequestReader {
     const auto path = root_.text("profile");
     if (!request_.gpu || (path && *path == "none")) return;
     if (!path) {
-      request_.fitted = catalog_.fitted_for(*request_.gpu);
+      auto found = catalog_.fitted_for(*request_.gpu);
+      if (!found) {
+        problems_.insert(problems_.end(), found.error().problems.begin(), found.error().problems.end());
+        return;
+      }
+      request_.fitted = *found;
       if (request_.fitted) request_.fitted_from = fmt::format("data/profiles/{}.json", request_.fitted->gpu);
       return;
     }
