@@ -11,7 +11,9 @@
 
 namespace precog {
 
-enum class Recompute { none, selective, full };  // selective: what lies between queries, keys, values and the attention's result
+// selective: what lies between queries, keys, values and the attention's result; up_projections: what makes them from narrow
+// ones, where a model has that (Megatron's recompute_modules mla_up_proj).
+enum class Recompute { none, selective, full, up_projections };
 enum class MemoryFormat { contiguous, channels_last };
 // Operator by operator, or the model through torch.compile; the last replays each compiled graph as one CUDA graph.
 enum class Mode { eager, compile, compile_cudagraphs };
