@@ -57,9 +57,9 @@ TEST_CASE("TensorCoresSetThePaceWhereTheGpuHasThem") {
 TEST_CASE("EmulatedArithmeticRunsAtFp32Speed") {
   Kernel kernel = kernel_of(GemmShape{1, 128, 128, 32}, DType::bf16);
   kernel.emulated = true;
-  CHECK(kernel_cost(kernel, slow_gpu()).total.value == doctest::Approx(kTileFlops));
+  CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(kTileFlops));
   CHECK(kernel_cost(kernel, slow_gpu(), ideal()).source == CostSource::estimate);
-  CHECK(kernel_cost(kernel_of(GemmShape{1, 128, 128, 32}, DType::tf32), slow_gpu()).total.value ==
+  CHECK(kernel_cost(kernel_of(GemmShape{1, 128, 128, 32}, DType::tf32), slow_gpu(), ideal()).total.value ==
         doctest::Approx(kTileFlops));
 }
 
@@ -127,8 +127,8 @@ TEST_CASE("MisalignedRowsAndTransposedOperandsLoseTheirFactor") {
 TEST_CASE("PointwiseConvolutionIsTheMatrixProductItIs") {
   const ConvShape conv{.batch = 2, .in_channels = 64, .out_channels = 128, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8};
   const GemmShape gemm{1, 2 * 8 * 8, 128, 64};
-  CHECK(kernel_cost(kernel_of(conv, DType::bf16), slow_gpu()).total.value ==
-        doctest::Approx(kernel_cost(kernel_of(gemm, DType::bf16), slow_gpu()).total.value));
+  CHECK(kernel_cost(kernel_of(conv, DType::bf16), slow_gpu(), ideal()).total.value ==
+        doctest::Approx(kernel_cost(kernel_of(gemm, DType::bf16), slow_gpu(), ideal()).total.value));
 }
 
 TEST_CASE("WinogradHelpsVectorUnitsAndThreeByThreeOnly") {
@@ -201,11 +201,11 @@ TEST_CASE("DepthwiseConvolutionGainsNothingFromTensorCores") {
   ConvShape conv{.batch = 1, .in_channels = 32, .out_channels = 32, .in_h = 4, .in_w = 4, .out_h = 4, .out_w = 4, .kernel_h = 3, .kernel_w = 3, .groups = 32};
   Kernel kernel = kernel_of(conv, DType::bf16, 1, 1);
   kernel.flops = {1000};
-  CHECK(kernel_cost(kernel, slow_gpu()).total.value == doctest::Approx(1000));
+  CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(1000));
   conv.stride = 2;  // the same work, but each tap of each input is tried
   conv.direction = ConvDirection::data_gradient;
   kernel.shape = conv;
-  CHECK(kernel_cost(kernel, slow_gpu()).total.value == doctest::Approx(4000));
+  CHECK(kernel_cost(kernel, slow_gpu(), ideal()).total.value == doctest::Approx(4000));
 }
 
 TEST_CASE("DepthwiseConvolutionsAreCostedByTheKernelThatRunsThem") {
@@ -236,7 +236,7 @@ TEST_CASE("WideDepthwiseFiltersHaveNoKernelOfTheirOwnForFp32WeightGradientsInNhw
   const auto time = [&](DType dtype) {
     Kernel kernel = kernel_of(conv, dtype, 1, 1);
     kernel.flops = {1000};
-    return kernel_cost(kernel, slow_gpu()).total.value;
+    return kernel_cost(kernel, slow_gpu(), ideal()).total.value;
   };
   CHECK(time(DType::fp32) == doctest::Approx(28'000));
   CHECK(time(DType::bf16) == doctest::Approx(1000));
@@ -284,11 +284,11 @@ TEST_CASE("ParameterGradientsOfANarrowLayerNormLeaveSmsIdle") {
 
 TEST_CASE("FusedAttentionCountsTwoProductsForwardAndFiveBackward") {
   AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 128, .kv_len = 128, .head_dim = 128, .value_dim = 128};
-  const double forward = kernel_cost(kernel_of(shape, DType::bf16), slow_gpu()).total.value;
+  const double forward = kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value;
   CHECK(forward == doctest::Approx(4.0 * 128 * 128 * 128 / 8));
   shape.backward = true;
-  CHECK(kernel_cost(kernel_of(shape, DType::bf16), slow_gpu()).total.value == doctest::Approx(forward * 2.5));
-  CHECK(kernel_cost(kernel_of(shape, DType::fp32), slow_gpu()).total.value == doctest::Approx(forward * 2.5 * 8));
+  CHECK(kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value == doctest::Approx(forward * 2.5));
+  CHECK(kernel_cost(kernel_of(shape, DType::fp32), slow_gpu(), ideal()).total.value == doctest::Approx(forward * 2.5 * 8));
 }
 
 TEST_CASE("AttentionIsCostedByItsBackend") {
@@ -310,9 +310,9 @@ TEST_CASE("AttentionIsCostedByItsBackend") {
 
 TEST_CASE("CausalAttentionSkipsAlmostHalf") {
   AttentionShape shape{.batch = 1, .heads = 1, .kv_heads = 1, .q_len = 1024, .kv_len = 1024, .head_dim = 128, .value_dim = 128};
-  const double full = kernel_cost(kernel_of(shape, DType::bf16), slow_gpu()).total.value;
+  const double full = kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value;
   shape.causal = true;
-  CHECK(kernel_cost(kernel_of(shape, DType::bf16), slow_gpu()).total.value == doctest::Approx(full * (1024 + 128) / 2048));
+  CHECK(kernel_cost(kernel_of(shape, DType::bf16), slow_gpu(), ideal()).total.value == doctest::Approx(full * (1024 + 128) / 2048));
 }
 
 TEST_CASE("StreamingKernelIsFloorPlusBytesOverBandwidth") {
