@@ -23,7 +23,7 @@ struct Arguments {
   std::vector<std::string> precisions, diff, by, measurements, nccl;
   std::string cluster;  // of calibrate --nccl
   std::string gpu, out, report, base;  // of calibrate
-  bool json = false, everything = false, advise = false, max_batch = false;
+  bool json = false, everything = false, advise = false, max_batch = false, print_request = false;
 };
 
 // The GPU of `inspect` when none is named; its headline says which it was.

@@ -70,11 +70,23 @@ PipelinePart last_backward(const Schedule& schedule, const ChunkOfStep& chunk, C
   };
   Picoseconds computed = 0;
   for (std::size_t i = 0; i < timeline.spans.size(); ++i)
-    if (schedule.graph.tasks()[i].resource != kCommunication && of_backward(i)) computed = std::max(computed, timeline.spans[i].end);
+    if (schedule.graph.tasks()[i].resource != kCommunication && schedule.graph.tasks()[i].resource != kGroupCommunication && of_backward(i)) computed = std::max(computed, timeline.spans[i].end);
   for (std::size_t i = 0; i < timeline.spans.size(); ++i)
     if (schedule.graph.tasks()[i].resource == kCompute) parts.sync_work += std::max<Picoseconds>(0, timeline.spans[i].end - std::max(computed, timeline.spans[i].start));
   parts.sync = std::max<Picoseconds>(0, timeline.end - computed);
   return {computed, exposure(schedule, timeline, chunk.program, chunk.step.graph, 0, computed)};
+}
+
+// Updated parameters that are gathered beside the next step's first forward: as much of it as that is long is hidden.
+void hide_gathers(const ChunkOfStep& chunk, ChunkParts& parts) {
+  Picoseconds gathers = 0;
+  for (const Call& call : chunk.program.calls)
+    if (call.phase == Phase::optimizer && chunk.step.graph.ops[call.op].kind == OpKind::all_gather)
+      for (std::uint32_t i = 0; i < call.kernel_count; ++i) gathers += picoseconds(chunk.costs[call.first_kernel + i].total);
+  const Picoseconds hidden = std::min({gathers, parts.forward.length, parts.end.length});
+  parts.end.length -= hidden;
+  Seconds& shown = parts.end.shown.by_collective["all_gather"];
+  shown = std::max(Seconds{}, shown - seconds(hidden));
 }
 
 Bytes gradient_bytes(const Request& request, std::int64_t elements, const ChunkOfStep& first) {
@@ -119,6 +131,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     parts.backward = pieces[2] == pieces[1] ? parts.first_backward : part_of(laid_out[2], chunk);
     parts.last_backward = last_backward(laid_out[3], chunk, parts);
     parts.end = part_of(laid_out[4], chunk);
+    if (request.replicas.overlap_gather) hide_gathers(chunk, parts);
     parts.weights = part_of(laid_out[5], chunk);
     parts.forward_schedule = std::move(laid_out[0]);
     parts.backward_schedule = std::move(laid_out[1]);
