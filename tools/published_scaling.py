@@ -40,12 +40,12 @@ def read_rows():
             if row["source_repo_or_paper"] not in SOURCES or "SUSPECT" in row["notes"] or "CHECK" in row["notes"] or not row["throughput"]:
                 continue
             fields = {name: published.plain(row[column]) for name, column in published.COLUMNS.items()}
-            fields |= {"edition": published.edition(row), "precision": row["precision"], "unit": row["throughput_unit"],
+            fields |= {"edition": published.edition(row), "system": published.system(row), "precision": row["precision"], "unit": row["throughput_unit"],
                        "nodes": published.plain(row["num_nodes"]) or "1", "slow": row["precision"], "fast": row["precision"]}
             found[tuple(fields.items())].append(float(row["throughput"]))
     rows = [dict(key) | {"rate": statistics.median(rates)} for key, rates in found.items()]
     # The same figure in several editions of a README is one row: the last counts.
-    told_anew = ("edition", "version", "mem")
+    told_anew = ("edition", "version", "mem", "system")
     kept = {}
     for row in sorted(rows, key=lambda row: (row["edition"] == "README@HEAD", row["version"])):
         kept[tuple(value for field, value in row.items() if field not in told_anew)] = row
