@@ -1,5 +1,6 @@
 #include "cost/pricing.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "cost/fallback_kernels.h"
@@ -10,6 +11,8 @@ namespace {
 // What a relative's figures may be off by beyond its own spread: a model of matrix products fitted without an H100 was off
 // by 5 to 9% on it in the median. Too small: intervals of GPUs without a profile miss too often.
 constexpr double kRelativeSpread = 0.09;
+
+constexpr double kMostGain = 0.3;  // of what a kernel takes: L2 is about three times as fast as memory
 
 struct ShapeHash {
   static std::size_t mix(std::initializer_list<std::int64_t> values) {
@@ -26,11 +29,11 @@ struct ShapeHash {
 
 }  // namespace
 
-KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, bool own) {
+KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, bool own, bool warm) {
   KernelCost cost = kernel_cost(kernel, gpu, physics);
   const FamilyResidual* family = fitted ? fitted->find(residual_family(kernel)) : nullptr;
   if (!family || family->kind != feature_kind(kernel)) return cost;
-  const double factor = std::exp(family->correct(kernel, features_of(kernel, cost, gpu)));
+  const double factor = std::exp(family->correct(kernel, features_of(kernel, cost, gpu, warm)));
   cost.compute = cost.compute * factor;
   cost.memory = cost.memory * factor;
   cost.launch = cost.launch * factor;
@@ -45,10 +48,24 @@ KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const Archit
 KernelPrices::KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted)
     : gpu_(gpu), physics_(physics), fitted_(fitted), own_(fitted && fitted->gpu == gpu.name) {}
 
-const KernelCost& KernelPrices::operator()(const Kernel& kernel) {
+KernelCost KernelPrices::operator()(const Kernel& kernel, double cached) {
   auto [at, fresh] = known_.try_emplace(kernel);
-  if (fresh) at->second = with_fallbacks(kernel, corrected_cost(kernel, gpu_, physics_, fitted_, own_));
-  return at->second;
+  Price& price = at->second;
+  if (fresh) price.cold = with_fallbacks(kernel, corrected_cost(kernel, gpu_, physics_, fitted_, own_));
+  const std::int64_t bytes = (kernel.read.value + kernel.written.value) / std::max(1, kernel.launches);
+  if (cached <= 0 || !fitted_ || bytes <= kAlwaysCached) return price.cold;
+  // Only what was timed both ways says what a full cache is worth; more than the datasheet's bound could lose is not believed.
+  if (!price.warm) {
+    const double warm = with_fallbacks(kernel, corrected_cost(kernel, gpu_, physics_, fitted_, own_, true)).total / price.cold.total;
+    price.warm = std::clamp(warm, kMostGain, 1.0);
+  }
+  const double factor = std::pow(*price.warm, cached);
+  KernelCost cost = price.cold;
+  cost.compute = cost.compute * factor;
+  cost.memory = cost.memory * factor;
+  cost.launch = cost.launch * factor;
+  cost.total = cost.total * factor;
+  return cost;
 }
 
 bool KernelPrices::Same::operator()(const Kernel& a, const Kernel& b) const {

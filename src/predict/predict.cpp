@@ -9,6 +9,7 @@
 #include "cost/older_kernels.h"
 #include "cost/pricing.h"
 #include "frontend/traced.h"
+#include "kernel/cached_reads.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
@@ -215,10 +216,11 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     KernelPrices prices(*request.gpu, *profile, request.fitted);
     for (ChunkOfStep& chunk : chunks) {
       chunk.costs.reserve(chunk.program.kernels.size());
+      const std::vector<double> cached = cached_reads(chunk.step.graph, chunk.program, *request.gpu);
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
-                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel));
+                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel, cached[chunk.costs.size()]));
       }
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
