@@ -89,9 +89,9 @@ def architecture(row, defaults):
         return {"family": "deepseek_v3", "architecture": {
             **sizes, "layers": layers, "intermediate": intermediate, "dense_layers": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
             "qk_rope_head_dim": 64, "v_head_dim": 128, "experts": 256, "shared_experts": 1, "experts_per_token": 8, "expert_groups": 8,
-            "groups_per_token": 4, "expert_intermediate": 2048}}
+            "groups_per_token": 4, "expert_intermediate": 2048, "weigh_inside": True}}
     if row["moe_experts"]:
-        experts = {"experts": row["moe_experts"], "experts_per_token": row["moe_topk"], "expert_intermediate": intermediate}
+        experts = {"experts": row["moe_experts"], "experts_per_token": row["moe_topk"], "expert_intermediate": intermediate, "weigh_inside": True}
         if name.startswith("Llama-4"):  # every other layer has experts, and one that all tokens pass
             experts |= {"sparse_step": 2, "shared_intermediate": 8192, "expert_intermediate": 8192, "intermediate": 16384, "head_dim": 128}
         elif name.startswith("Grok"):
@@ -108,7 +108,9 @@ def architecture(row, defaults):
         return {"family": "llama", "architecture": {**decoder, **fused, "qkv_bias": True, "tie_embeddings": tied}}
     if name.startswith("Nemotron"):
         return {"family": "llama", "architecture": {**decoder, **fused, "gated": False, "layer_norm": True, "activation": "relu2"}}
-    if name.startswith(("GPT", "MPT")):
+    if name.startswith("MPT"):
+        return {"family": "mpt", "architecture": {**sizes, "intermediate": intermediate}}
+    if name.startswith("GPT"):
         dropout = 0 if "nanogpt" in row["source"] else defaults["dropout"]
         return {"family": "gpt2", "architecture": {**sizes, "intermediate": intermediate, "activation": "gelu", "dropout": dropout}}
     return f"no architecture: {name}"
@@ -172,7 +174,7 @@ def request_of(row, table):
             return reason
     if recipe is None:
         return f"no recipe for {row['precision']} of {row['framework']}"
-    said = row["recompute"] or defaults["recompute"]
+    said = row["recompute"] or defaults.get("recompute_of", {}).get(row["model"], defaults["recompute"])
     if said.startswith("selective (every"):
         return "which share of the blocks is recomputed is not stated"
     if "offload" in row["optimizer"] or "recompute-ffn" in said:
@@ -202,7 +204,7 @@ def request_of(row, table):
     attention = "sdpa" if "flash" in impl.lower() and defaults["attention"] == "eager" else "eager" if impl == "naive" else defaults["attention"]
     if "graph" in model:
         request.pop("seq")
-    elif attention != "sdpa" and not (attention == "flash" and row["gpu"].startswith("V100")):
+    elif attention != "sdpa" and not (attention.startswith("flash") and row["gpu"].startswith("V100")):
         request["attention"] = attention
     mode = defaults.get("mode") or ("compile" if row["compile"] == "yes" else "eager")
     if mode != "eager":

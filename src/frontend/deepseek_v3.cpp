@@ -11,7 +11,7 @@ struct DeepseekV3 {
   std::int64_t hidden, layers, dense_layers, heads, vocab, intermediate;
   std::int64_t q_rank, kv_rank, nope_dim, rope_dim, value_dim;
   std::int64_t experts, shared_experts, top_k, groups, top_groups, expert_intermediate, classes;
-  bool attention_bias, normalize, interleaved, tied, dynamic_rotary;
+  bool attention_bias, normalize, weigh_inside, interleaved, tied, dynamic_rotary;
   double attention_dropout;
   std::string act;
 };
@@ -38,6 +38,7 @@ DeepseekV3 read(JsonReader& r) {
   a.expert_intermediate = r.required_integer("expert_intermediate", 1, kMaxWidth);
   a.attention_bias = r.boolean("attention_bias").value_or(false);
   a.normalize = r.boolean("normalize_weights").value_or(true);
+  a.weigh_inside = r.boolean("weigh_inside").value_or(false);
   a.interleaved = r.boolean("interleaved_rotary").value_or(true);
   a.tied = r.boolean("tie_embeddings").value_or(false);
   a.dynamic_rotary = r.boolean("dynamic_rotary").value_or(false);
@@ -141,7 +142,7 @@ TensorId mixture(GraphBuilder& b, const DeepseekV3& a, TensorId x) {
   const Shape s = b.shape(x);
   const Shape flat{s[0] * s[1], s[2]};
   const Route chosen = route(b, a, b.view(x, flat));
-  TensorId routed = grouped_experts(b, b.view(x, flat), chosen.weights, chosen.indices, a.experts, a.expert_intermediate, a.act);
+  TensorId routed = grouped_experts(b, b.view(x, flat), chosen.weights, chosen.indices, a.experts, a.expert_intermediate, a.act, a.weigh_inside);
   return b.add(b.view(routed, s), gated_mlp(b, "shared_experts", x, a.expert_intermediate * a.shared_experts, a.act));
 }
 

@@ -7,7 +7,7 @@
 namespace precog::zoo {
 
 TensorId grouped_experts(GraphBuilder& b, TensorId x, TensorId weights, TensorId indices, std::int64_t experts, std::int64_t intermediate,
-                         std::string_view act) {
+                         std::string_view act, bool weigh_inside) {
   auto scope = b.module("experts");
   TensorId gate_up_weight = b.parameter("gate_up_proj", {experts, 2 * intermediate, b.shape(x)[1]});
   TensorId down_weight = b.parameter("down_proj", {experts, b.shape(x)[1], intermediate});
@@ -38,8 +38,9 @@ TensorId grouped_experts(GraphBuilder& b, TensorId x, TensorId weights, TensorId
   b.mark_strided();  // half of each row
   TensorId inner = b.mul(gate, halves[1]);
   b.mark_strided();
+  if (weigh_inside) inner = b.mul(inner, b.cast_like(b.view(shares, {rows, 1}), inner));
   TensorId out = grouped(inner, down_weight);
-  out = b.mul(out, b.view(shares, {rows, 1}));
+  if (!weigh_inside) out = b.mul(out, b.view(shares, {rows, 1}));
   TensorId back = b.integer_op({order, b.integer_op({}, {rows})}, {rows});  // inverse[order] = arange
   // The sum hands the same gradient to every expert of a token: spread out by a copy, since rows are looked up in it.
   out = b.view(b.index_select(out, back, {rows, hidden}), {tokens, top_k, hidden}, ViewKind::reshape, GradientCopy::always);

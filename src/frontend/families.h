@@ -36,6 +36,7 @@ ModelFamily mobilenet_v2_family();
 ModelFamily vit_family();
 ModelFamily bert_family();
 ModelFamily gpt2_family();
+ModelFamily mpt_family();
 ModelFamily gpt_neox_family();
 ModelFamily t5_family();
 ModelFamily llama_family();

@@ -14,7 +14,7 @@ struct Mixtral {
   DecoderArchitecture decoder;
   std::int64_t experts, top_k, expert_intermediate, shared_intermediate, sparse_step;
   std::vector<std::int64_t> dense_layers;  // layers with an ordinary MLP, besides those between sparse steps
-  bool normalize, cast_weights;            // the chosen weights add up to one; are cast to the logits' type
+  bool normalize, cast_weights, weigh_inside;  // the chosen weights add up to one; are cast to the logits' type; see experts.h
 
   bool sparse(std::int64_t layer) const {
     return experts > 0 && (layer + 1) % sparse_step == 0 && std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end();
@@ -34,6 +34,7 @@ Mixtral read(JsonReader& r) {
       if (layer.is_number_integer()) a.dense_layers.push_back(layer.get<std::int64_t>());
   a.normalize = r.boolean("normalize_weights").value_or(true);
   a.cast_weights = r.boolean("cast_weights").value_or(false);
+  a.weigh_inside = r.boolean("weigh_inside").value_or(false);
   if (a.top_k > a.experts) r.problem("experts_per_token", "must not be more than experts");
   return a;
 }
@@ -57,7 +58,7 @@ TensorId feed_forward(GraphBuilder& b, const Mixtral& a, TensorId x, std::int64_
     if (a.cast_weights) weights = b.cast_like(weights, logits);
     indices = which;
   }
-  TensorId out = grouped_experts(b, rows, weights, indices, a.experts, a.expert_intermediate, a.decoder.act);
+  TensorId out = grouped_experts(b, rows, weights, indices, a.experts, a.expert_intermediate, a.decoder.act, a.weigh_inside);
   if (shared.valid()) {
     TensorId gate = b.unary(OpKind::sigmoid, b.linear_layer("shared_expert_gate", rows, 1, false));
     out = b.add(out, b.mul(gate, shared));

@@ -16,12 +16,12 @@ constexpr std::int64_t kMaxSequence = std::int64_t{1} << 20;
 // Sizes are counted in bits in a 64-bit integer, 64 bits an element at most; one binary order is left as margin.
 constexpr double kMaxElements = static_cast<double>(std::int64_t{1} << 56);
 
-const std::array<zoo::ModelFamily, 14>& families() {
-  static const std::array<zoo::ModelFamily, 14> kFamilies = {
+const std::array<zoo::ModelFamily, 15>& families() {
+  static const std::array<zoo::ModelFamily, 15> kFamilies = {
       zoo::resnet_family(),   zoo::vgg_family(), zoo::mobilenet_v2_family(), zoo::vit_family(),
       zoo::bert_family(),     zoo::gpt2_family(), zoo::gpt_neox_family(),    zoo::t5_family(),
       zoo::llama_family(),    zoo::mixtral_family(), zoo::deepseek_v3_family(),
-      zoo::phi_family(),      zoo::opt_family(), zoo::hf_vit_family()};
+      zoo::phi_family(),      zoo::opt_family(), zoo::hf_vit_family(),       zoo::mpt_family()};
   return kFamilies;
 }
 

@@ -30,6 +30,7 @@ Op GraphBuilder::new_op(OpKind kind, Attributes attributes) const {
   op.attributes = std::move(attributes);
   op.module = module_;
   op.block = block_;
+  if (after_backward_) op.phase = Phase::backward;
   return op;
 }
 
@@ -231,6 +232,19 @@ TensorId GraphBuilder::integer_op(std::initializer_list<TensorId> inputs, Shape 
   return apply(new_op(OpKind::integer_pointwise), {inputs.begin(), inputs.size()}, {.shape = result, .dtype = dtype});
 }
 
+TensorId GraphBuilder::fused_cross_entropy(TensorId logits, TensorId target) {
+  using From = RecipeOperand::From;
+  RecipeOp gradient;
+  gradient.kind = OpKind::pointwise;
+  gradient.label = graph_.intern("fused_cross_entropy_backward");
+  gradient.inputs = {{From::gradient, 0}, {From::input, 0}, {From::input, 1}};
+  gradient.outputs.push_back({shape(logits)});
+  Op op = new_op(OpKind::reduction);
+  op.label = graph_.intern("fused_cross_entropy");
+  op.recipe = graph_.recipes.add({{std::move(gradient)}, {{0, {From::made, 0}}}});
+  TensorId inputs[] = {logits, target};
+  return mean(apply(op, inputs, {.shape = {shape(logits)[0]}}), 0, false);
+}
 TensorId GraphBuilder::by_name(std::string_view name, std::span<const TensorId> inputs, Shape result, DType dtype) {
   const FrameworkName* known = framework_name(name);
   Op op = new_op(known ? known->kind : OpKind::unknown);

@@ -29,6 +29,8 @@ class GraphBuilder {
   [[nodiscard]] Scope module(std::string_view name) { return Scope(*this, name); }
   // Repeated layers, numbered from 0: the unit of recomputation (and later of pipeline stages). -1 ends it.
   void set_block(int block) { block_ = static_cast<std::int16_t>(block); }
+  // What is built while this is set runs when backward is done (a trainer's metrics), without gradients of its own.
+  void set_after_backward(bool after) { after_backward_ = after; }
 
   TensorId input(std::string_view name, Shape shape, DType dtype = DType::model);
   TensorId parameter(std::string_view name, Shape shape);  // the name is relative to the current module
@@ -56,6 +58,8 @@ class GraphBuilder {
   TensorId log_softmax(TensorId x);
   TensorId nll_loss(TensorId log_probabilities, TensorId target);
   TensorId cross_entropy(TensorId logits, TensorId target);  // log_softmax, then nll_loss: where autocast decides
+  // One kernel each way that keeps nothing but the logits in their own type (flash_attn.losses): losses of all rows, and their mean.
+  TensorId fused_cross_entropy(TensorId logits, TensorId target);
 
   // pointwise
   TensorId unary(OpKind kind, TensorId x, bool in_place = false);   // relu, gelu, silu, tanh, neg, rsqrt, pow ...
@@ -115,6 +119,7 @@ class GraphBuilder {
   std::string path_;
   NameId module_;
   std::int16_t block_ = -1;
+  bool after_backward_ = false;
   bool writes_out_attention_ = false;
 };
 

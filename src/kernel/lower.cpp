@@ -223,11 +223,14 @@ class Lowering {
                kept, all / kept, op.output_count > 0 && keeps_innermost(widest_input(op), out(op).shape));
         return;
       }
-      case Family::pooling:
-        memory(name_of(op), op, op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::pool
-                                    ? MemoryPattern::pooling_forward
-                                    : MemoryPattern::pooling_backward);
+      case Family::pooling: {
+        const bool forward = op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::pool;
+        Kernel& kernel = memory(name_of(op), op, forward ? MemoryPattern::pooling_forward : MemoryPattern::pooling_backward);
+        const Shape& large = forward ? out(op).shape : in(op, 0).shape;
+        if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
+          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], format_ == MemoryFormat::channels_last};
         return;
+      }
       case Family::recurrent: return lower_recurrent(op);
       case Family::unknown: memory("unknown", op, MemoryPattern::copy).unknown = true; return;
       case Family::embedding: return lower_embedding(op);

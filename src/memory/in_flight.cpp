@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "graph/weights_alone.h"
+
 namespace precog {
 
 Bytes saved_for_backward(const StepGraph& step, const KernelProgram& program) {
@@ -12,12 +14,13 @@ Bytes saved_for_backward(const StepGraph& step, const KernelProgram& program) {
     if (op.phase != Phase::forward)
       for (TensorId id : graph.inputs(op)) read_later[graph.tensors[id].storage.index()] = 1;
   const bool compiled = !program.last_use.empty();
+  const std::vector<char> of_weights = weights_alone(graph);  // one copy serves all micro-batches
   Bytes out;
   for (const Op& op : graph.ops) {
     if (op.phase != Phase::forward) continue;
     for (TensorId id : graph.outputs(op)) {
       const Tensor& tensor = graph.tensors[id];
-      if (tensor.storage != id || tensor.role != Role::activation || !read_later[id.index()]) continue;
+      if (tensor.storage != id || tensor.role != Role::activation || !read_later[id.index()] || of_weights[id.index()]) continue;
       if (compiled && program.last_use[id.index()] < 0) continue;  // never reaches memory
       out += Bytes{(graph.bytes(id).value + kAllocationUnit - 1) / kAllocationUnit * kAllocationUnit};
     }

@@ -77,7 +77,7 @@ class Tracer {
     not_ours_.push_back(block);
   }
   void find_returned_scores() {
-    for (std::size_t i = 0; i < graph_.ops.size() && compiled_; ++i) {
+    for (std::size_t i = 0; i < graph_.ops.size() && compiled_ && !program_.dispatched; ++i) {
       const Op& op = graph_.ops[graph_.ops.id_at(i)];
       if (op.kind != OpKind::log_softmax_backward || !op.origin.valid()) continue;
       scores_ = graph_.tensors[graph_.input(graph_.ops[op.origin], 0)].storage;

@@ -138,7 +138,7 @@ class PrecisionPass {
     if (compute != DType::fp32 || !gpu_.matrix.has(DType::tf32)) return compute;
     const Family family = definition(op.kind).family;
     if (family == Family::gemm && recipe_.tf32_matmul) return DType::tf32;
-    if (family == Family::convolution && recipe_.tf32_convolution) return DType::tf32;
+    if ((family == Family::convolution || family == Family::recurrent) && recipe_.tf32_convolution) return DType::tf32;  // cuDNN's switch
     return compute;
   }
 

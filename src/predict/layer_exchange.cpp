@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "graph/weights_alone.h"
+
 namespace precog {
 namespace {
 
@@ -61,6 +63,21 @@ void gather_converted(const Graph& graph, KernelProgram& program) {
           extent = std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(extent) * share));
         }
       }
+  }
+}
+
+void convert_weights_once(const Graph& graph, const KernelProgram& program, std::int64_t micro_batches, std::vector<KernelCost>& costs) {
+  if (micro_batches <= 1) return;
+  const std::vector<char> of_weights = weights_alone(graph);
+  const double share = 1.0 / static_cast<double>(micro_batches);
+  for (const Call& call : program.calls) {
+    const Op& op = graph.ops[call.op];
+    const bool converts = op.kind == OpKind::quantize || definition(op.kind).family == Family::reduction;  // the largest element
+    if (call.phase != Phase::forward || !converts || op.output_count == 0 || !of_weights[graph.output(op).index()]) continue;
+    for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
+      KernelCost& cost = costs[call.first_kernel + k];
+      cost.compute = cost.compute * share, cost.memory = cost.memory * share, cost.launch = cost.launch * share, cost.total = cost.total * share;
+    }
   }
 }
 

@@ -6,17 +6,20 @@
 #include <fmt/format.h>
 
 #include "base/ensure.h"
+#include "cost/older_kernels.h"
 #include "cost/pricing.h"
 #include "frontend/traced.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
+#include "predict/host_copies.h"
 #include "predict/layer_exchange.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
 #include "predict/sustained.h"
 #include "predict/whole_run.h"
+#include "training/checkpointed_step.h"
 
 namespace precog {
 namespace {
@@ -75,6 +78,26 @@ std::string costs_text(const ChunkOfStep& chunk) {
   return out;
 }
 
+// loss.item() after backward, before what ends the step.
+void read_loss(Graph& graph) {
+  const Store<OpId, Op> before = std::move(graph.ops);
+  graph.ops = {};
+  graph.ops.reserve(before.size() + 1);
+  bool read = false;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const Op& op = before[before.id_at(i)];
+    if (!read && (op.phase == Phase::loss_scaling || op.phase == Phase::optimizer)) {
+      Op item;
+      item.kind = OpKind::read_back;
+      item.phase = op.phase;
+      item.label = graph.intern("loss");
+      graph.add_op(item, {}, {});
+      read = true;
+    }
+    graph.ops.add(op);
+  }
+}
+
 // A model that cannot be built from this request: the message names the request it came from.
 Error located(Error error, const std::string& where) {
   for (Problem& problem : error.problems)
@@ -82,7 +105,14 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "input"};
+// An optimizer on the host has its states there: the GPU holds as many as one without any.
+TrainingOptions resident(const Request& request) {
+  TrainingOptions out = request.training;
+  if (request.replicas.offload_optimizer) out.optimizer = OptimizerKind::sgd;
+  return out;
+}
+
+constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "replicas' communication", "input"};
 
 std::string schedule_text(const Schedule& schedule, const KernelProgram& program, const Graph& graph, const Timeline* timeline) {
   std::string out;
@@ -145,13 +175,16 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     std::vector<ChunkOfStep> made;
     for (PipelineChunk& chunk : cut.chunks) {
       ChunkOfStep& one = made.emplace_back();
-      one.step = make_step(std::move(chunk.forward), *request.precision, request.training, chunk.has_loss ? nullptr : &chunk.sent);
+      one.step = make_step(std::move(chunk.forward), *request.precision, request.training, request.checkpoints, chunk.has_loss ? nullptr : &chunk.sent);
       one.step.summed_gradients = rank->summed_gradients * chunk.layers / layers;
     }
     return made;
   }, steps_text);
   chunks = stages.run("parallel", [&] {
-    for (ChunkOfStep& chunk : chunks) chunk.step = apply_plan(request.plan, *request.precision, std::move(chunk.step));
+    for (ChunkOfStep& chunk : chunks) {
+      chunk.step = apply_plan(request.plan, request.replicas, *request.precision, std::move(chunk.step));
+      if (request.reads_loss) read_loss(chunk.step.graph);
+    }
     return std::move(chunks);
   }, steps_text);
   std::vector<FusionPlan> fusions(chunks.size());
@@ -184,9 +217,12 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       chunk.costs.reserve(chunk.program.kernels.size());
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
-        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
-                                         : prices(kernel));
+        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
+                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel));
       }
+      if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
+        convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
+      price_host_copies(chunk.step.graph, chunk.program, *request.gpu, chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
@@ -200,7 +236,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   PipelineMemory of_stage;
   PipelineParts parts;
   if (pipelined) {
-    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
+    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
                        [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline()); });
@@ -217,7 +253,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
                               [&](const Timeline& timeline) { return schedule_text(out.schedule, whole.program, whole.step.graph, &timeline); });
     times = steady_step(out.schedule, out.timeline, whole, request.training.micro_batches);
-    memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, request.training, *request.gpu, request.cluster.gpus); },
+    memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, resident(request), *request.gpu, request.cluster.gpus); },
                         [](const MemoryUse& use) { return to_text(use); });
     peak_at = describe(whole.step.graph, memory.peak_op);
   }

@@ -72,7 +72,7 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
     case Phase::optimizer: {
       const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
       if (!many) return forward_[kind] + more_launches(call, program);  // single small operators: of the scaler, of clipping
-      if (many->one_by_one) return forward_[static_cast<std::size_t>(OpKind::add)] * static_cast<double>(many->tensors);
+      if (many->one_by_one) return (forward_[static_cast<std::size_t>(OpKind::add)] + host_.python_call) * static_cast<double>(many->tensors);
       std::int64_t launches = 0;
       for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
       return host_.optimizer_op + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
@@ -171,6 +171,9 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
     if (call.phase == Phase::optimizer && first_optimizer == calls) first_optimizer = i;
     if (op.kind == OpKind::unscale_and_check) out.calls[i] += host.loss_scaler;
+    // The host's own update, before it sends the new weights up: as long as its memory takes.
+    if (op.kind == OpKind::shard_copy && graph.name(op.label) == "cpu_adam" && host.memory_bandwidth.value > 0)
+      out.calls[i] += std::get<ShardCopyAttributes>(op.attributes).read / host.memory_bandwidth;
   }
   const auto parameters = static_cast<double>(tensors);
   out.begin += host.zero_grad_tensor * parameters;

@@ -11,7 +11,9 @@
 
 namespace precog {
 
-enum class Recompute { none, selective, full };  // selective: what lies between queries, keys, values and the attention's result
+// selective: what lies between queries, keys, values and the attention's result; up_projections: what makes them from narrow
+// ones, where a model has that (Megatron's recompute_modules mla_up_proj).
+enum class Recompute { none, selective, full, up_projections };
 enum class MemoryFormat { contiguous, channels_last };
 // Operator by operator, or the model through torch.compile; the last replays each compiled graph as one CUDA graph.
 enum class Mode { eager, compile, compile_cudagraphs };
@@ -62,12 +64,19 @@ struct Plan {
 enum class OptimizerKind { sgd, sgd_momentum, adam, adamw };
 enum class OptimizerImpl { foreach_, fused, for_loop };
 
+// What torch.nn.utils.clip_grad_norm_ reads back: nothing, the whole norm once (`if coefficient < 1`), or every tensor's norm.
+enum class ClipReads { nothing, norm, every_norm };
+
 struct TrainingOptions {
   OptimizerKind optimizer = OptimizerKind::adamw;
   OptimizerImpl optimizer_impl = OptimizerImpl::foreach_;
   Recompute recompute = Recompute::none;
   bool clip_grad_norm = false;     // torch.nn.utils.clip_grad_norm_ before the optimizer
   std::int64_t micro_batches = 1;  // per optimizer step: gradient accumulation
+  // What older software does (software_spec.h).
+  ClipReads clip_reads = ClipReads::nothing;
+  bool tensor_by_tensor = false;   // clipping loops over tensors; the optimizer, where the request says nothing of it, too
+  bool zeroes_gradients = false;   // gradients are filled with zeros, and backward adds to them
 };
 
 std::string_view to_text(OptimizerKind kind);

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 
 #include "base/ensure.h"
 #include "graph/operator.h"
+#include "training/checkpointed_step.h"
 #include "training/optimizer.h"
 #include "training/step_graph.h"
 
@@ -14,10 +16,11 @@ namespace {
 // Walks the forward operators backwards and lets each write its gradient.
 class Autograd : public GradientContext::Sink {
  public:
-  Autograd(Graph forward, const TrainingOptions& options) : graph_(std::move(forward)), options_(options) {}
+  Autograd(Graph forward, const TrainingOptions& options, const Checkpoints& checkpoints) : graph_(std::move(forward)), options_(options), checkpoints_(checkpoints) {}
 
   // Backward begins at the loss, or at what arrives for the results that other ranks go on from.
   void run(bool loss_scaling, const std::vector<TensorId>* sent) {
+    const std::vector<Op> later = take_what_runs_later();
     forward_ops_ = graph_.ops.size();
     graph_.ops.reserve(forward_ops_ * 4);
     graph_.tensors.reserve(graph_.tensors.size() * 3);
@@ -32,6 +35,19 @@ class Autograd : public GradientContext::Sink {
       begin_at_loss(loss_scaling);
     }
     walk_back();
+    for (const Op& op : later) graph_.ops.add(op);
+  }
+
+  // What the forward graph has for after backward (metrics of the results).
+  std::vector<Op> take_what_runs_later() {
+    std::vector<Op> later;
+    Store<OpId, Op> now;
+    now.reserve(graph_.ops.size());
+    for (const Op& op : graph_.ops)
+      if (op.phase == Phase::forward) now.add(op);
+      else later.push_back(op);
+    if (!later.empty()) graph_.ops = std::move(now);
+    return later;
   }
 
   void begin_at_loss(bool loss_scaling) {
@@ -57,6 +73,7 @@ class Autograd : public GradientContext::Sink {
   }
 
   void walk_back() {
+    number_blocks();
     int recomputed_block = -1;
     std::size_t core_begin = forward_ops_;  // of the attention that was recomputed last
     std::vector<TensorId> incoming;
@@ -65,6 +82,9 @@ class Autograd : public GradientContext::Sink {
       const auto* message = std::get_if<CollectiveAttributes>(&op.attributes);
       if ((op.kind == OpKind::all_gather && !message->gradient_is_whole) || op.kind == OpKind::send_recv)
         for (TensorId id : graph_.outputs(op)) gathered_by_[id.value] = graph_.ops.id_at(i);
+      if (op.kind == OpKind::view) view_by_[graph_.output(op).value] = graph_.ops.id_at(i);
+      if (op.kind == OpKind::quantize && was_gathered(graph_.input(op, 0)))
+        for (TensorId id : graph_.outputs(op)) converted_by_[id.value] = graph_.ops.id_at(i);
     }
     for (std::size_t i = forward_ops_; i-- > 0;) {
       const OpId id = graph_.ops.id_at(i);
@@ -78,17 +98,19 @@ class Autograd : public GradientContext::Sink {
       }
       for (TensorId input : graph_.inputs(op)) wanted = wanted || graph_.tensors[input].requires_grad;
       if ((!backward && !op.recipe.valid()) || !reached || !wanted) continue;
-      if (options_.recompute == Recompute::full && op.block >= 0 && op.block != recomputed_block) {
+      if (options_.recompute == Recompute::full && op.block != recomputed_block && checkpointed(op.block)) {
         recomputed_block = op.block;
         std::size_t first = i;
         while (first > 0 && graph_.ops[graph_.ops.id_at(first - 1)].block == op.block) --first;
         recompute(first, i);
       }
-      if (options_.recompute == Recompute::selective && op.block >= 0 && i < core_begin)
+      if (options_.recompute == Recompute::selective && i < core_begin && checkpointed(op.block))
         if (const std::size_t first = attention_core(i); first <= i) {
           core_begin = first;
           recompute(first, i);
         }
+      if (options_.recompute == Recompute::up_projections && op.kind == OpKind::scaled_dot_product_attention && checkpointed(op.block))
+        if (const std::size_t first = first_up_projection(i); first < i) recompute(first, i - 1);
       module_ = op.module;
       block_ = op.block;
       origin_ = id;
@@ -113,7 +135,7 @@ class Autograd : public GradientContext::Sink {
     op.module = module_;
     op.block = block_;
     op.origin = origin_;
-    if (op.math == DType::model || !is_matrix_work(op.kind))
+    if (op.math == DType::model || !(is_matrix_work(op.kind) || op.kind == OpKind::rnn_backward))
       op.math = outputs.empty() ? DType::fp32 : graph_.tensors[outputs[0]].dtype;
     graph_.add_op(op, inputs, outputs);
   }
@@ -148,8 +170,9 @@ class Autograd : public GradientContext::Sink {
     }
   }
   TensorId saved(TensorId forward) override {
-    const auto gathered = gathered_by_.find(forward.value);
-    return gathered == gathered_by_.end() ? kept(forward) : gather_again(forward, gathered->second);
+    if (const auto gathered = gathered_by_.find(forward.value); gathered != gathered_by_.end()) return gather_again(forward, gathered->second);
+    const auto converted = converted_by_.find(forward.value);
+    return converted == converted_by_.end() || remade_[forward.index()].valid() ? kept(forward) : convert_again(forward, converted->second);
   }
 
   Graph take() { return std::move(graph_); }
@@ -186,11 +209,66 @@ class Autograd : public GradientContext::Sink {
     emit_to(again, inputs, outputs);
     return gathered_again_[forward.value];
   }
+  bool was_gathered(TensorId id) const {
+    for (auto view = view_by_.find(id.value); view != view_by_.end(); view = view_by_.find(id.value)) id = graph_.input(graph_.ops[view->second], 0);
+    const auto maker = gathered_by_.find(id.value);
+    return maker != gathered_by_.end() && graph_.ops[maker->second].kind == OpKind::all_gather;
+  }
+  // Nor is its conversion to 8 or 4 bits kept: each rank keeps its own part's, and that is what is gathered again (Transformer
+  // Engine; that the message is in the narrow type is said where kernels are made).
+  TensorId convert_again(TensorId forward, OpId maker) {
+    if (const auto known = converted_again_.find(forward.value); known != converted_again_.end()) return known->second;
+    const Op op = graph_.ops[maker];
+    const std::vector<TensorId> read(graph_.inputs(op).begin(), graph_.inputs(op).end()), originals(graph_.outputs(op).begin(), graph_.outputs(op).end());
+    std::vector<TensorId> inputs{seen_again(read[0])}, outputs;
+    for (std::size_t i = 1; i < read.size(); ++i) inputs.push_back(kept(read[i]));
+    for (TensorId id : originals) {
+      Tensor result = graph_.tensors[id];
+      result.storage = {};
+      outputs.push_back(make(result));
+      converted_again_[id.value] = outputs.back();
+    }
+    emit_to(op, inputs, outputs);
+    return converted_again_[forward.value];
+  }
+  TensorId seen_again(TensorId id) {
+    const auto view = view_by_.find(id.value);
+    if (view == view_by_.end()) return gather_again(id, gathered_by_.at(id.value));
+    const OpId maker = view->second;
+    const TensorId of = seen_again(graph_.input(graph_.ops[maker], 0));
+    Tensor result = graph_.tensors[id];
+    result.storage = graph_.tensors[of].storage;
+    const TensorId again = make(result);
+    emit_to(Op(graph_.ops[maker]), std::array{of}, std::array{again});
+    return again;
+  }
+
   // Behind what was passed on: what this rank had to begin with.
   TensorId own_part(TensorId id, std::size_t place) const {
     for (auto maker = gathered_by_.find(id.value); maker != gathered_by_.end(); maker = gathered_by_.find(id.value))
       id = graph_.input(graph_.ops[maker->second], place);
     return id;
+  }
+
+  // Which block of these layers is the how manyth.
+  void number_blocks() {
+    for (std::size_t i = 0; i < forward_ops_; ++i) {
+      const int block = graph_.ops[graph_.ops.id_at(i)].block;
+      if (block >= 0) place_of_.try_emplace(block, static_cast<int>(place_of_.size()));
+    }
+  }
+  bool checkpointed(int block) const {
+    if (block < 0) return false;
+    const int place = place_of_.at(block);
+    return (checkpoints_.first == 0 || place < checkpoints_.first) && place % checkpoints_.every == 0;
+  }
+
+  // torchtitan's policy for each operator of a checkpointed block (distributed/activation_checkpoint.py): attention, sums that
+  // ranks share, and every other matrix product, beginning with the first, are kept; all else runs again.
+  bool kept_by_policy(const Op& op, int& products) const {
+    if (!checkpoints_.per_operator) return false;
+    if (op.kind == OpKind::linear || op.kind == OpKind::mm) return ++products % 2 == 1;
+    return op.kind == OpKind::scaled_dot_product_attention || op.kind == OpKind::reduce_scatter;
   }
 
   // A product of two activations: queries with keys, or their weights with values.
@@ -210,11 +288,24 @@ class Autograd : public GradientContext::Sink {
     return i + 1;
   }
 
+  // Where queries, keys and values are made from narrow ones (multi-head latent attention): the first operator of that. Else i.
+  std::size_t first_up_projection(std::size_t i) const {
+    std::size_t found = i;
+    const std::int16_t block = graph_.ops[graph_.ops.id_at(i)].block;
+    for (std::size_t at = i; at-- > 0 && graph_.ops[graph_.ops.id_at(at)].block == block;) {
+      const std::string_view module = graph_.name(graph_.ops[graph_.ops.id_at(at)].module);
+      if (module.ends_with("q_b_proj") || module.ends_with("kv_b_proj")) found = at;
+    }
+    return found;
+  }
+
   // Runs forward operators once more, a checkpointed block's or its attention's; backward then reads the new tensors, so that
   // the first ones need not outlive the forward pass.
   void recompute(std::size_t first, std::size_t last_op) {
+    int products = 0;
     for (std::size_t i = first; i <= last_op; ++i) {
       const Op op = graph_.ops[graph_.ops.id_at(i)];
+      if (kept_by_policy(op, products)) continue;
       std::vector<TensorId> inputs, outputs;
       for (TensorId id : graph_.inputs(op)) inputs.push_back(kept(id));
       const std::vector<TensorId> originals(graph_.outputs(op).begin(), graph_.outputs(op).end());
@@ -239,11 +330,15 @@ class Autograd : public GradientContext::Sink {
 
   Graph graph_;
   const TrainingOptions& options_;
+  const Checkpoints checkpoints_;
   std::size_t forward_ops_ = 0;
   std::vector<TensorId> gradient_, remade_;  // per forward tensor
   std::vector<ParameterGradient> complete_;
   std::unordered_map<std::int32_t, OpId> gathered_by_;          // by forward tensor
   std::unordered_map<std::int32_t, TensorId> gathered_again_;
+  std::unordered_map<std::int32_t, OpId> view_by_, converted_by_;  // the same, of views, and of conversions of what was gathered
+  std::unordered_map<std::int32_t, TensorId> converted_again_;
+  std::unordered_map<int, int> place_of_;  // block -> how many come before it
   TensorId arrived_;  // the gradient that the operator at hand works on
   std::unordered_map<std::int32_t, std::size_t> completed_at_;  // parameter -> its place in complete_
   Phase phase_ = Phase::backward;
@@ -253,8 +348,8 @@ class Autograd : public GradientContext::Sink {
 };
 
 // Each gradient is added to what is there as soon as it is complete: from the second micro-batch on, or, where there is a
-// buffer of main gradients, in every one. A weight's product can do that itself.
-void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& main) {
+// buffer of main gradients or gradients were zeroed and kept, in every one. A weight's product can do that itself.
+void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& main, bool always) {
   Graph& graph = step.graph;
   const Store<OpId, Op> before = std::move(graph.ops);
   graph.ops = {};
@@ -267,10 +362,9 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
       ParameterGradient& g = step.gradients[gradient];
       Op op;
       op.kind = OpKind::accumulate_gradient;
-      op.phase = main ? Phase::backward : Phase::accumulate;
+      op.phase = main || always ? Phase::backward : Phase::accumulate;
       Op& maker = graph.ops[graph.ops.id_at(graph.ops.size() - 1)];
-      const bool converted = main && main->dtype != graph.tensors[g.gradient].dtype;
-      if (converted && main->made == MainGradients::Made::in_product && definition(maker.kind).family == Family::gemm && graph.output(maker) == g.gradient) {
+      if (main && main->made == MainGradients::Made::in_product && definition(maker.kind).family == Family::gemm && graph.output(maker) == g.gradient) {
         std::get<GemmAttributes>(maker.attributes).accumulates = true;
         graph.tensors[g.gradient].dtype = main->dtype;
         graph.tensors[g.gradient].role = Role::gradient_bucket;  // the buffer itself, held all along
@@ -286,7 +380,11 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
 }  // namespace
 
 StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options, const std::vector<TensorId>* sent) {
-  Autograd autograd(std::move(forward), options);
+  return make_step(std::move(forward), recipe, options, Checkpoints{}, sent);
+}
+
+StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options, const Checkpoints& checkpoints, const std::vector<TensorId>* sent) {
+  Autograd autograd(std::move(forward), options, checkpoints);
   autograd.run(recipe.loss_scaling, sent);
   StepGraph step;
   step.graph = autograd.take();
@@ -295,7 +393,8 @@ StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const Training
   std::optional<MainGradients> main = recipe.main_gradients;
   if (main && main->made != MainGradients::Made::in_backward && main->made != MainGradients::Made::in_product) main.reset();
   step.gradients_folded = main.has_value();
-  if (main || options.micro_batches > 1) accumulate_gradients(step, main);
+  const bool zeroed = options.zeroes_gradients && !recipe.master_weights;  // Apex drops the model's own gradients in every step
+  if (main || zeroed || options.micro_batches > 1) accumulate_gradients(step, main, zeroed);
   append_loss_scaler_and_optimizer(step, recipe, options);
   return step;
 }
