@@ -1,7 +1,8 @@
 # Two commands: `make demo` shows what precog does, `make test` proves it. Both install what is missing (Debian
 # packages, as root or with sudo), say so, and are safe to repeat.
 
-BUILD_PACKAGES = g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libexpected-dev libcli11-dev libzstd-dev zlib1g-dev
+BUILD_PACKAGES = g++ cmake ninja-build ccache libfmt-dev nlohmann-json3-dev libexpected-dev libcli11-dev libzstd-dev zlib1g-dev \
+	libtomlplusplus-dev libyaml-cpp-dev
 TEST_PACKAGES = $(BUILD_PACKAGES) doctest-dev python3 python3-pip python3-venv
 BENCH_PACKAGES = $(BUILD_PACKAGES) libbenchmark-dev
 JOBS ?= $(shell nproc)

@@ -2,7 +2,7 @@
 
 Each page is followed from top to bottom in a folder of its own that holds copies of data/ and src/. What the fences mean:
 
-  ```json PATH     (or jsonl, csv, python) writes the block to PATH in that folder
+  ```json PATH     (or jsonl, csv, python, bash, text) writes the block to PATH in that folder
   ```diff          changes a file there: "--- PATH", then lines with ' ', '-', '+'; the old lines must occur exactly once.
                    "```diff mistake" is undone after the next console block
   ```console       "$ precog ..." or "$ python3 ..." is run there; "# exit 2" after it is the exit code it must have (0 when not
@@ -164,7 +164,7 @@ def follow(page, folder, rewrite=False):
     undo, ran = None, 0
     for info, lines, begin in blocks(text):
         kind, _, name = info.partition(" ")
-        if kind in ("json", "jsonl", "csv", "python") and name:
+        if kind in ("json", "jsonl", "csv", "python", "bash", "text") and name:
             folder.write(name, lines)
         elif kind == "diff":
             undone = folder.apply(lines)

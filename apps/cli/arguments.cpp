@@ -90,7 +90,6 @@ std::vector<std::string> flag_names(const CLI::App& app) {
 }
 
 // Promised for a later version; whoever has read of them deserves a plainer answer than "unknown".
-constexpr std::string_view kLaterFlags[] = {"--from"};
 constexpr std::string_view kLaterCommands[] = {"search", "serve"};
 
 bool among(std::span<const std::string_view> names, std::string_view name) {
@@ -112,7 +111,7 @@ std::string unexpected(const CLI::App& app, const CLI::App* sub) {
     std::string name = extra.substr(0, extra.find('='));
     if (name == "--advise") return "--advise: belongs to compare: precog compare .. --advise";
     if (name == "--max-batch") return "--max-batch: belongs to predict: precog predict .. --max-batch";
-    return among(kLaterFlags, name) ? not_yet(name) : unknown_name("flag", name, flag_names(where), help);
+    return unknown_name("flag", name, flag_names(where), help);
   }
   if (extras.empty()) return "";
   if (sub) return fmt::format("'{}' is one argument too many (see: {})", extras.front().substr(0, 80), help);
@@ -166,11 +165,13 @@ void describe(CLI::App& app, Arguments& arguments) {
                               "  precog predict job.json --precision fp16 --json\n"
                               "  precog predict job.json --trace step.json --html step.html\n"
                               "  precog predict job.json --dump-after precision\n"
+                              "  precog predict --from ds_config.json --model gpt2-xl --gpu h100-sxm --gpus 8\n"
                               "  precog predict job.json --scale 8..65536 --html scaling.html");
   add_job(predict, arguments);
   add_text(predict, "--trace", arguments.trace, "FILE", "write the timeline for Perfetto");
   add_text(predict, "--scale", arguments.scale, "A..B", "at doubling numbers of GPUs, as 1..65536");
   add_text(predict, "--dump-after", arguments.dump_after, "STAGE", "print what a stage made instead");
+  predict.add_flag("--print-request", arguments.print_request, "the request it became, and no more")->group(kOutputGroup);
   predict.add_flag("--max-batch", arguments.max_batch, "the largest batch that fits, predicted")->group(kOutputGroup);
 
   CLI::App& compare = command(app, arguments, "compare", "one job at every precision, fastest first",
@@ -204,14 +205,18 @@ void describe(CLI::App& app, Arguments& arguments) {
       ->take_last();
   add_json(validate, arguments);
 
-  CLI::App& calibrate = command(app, arguments, "calibrate", "fit a GPU's kernel costs from measured operators",
+  CLI::App& calibrate = command(app, arguments, "calibrate", "fit a GPU's or a cluster's costs from measurements",
                                 "\nMEASUREMENTS are files of precog.profile (.jsonl, .jsonl.zst, .jsonl.gz).\n"
                                 "A fifth of their shapes is held out and judged, never fitted.\n"
                                 "\nExamples:\n"
                                 "  precog calibrate h100.jsonl.zst --gpu h100-sxm --out h100-sxm.json\n"
                                 "  precog calibrate quick.jsonl --gpu h100-sxm \\\n    --base data/profiles/h200-sxm.json --out h100-sxm.json\n"
-                                "  precog predict job.json --profile h100-sxm.json");
-  calibrate.add_option("MEASUREMENTS", arguments.measurements, "files of measured operators")->required()->type_name("");
+                                "  precog predict job.json --profile h100-sxm.json\n"
+                                "  precog calibrate --nccl all_reduce.txt all_gather.txt --cluster dgx-h100 \\\n    --out my-cluster.json\n"
+                                "  precog predict job.json --cluster my-cluster.json:4");
+  calibrate.add_option("MEASUREMENTS", arguments.measurements, "files of measured operators")->type_name("");
+  calibrate.add_option("--nccl", arguments.nccl, "what nccl-tests printed: calibrates a cluster")->type_name("FILE..")->group("The hardware");
+  add_text(calibrate, "--cluster", arguments.cluster, "NAME", "the cluster it ran on (precog clusters)", "The hardware");
   add_text(calibrate, "--gpu", arguments.gpu, "NAME", "the GPU they were measured on (precog gpus)", "The hardware");
   add_text(calibrate, "--base", arguments.base, "PROFILE", "start from another profile's corrections", "The hardware");
   add_text(calibrate, "--out", arguments.out, "PROFILE", "write the profile");
@@ -224,9 +229,9 @@ void describe(CLI::App& app, Arguments& arguments) {
                               "  precog inspect gpt2 --batch 8 --diff amp-bf16 bf16\n"
                               "  precog inspect gpt2 --precision amp-bf16 --override op:layer_norm=bf16\n"
                               "  precog inspect resnet50 --precision tf32 --gpu v100-pcie");
-  inspect.add_option("GRAPH", arguments.name, "a model (precog models), or its file")->required()->type_name("");
+  inspect.add_option("GRAPH", arguments.name, "a model (precog models), or its file")->type_name("");
   for (const JobFlag& flag : job_flags())
-    for (const char* used : {"--precision", "--override", "--batch", "--seq", "--src-seq", "--global-batch", "--layers", "--frozen", "--pad-vocabulary",
+    for (const char* used : {"--from", "--from-kind", "--precision", "--override", "--batch", "--seq", "--src-seq", "--global-batch", "--layers", "--frozen", "--pad-vocabulary",
                              "--mode", "--optimizer", "--optimizer-impl", "--clip-grad-norm", "--recompute", "--memory-format", "--host"})
       if (flag.flag == std::string(used)) add_job_flag(inspect, arguments, flag);
   for (JobFlag flag : job_flags()) {

@@ -20,9 +20,10 @@ struct Arguments {
   std::map<std::string, std::string> flags;  // flags that describe the job, by name: {"--batch", "32"}
   std::string job_file, runs_file, name, shell;
   std::string trace, html, dump_after, scale, data_dir, colour = "auto";
-  std::vector<std::string> precisions, diff, by, measurements;
+  std::vector<std::string> precisions, diff, by, measurements, nccl;
+  std::string cluster;  // of calibrate --nccl
   std::string gpu, out, report, base;  // of calibrate
-  bool json = false, everything = false, advise = false, max_batch = false;
+  bool json = false, everything = false, advise = false, max_batch = false, print_request = false;
 };
 
 // The GPU of `inspect` when none is named; its headline says which it was.

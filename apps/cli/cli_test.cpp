@@ -108,8 +108,6 @@ TEST_CASE("EmptyOrClashingFlagsAreRefused") {
 }
 
 TEST_CASE("WhatIsPromisedForLaterSaysSo") {
-  for (const char* flag : {"--from"})
-    CHECK(parse({"predict", flag, "x"}).problem == std::string(flag) + ": this version of precog does not have it yet");
   for (const char* command : {"search", "serve"})
     CHECK(parse({command, "--model", "gpt2"}).problem == std::string(command) + ": this version of precog does not have it yet");
 }

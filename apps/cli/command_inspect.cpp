@@ -23,8 +23,13 @@ struct Looked {
 // costs. A precision without hardware there is still shown, as emulated.
 Result<Looked> look(const std::string& precision, const Arguments& arguments, const Context& context) {
   PRECOG_TRY(json, request_json(arguments));
-  json["precision"] = precision;
+  if (!precision.empty()) json["precision"] = precision;
   json["allow_emulated"] = true;
+  if (json.contains("imported")) {  // the operators of the whole model on one GPU, whatever plan the configuration has
+    for (const char* key : {"plan", "global_batch", "micro_batches", "recompute_layers"}) json.erase(key);
+    const Json gpu = json.contains("cluster") && json["cluster"].is_object() ? json["cluster"].value("gpu", Json()) : Json();
+    json["cluster"] = {{"gpu", gpu.is_null() ? Json(kInspectedGpu) : gpu}};
+  }
   if (!json.contains("cluster")) json["cluster"] = {{"gpu", kInspectedGpu}};
   auto request = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments), /*default_batch=*/1);
   if (!request) {
@@ -43,14 +48,15 @@ Result<Looked> look(const std::string& precision, const Arguments& arguments, co
 
 Result<Output> run_inspect(const Arguments& given, const Context& context) {
   Arguments arguments = given;
-  arguments.flags["--model"] = given.name;
+  if (!given.name.empty()) arguments.flags["--model"] = given.name;
+  else if (!given.flags.contains("--from")) return fail("GRAPH", "is missing: a model's name or file (or --from a configuration that has one)");
   Output out;
   InspectOptions options{"", given.everything};
   if (!given.diff.empty()) {
     const std::string &a = given.diff[0], &b = given.diff[1];
     PRECOG_TRY(first, look(a, arguments, context));
     PRECOG_TRY(second, look(b, arguments, context));
-    options.title = fmt::format("{}: {} against {} on {}", given.name, a, b, first.gpu);
+    options.title = fmt::format("{}: {} against {} on {}", given.name.empty() ? first.prediction.report.model : given.name, a, b, first.gpu);
     if (given.json) {
       Json json = diff_json(first.view(), second.view());
       json["gpu"] = first.gpu;
@@ -61,9 +67,9 @@ Result<Output> run_inspect(const Arguments& given, const Context& context) {
     return out;
   }
   auto precision = given.flags.find("--precision");
-  if (precision == given.flags.end()) return fail("--precision", "is missing: a name from `precog precisions` (or --diff A B)");
-  PRECOG_TRY(looked, look(precision->second, arguments, context));
-  options.title = fmt::format("{} in {} on {}", given.name, precision->second, looked.gpu);
+  if (precision == given.flags.end() && !given.flags.contains("--from")) return fail("--precision", "is missing: a name from `precog precisions` (or --diff A B)");
+  PRECOG_TRY(looked, look(precision == given.flags.end() ? "" : precision->second, arguments, context));
+  options.title = fmt::format("{} in {} on {}", given.name.empty() ? looked.prediction.report.model : given.name, looked.prediction.report.precision, looked.gpu);
   const Inspected view = looked.view(fp32_what_ifs(looked.json, looked.prediction, context.catalog, request_name(arguments), request_folder(arguments)));
   if (given.json) {
     Json json = inspect_json(view);

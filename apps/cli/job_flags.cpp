@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "import/import.h"
 
 namespace precog::cli {
 namespace {
@@ -18,6 +19,8 @@ constexpr const char* kRun = "The run";
 constexpr JobFlag kJobFlags[] = {
     {"--model", "/model", ValueKind::text, "NAME|PATH", kModel, "model (precog models), or its file", "models"},
     {"--layers", "/layers", ValueKind::whole, "N", kModel, "another depth than the model's own", ""},
+    {"--from", "/from", ValueKind::list, "FILE", kModel, "a framework's configuration (repeatable)", ""},
+    {"--from-kind", "/from_kind", ValueKind::text, "NAME", kModel, "whose: told from the file by default", "deepspeed|megatron|torchtitan|accelerate|trainer|lightning"},
     {"--batch", "/batch", ValueKind::whole, "N", kModel, "samples per GPU and micro-batch", ""},
     {"--seq", "/seq", ValueKind::whole, "N", kModel, "sequence length", ""},
     {"--src-seq", "/src_seq", ValueKind::whole, "N", kModel, "the encoder's sequence length", ""},
@@ -29,7 +32,9 @@ constexpr JobFlag kJobFlags[] = {
     {"--optimizer", "/optimizer", ValueKind::text, "NAME", kModel, "adamw, adam, sgd, sgd-momentum", "adamw|adam|sgd|sgd-momentum"},
     {"--optimizer-impl", "/optimizer_impl", ValueKind::text, "NAME", kModel, "foreach, fused, for-loop", "foreach|fused|for-loop"},
     {"--clip-grad-norm", "/clip_grad_norm", ValueKind::number, "NORM", kModel, "clip the gradients' norm", ""},
-    {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full, up-projections", "none|selective|full|up-projections"},
+    {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full, per-op, up-projections", "none|selective|full|per-op|up-projections"},
+    {"--recompute-layers", "/recompute_layers", ValueKind::whole, "N", kModel, "only the first N of a stage", ""},
+    {"--recompute-every", "/recompute_every", ValueKind::whole, "N", kModel, "only every Nth layer", ""},
     {"--memory-format", "/memory_format", ValueKind::text, "NAME", kModel, "contiguous, channels_last", "contiguous|channels_last"},
     {"--attention", "/attention", ValueKind::text, "NAME", kModel, "sdpa, flash, eager, flash1", "sdpa|flash|eager|flash1"},
     {"--stack", "/stack", ValueKind::text, "NAME", kModel, "whose kernels: pytorch, megatron, te", "pytorch|megatron|te"},
@@ -48,8 +53,10 @@ constexpr JobFlag kJobFlags[] = {
     {"--profile", "/profile", ValueKind::text, "FILE|none", kHardware, "costs fitted by precog calibrate", ""},
     {"--allow-emulated", "/allow_emulated", ValueKind::truth, "", kHardware, "precisions without hardware too", ""},
     {"--dp", "/plan/dp", ValueKind::whole, "N", kPlan, "data-parallel replicas", ""},
-    {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "none, zero1, zero2, zero3, full",
-     "none|zero1|zero2|zero3|full"},
+    {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "none, zero1, zero2, zero3, full, hybrid",
+     "none|zero1|zero2|zero3|full|hybrid"},
+    {"--shard-size", "/plan/shard_size", ValueKind::whole, "N", kPlan, "ranks that share one copy (hybrid)", ""},
+    {"--offload", "/plan/offload", ValueKind::text, "NAME", kPlan, "optimizer: on the host", "none|optimizer"},
     {"--tp", "/plan/tp", ValueKind::whole, "N", kPlan, "tensor-parallel degree", ""},
     {"--sp", "/plan/sp", ValueKind::truth, "", kPlan, "sequence parallelism", ""},
     {"--pp", "/plan/pp", ValueKind::whole, "N", kPlan, "pipeline stages", ""},
@@ -187,7 +194,9 @@ Result<Json> request_json(const Arguments& arguments) {
     outer[pointer.substr(slash + 1)] = *value;
   }
   if (!problems.empty()) return fail(std::move(problems));
-  return request;
+  auto whole = with_imports(std::move(request), request_name(arguments), given(arguments, "--from") ? std::filesystem::path() : std::filesystem::path(arguments.job_file).parent_path());
+  if (!whole) return tl::unexpected(with_flag_names(whole.error(), arguments));
+  return whole;
 }
 
 Error with_flag_names(Error error, const Arguments& arguments) {

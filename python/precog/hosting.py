@@ -48,13 +48,13 @@ def measure_host(path: str | pathlib.Path, *, name: str | None = None, seconds: 
         require_gpu()
         device = Device(dry_run=False)
     reference = json.loads((_paths.data() / "hosts" / f"{REFERENCE}.json").read_text())
-    ratios = _ratios(device, reference["reference"], seconds, progress or (lambda *said: None))
-    host = _scaled(reference, ratios, name or path.stem, describe_machine(device.dry_run))
+    found = ratios(device, reference["reference"], seconds, progress or (lambda *said: None))
+    host = scaled(reference, found, name or path.stem, describe_machine(device.dry_run))
     path.write_text(host_text(host))
     return host
 
 
-def _ratios(device: Device, there: dict[str, dict[str, float]], seconds: float, progress: Callable[..., Any]) -> dict[str, float]:
+def ratios(device: Device, there: dict[str, dict[str, float]], seconds: float, progress: Callable[..., Any]) -> dict[str, float]:
     """Phase -> this machine's time over the reference's: the median over stacks of each one's median turn."""
     known = {stack.name: stack for stack in host_stacks.stacks()}
     cases = []
@@ -72,6 +72,8 @@ def _ratios(device: Device, there: dict[str, dict[str, float]], seconds: float, 
         for key, case in cases:
             turns[key].append(case.turn(TURN))
             progress(f"issuing {key}", (time.perf_counter() - begun) / seconds)
+    for _, case in cases:
+        case.close()
     out = {}
     for phase in ("forward", "backward", "optimizer"):
         out[phase] = statistics.median(statistics.median(turn[f"{phase}_s"] for turn in turns[key]) / there[key][phase] for key in there)
@@ -80,9 +82,9 @@ def _ratios(device: Device, there: dict[str, dict[str, float]], seconds: float, 
     return out
 
 
-def _scaled(reference: dict[str, Any], ratios: dict[str, float], name: str, machine: dict[str, Any]) -> dict[str, Any]:
+def scaled(reference: dict[str, Any], found: dict[str, float], name: str, machine: dict[str, Any]) -> dict[str, Any]:
     source = (f"measured: {machine['date'][:10]}, PyTorch {machine['torch']}, Python {machine['python']}: stacks of small modules took "
-              f"{ratios['forward']:.2f} (forward), {ratios['backward']:.2f} (backward) and {ratios['optimizer']:.2f} (optimizer) times as long as on "
+              f"{found['forward']:.2f} (forward), {found['backward']:.2f} (backward) and {found['optimizer']:.2f} (optimizer) times as long as on "
               f"{REFERENCE}, whose figures these are times that")
     if machine["dry_run"]:
         source = "estimate: a dry run on a CPU, which means nothing"
@@ -91,11 +93,11 @@ def _scaled(reference: dict[str, Any], ratios: dict[str, float], name: str, mach
         return {"value": f"{_microseconds(figure['value']) * ratio:.3g} us", "source": key}
     out: dict[str, Any] = {"schema": 1, "name": name, "title": f"{machine.get('cpu', 'this machine')}, {machine['cpu_count']} cores", "aliases": []}
     for phase in ("forward", "backward"):
-        out[phase] = {kind: times(figure, ratios[phase], "stacks") for kind, figure in reference[phase].items()}
+        out[phase] = {kind: times(figure, found[phase], "stacks") for kind, figure in reference[phase].items()}
     for key, phase in PHASE.items():
         if key in reference:
-            out[key] = times(reference[key], ratios[phase], "stacks")
-    out["compiled"] = {key: times(figure, ratios["forward"], "compiled") for key, figure in reference["compiled"].items()}
+            out[key] = times(reference[key], found[phase], "stacks")
+    out["compiled"] = {key: times(figure, found["forward"], "compiled") for key, figure in reference["compiled"].items()}
     out["sources"] = {"stacks": source, "compiled": f"estimate: {REFERENCE}'s, times the ratio of forward"}
     return out
 

@@ -17,7 +17,7 @@ from .graph_files import file_of
 # Short name -> the object of the request it belongs to: the command line's flags.
 SHORT = {
     **{name: "cluster" for name in ("gpu", "gpus", "gpus_per_node", "network")},
-    **{name: "plan" for name in ("dp", "fsdp", "tp", "sp", "pp", "vpp", "schedule", "cp", "ep")},
+    **{name: "plan" for name in ("dp", "fsdp", "shard_size", "offload", "tp", "sp", "pp", "vpp", "schedule", "cp", "ep")},
     **{name: "run" for name in ("tokens", "samples", "epochs", "steps", "dataset_samples")},
 }
 LENGTHS = ("tokens", "samples", "epochs", "steps")
@@ -66,8 +66,7 @@ def _override(job: dict[str, Any], overrides: Mapping[str, Any]) -> None:
         job["run"] = {key: value for key, value in job["run"].items() if key not in LENGTHS}
     # layers= speaks of the model, so it comes after model= whatever the order they were written in.
     for name, value in sorted(overrides.items(), key=lambda item: item[0] == "layers"):
-        if name == "price":
-            name = "price_usd_per_gpu_hour"
+        name = {"price": "price_usd_per_gpu_hour", "from_": "from"}.get(name, name)  # "from" is a word of Python's own
         if name == "layers":
             model = job.get("model")
             job["model"] = {**(model if isinstance(model, Mapping) else {"name": model}), "layers": value}

@@ -45,6 +45,21 @@ class SameAsTheProgram(InFolder):
                 self.assertEqual(precog.predict(path).to_json(), printed.stdout)
                 self.assertEqual(precog.predict(job).fits, printed.returncode == 0)
 
+    def test_a_frameworks_configuration(self):
+        self.write("ds.json", {"train_micro_batch_size_per_gpu": 2, "bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, "nobody_knows": 1})
+        job = {"from": "ds.json", "model": "gpt2", "seq": 128, "cluster": {"gpu": "h100-sxm", "gpus": 2}}
+        path = self.write("job.json", job)
+        report = precog.predict(path)
+        self.assertEqual(report.to_json(), program.run("predict", path, "--json").stdout)
+        self.assertEqual(report["request"]["plan"]["fsdp"], "zero2")
+        self.assertIn("ds.json: not taken over: nobody_knows", report["warnings"])
+        self.assertEqual(precog.compare(path).to_json(), program.run("compare", path, "--json").stdout)
+        del job["from"]
+        self.assertEqual(precog.predict(job, from_=self.folder / "ds.json").step_s, report.step_s)
+        with self.assertRaises(precog.PrecogError) as raised:
+            precog.predict(job, from_=self.folder / "nowhere.json")
+        self.assertIn("nowhere.json", str(raised.exception))
+
     def test_compare(self):
         for name, job in JOBS.items():
             with self.subTest(name):

@@ -3,8 +3,11 @@
 import collections
 import gc
 import pathlib
+import sys
 import tempfile
+import types
 import unittest
+import unittest.mock
 
 from package_support import HAS_TORCH, WITHOUT_TORCH, program
 
@@ -339,6 +342,27 @@ class Untouched(Capture):
         self.assertIs(loss.__closure__[0].cell_contents, ids)
         gc.collect()
         self.assertFalse(any(isinstance(value, FakeTensor) for value in [ids, *model.parameters(), *model.buffers()]))
+
+    def test_masks_that_a_compiler_would_see_are_noted(self):
+        """A library that leaves masks out where it may look at them (transformers) builds them while it is traced."""
+        masking = types.ModuleType("transformers.masking_utils")
+        masking._ignore_causal_mask_sdpa = lambda padding_mask, q_length, kv_length: True
+        masking._ignore_bidirectional_mask_sdpa = lambda padding_mask, kv_length: padding_mask is None
+        known = masking._ignore_causal_mask_sdpa
+
+        class Asking(Small):
+            def forward(self, ids):
+                masking._ignore_causal_mask_sdpa(None, q_length=ids.shape[1], kv_length=ids.shape[1])
+                return super().forward(ids)
+
+        ids = torch.randint(0, 500, (2, 16))
+        with unittest.mock.patch.dict(sys.modules, {"transformers.masking_utils": masking}):
+            marked = precog.capture(language_loss(ids), Asking())
+        self.assertIs(masking._ignore_causal_mask_sdpa, known)
+        marks = [entry["attrs"].get("traced_mask") for entry in entries(marked) if entry.get("op") == "scaled_dot_product_attention"]
+        self.assertEqual(marks, ["dense"] * 3)
+        plain = precog.capture(language_loss(ids), Small())
+        self.assertFalse(any("traced_mask" in entry.get("attrs", {}) for entry in entries(plain)))
 
     def test_buffers(self):
         model, images = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), torch.randn(4, 8)

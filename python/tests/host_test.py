@@ -19,7 +19,7 @@ class MeasuredHost(unittest.TestCase):
         from precog import hosting
         reference = json.loads((program.ROOT / "data" / "hosts" / "h200-vm.json").read_text())
         machine = {"dry_run": False, "date": "2030-01-02T03:04", "torch": "3", "python": "4", "cpu": "A CPU", "cpu_count": 2}
-        host = hosting._scaled(reference, {"forward": 0.5, "backward": 0.5, "optimizer": 0.5}, "mine", machine)
+        host = hosting.scaled(reference, {"forward": 0.5, "backward": 0.5, "optimizer": 0.5}, "mine", machine)
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder)
             (path / "mine.json").write_text(hosting.host_text(host))
@@ -32,7 +32,7 @@ class MeasuredHost(unittest.TestCase):
     def test_the_reference_is_measured_again(self):
         from precog import hosting
         from precog.gpu.device import Device
-        ratios = hosting._ratios(Device(dry_run=True), {"images-01 fp32": {"forward": 1.0, "backward": 1.0, "optimizer": 1.0}}, 0.01, lambda *said: None)
+        ratios = hosting.ratios(Device(dry_run=True), {"images-01 fp32": {"forward": 1.0, "backward": 1.0, "optimizer": 1.0}}, 0.01, lambda *said: None)
         self.assertEqual(set(ratios), {"forward", "backward", "optimizer"})
         self.assertTrue(all(value > 0 for value in ratios.values()))
 

@@ -10,6 +10,7 @@
 
 #include "base/compression.h"
 #include "precog/precog.h"
+#include "import/import.h"
 #include "predict/advise.h"
 #include "predict/compare.h"
 #include "predict/fit.h"
@@ -74,10 +75,11 @@ precog_status guarded(char** out, const std::function<Result<Answer>()>& work) n
   }
 }
 
-Result<Json> request_of(const precog_catalog* catalog, const char* request, std::size_t size) {
+Result<Json> request_of(const precog_catalog* catalog, const char* request, std::size_t size, const char* folder) {
   if (!catalog) return fail("catalog", "is NULL; precog_open makes one");
   if (!request) return fail("request", "is NULL; a JSON object is wanted");
-  return parse_json(std::string_view(request, size), "request");
+  PRECOG_TRY(json, parse_json(std::string_view(request, size), "request"));
+  return with_imports(std::move(json), "request", folder ? folder : "");
 }
 
 // "precision": a list of what a request's precision may be, or nothing; one counts as a list of one. "all" and "advise" are
@@ -182,7 +184,7 @@ void precog_close(precog_catalog* catalog) { delete catalog; }
 
 precog_status precog_predict(const precog_catalog* catalog, const char* request, size_t size, const char* folder, char** answer) {
   return guarded(answer, [&]() -> Result<Answer> {
-    PRECOG_TRY(json, request_of(catalog, request, size));
+    PRECOG_TRY(json, request_of(catalog, request, size, folder));
     PRECOG_TRY(prediction, predict_job(json, catalog->catalog, "request", folder ? folder : ""));
     return Answer{prediction.report.memory.fits ? PRECOG_DONE : PRECOG_DOES_NOT_FIT, document(to_json(prediction.report))};
   });
@@ -190,9 +192,13 @@ precog_status precog_predict(const precog_catalog* catalog, const char* request,
 
 precog_status precog_compare(const precog_catalog* catalog, const char* request, size_t size, const char* folder, char** answer) {
   return guarded(answer, [&]() -> Result<Answer> {
-    PRECOG_TRY(json, request_of(catalog, request, size));
+    PRECOG_TRY(json, request_of(catalog, request, size, folder));
     const std::filesystem::path base = folder ? folder : "";
     Json from;
+    if (json.is_object() && json.contains("imported")) {  // a configuration's own precision is one of those compared, not the only one
+      PRECOG_TRY(own, parse_json(std::string_view(request, size), "request"));
+      if (!own.contains("precision")) json.erase("precision");
+    }
     PRECOG_TRY(options, compare_options(json, catalog->catalog, base, from));
     PRECOG_TRY(comparison, compare_precisions(json, options, catalog->catalog, "request", base));
     if (from.is_string() || from == true) {

@@ -9,6 +9,7 @@
 
 #include "base/ensure.h"
 #include "calibrate/boosting.h"
+#include "calibrate/smooth_residual.h"
 #include "cost/features.h"
 
 namespace precog {
@@ -25,7 +26,7 @@ constexpr std::array<Known, 6> kKnown = {{{"a100-sxm-80gb", "a100_sxm", "mma.syn
                                           {"b200-sxm", "b200_sxm", "tcgen05"},
                                           {"gb200", "gb200", "tcgen05"}}};
 constexpr std::array<std::string_view, 4> kTypes = {"bfloat16", "fp8", "fp8_block", "nvfp4"};
-constexpr std::size_t kThirty = 30;
+constexpr std::size_t kThirty = 30, kCandidates = 300;  // timings shown; shapes they are chosen from
 constexpr double kRelativeWeight = 5;  // of a relative's rows among all that the trees learn from
 constexpr double kMostTarget = 0.7;
 constexpr double kOwnStiffness = 2.5;      // after thirty timings: how much firmer a relative of the same architecture holds ...
@@ -169,30 +170,46 @@ BoostingOptions boosting(const CarryOverOptions& options, double scale) {
   return b;
 }
 
-// A draw of thirty rows: the same on every machine.
-std::vector<std::size_t> draw(std::size_t from, unsigned seed) {
-  std::uint64_t state = 0x9e3779b97f4a7c15ull * (seed + 1);
-  std::vector<std::size_t> out;
-  while (out.size() < std::min(kThirty, from)) {
-    state = state * 6364136223846793005ull + 1442695040888963407ull;
-    const std::size_t at = static_cast<std::size_t>((state >> 33) % from);
-    if (std::find(out.begin(), out.end(), at) == out.end()) out.push_back(at);
-  }
-  return out;
+// A shape as a point whose distances mean something: binary logarithms of its extents.
+Point point_of(const ReferenceRow& row) {
+  auto logs = [](std::initializer_list<std::int64_t> extents) {
+    Point out;
+    for (std::int64_t extent : extents) out.push_back(std::log2(static_cast<double>(std::max<std::int64_t>(1, extent))));
+    return out;
+  };
+  if (const auto* a = std::get_if<AttentionShape>(&row.kernel.shape)) return logs({a->batch, a->heads, a->heads / std::max<std::int64_t>(1, a->kv_heads), a->q_len, a->head_dim});
+  const auto& g = std::get<GemmShape>(row.kernel.shape);
+  return logs({g.batch, g.m, g.n, g.k});
+}
+
+// And what the physics say of it: how long it takes, and whether it computes or moves.
+Point described(Point shape, const ReferenceRow& row, const GpuSpec& gpu, const Physics& p) {
+  constexpr double kLeast = 1e-9;
+  const KernelCost cost = kernel_cost(row.kernel, gpu, p.profile);
+  shape.push_back(std::log2(std::max(kLeast, seconds_of(row, gpu, p))));
+  shape.push_back(std::log2(std::max(kLeast, cost.compute.value) / std::max(kLeast, cost.memory.value)));
+  return shape;
 }
 
 CarriedError after_thirty(const std::vector<ReferenceRow>& rows, const std::vector<double>& corrections, const GpuSpec& gpu, const Physics& start, bool attention, bool further,
                           double stiffness, int draws) {
   std::vector<CarriedError> results;
+  std::vector<Point> points;
+  for (const ReferenceRow& row : rows) points.push_back(point_of(row));
   for (int d = 0; d < draws; ++d) {
     std::vector<ReferenceRow> shown;
     std::vector<double> factors;
-    const std::vector<std::size_t> chosen = draw(rows.size(), static_cast<unsigned>(d));
+    const std::vector<std::size_t> chosen = spread_out(points, kThirty, static_cast<std::size_t>(d), std::max<std::size_t>(1, rows.size() / kCandidates));
     for (std::size_t i : chosen) shown.push_back(rows[i]), factors.push_back(corrections[i]);
     const Physics p = fit_physics(shown, factors, gpu, start, further ? further_type_knobs() : attention ? attention_knobs() : product_knobs(), stiffness);
+    std::vector<Point> at;
+    std::vector<double> left;
+    for (std::size_t i : chosen) at.push_back(described(points[i], rows[i], gpu, start)), left.push_back(std::log(rows[i].seconds / (seconds_of(rows[i], gpu, p) * corrections[i])));
+    const SmoothResidual smooth = SmoothResidual::fit(std::move(at), left);
     Judged judged;
     for (std::size_t i = 0; i < rows.size(); ++i)
-      if (std::find(chosen.begin(), chosen.end(), i) == chosen.end()) judged.errors.push_back(seconds_of(rows[i], gpu, p) * corrections[i] / rows[i].seconds - 1);
+      if (std::find(chosen.begin(), chosen.end(), i) == chosen.end())
+        judged.errors.push_back(seconds_of(rows[i], gpu, p) * corrections[i] * std::exp(smooth(described(points[i], rows[i], gpu, start))) / rows[i].seconds - 1);
     results.push_back(judged.result());
   }
   std::sort(results.begin(), results.end(), [](const CarriedError& a, const CarriedError& b) { return a.median < b.median; });

@@ -1,100 +1,124 @@
-// All-reduce, all-gather and reduce-scatter over the ranks of one node, or of several, by what joins them.
-// A ring passes (n-1)/n of the message over each rank's link, an all-reduce twice: a reduce-scatter, then an all-gather. A
-// switch that reduces (NVLS: Hopper and Blackwell behind NVSwitch, five ranks and more) has each rank send the message once
-// and its share of the result once, 1 + 1/n; NCCL takes it for an all-reduce where it is faster, for long messages. The two
-// halves alone show no gain by it in any measurement, and stay with the ring. All pay ring steps at link latency and the fill
-// of a pipeline, which grows with the square root of the time on the wire (the best chunk size balances the two).
-// Between nodes a flat ring carries its share out of every node, spread over the node's ports; with a reducing switch
-// only the nodes' sums travel, up and down a tree. Both legs run at once: the slower one sets the pace.
+// The time of a collective by the algorithm and protocol that NCCL takes (collective_choice.h), with what was fitted of each
+// (spec/collective_spec.h). On the wire: a ring passes (n-1)/n of the message over each rank's link, an all-reduce twice, and
+// each rank's own part is copied on the spot. A switch that reduces has each rank send the message once and its share of the
+// result once, 1 + 1/n. In an all-to-all each rank sends every other its part directly; a send_recv is one message.
+// Between nodes a flat ring carries its share out of every node, spread over the node's ports; up and down a tree of nodes,
+// and with a reducing switch, only the nodes' sums travel. Both legs run at once: the slower one sets the pace.
 // A group's ranks may lie apart (a stride): then fewer of them share a node, and as many groups cross the node's ports at once.
-// In an all-to-all each rank sends every other its part directly; a send_recv is one message from each rank to the next.
-// The coefficients are an all-reduce's for all of them; docs/model_notes/sharded_data_parallel.md says how well that holds.
 #include <algorithm>
 #include <cmath>
 
+#include "cost/collective_choice.h"
 #include "cost/cost.h"
-#include "cost/profile.h"
 
 namespace precog {
 namespace {
 
-constexpr double kInSwitchRanks = 5;  // fewer: NCCL stays with the ring, which is as fast (published H200 and B200 runs)
-
-// Which of a group's ranks share a node, and who else uses its ports at the same time.
-struct Layout {
-  double local = 1, nodes = 1;  // ranks of the group on a node; nodes it spans
-  double groups = 1;            // that cross the same node's ports at once
-};
-
-Layout lay_out(const CollectiveShape& collective, const ClusterSpec& cluster) {
-  const double ranks = collective.participants, node = std::max(1, cluster.gpus_per_node);
-  Layout out;
-  out.local = std::clamp(std::floor(node / std::max(1, collective.stride)), 1.0, ranks);
-  out.nodes = std::ceil(ranks / out.local);
-  if (out.nodes > 1) out.groups = std::max(1.0, std::floor(node / out.local));
-  return out;
+double joined(double latency, double wire, double exponent) {
+  if (exponent == 1 || latency <= 0 || wire <= 0) return latency + wire;
+  return std::pow(std::pow(latency, exponent) + std::pow(wire, exponent), 1 / exponent);
 }
 
-double filled(double wire, Seconds fill) { return wire + std::sqrt(wire * fill.value); }
+// What leaves the first switches shares their uplinks. A ring or a tree laid out along the nodes leaves them with one node in so
+// many; in an all-to-all almost every message does.
+double uplink_share(const NetworkSpec& network, double nodes, bool everyone_leaves) {
+  if (network.oversubscription <= 1) return 1;
+  const double below = std::max(1, network.nodes_per_switch);
+  if (network.nodes_per_switch > 0 && nodes <= below) return 1;
+  return std::max(1.0, network.oversubscription / (everyone_leaves ? 1 : below));
+}
+
+constexpr double kFittedRanks = 8;          // of a node, at most
+constexpr double kMemoryPassesPerByte = 2;  // of what a rank sends: read here, written there
 
 }  // namespace
 
-KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec& cluster, const GpuSpec& gpu,
-                           const ArchitectureProfile& profile) {
-  const bool pcie = cluster.intra_kind == "pcie";
-  const CollectiveCoefficients& c = pcie ? profile.pcie_all_reduce : profile.all_reduce;
+KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec& cluster, const GpuSpec& gpu) {
+  const LinkCoefficients& c = cluster.collectives.link;
+  const NetworkCoefficients& between = cluster.collectives.network;
   KernelCost cost;
   cost.bound = Bound::network;
-  cost.source = c.source;
+  cost.source = c.fitted ? CostSource::fitted : CostSource::scaled;
   if (collective.participants <= 1) return cost;
 
-  const bool reduces_all = collective.kind == Collective::all_reduce;
-  const double rounds = reduces_all ? 2 : 1;  // around the ring
-  const auto ring_share = [&](double members) { return rounds * (members - 1) / members; };
   const double ranks = collective.participants, bytes = static_cast<double>(collective.bytes.value);
-  const auto [local, nodes, groups] = lay_out(collective, cluster);
-  double link = cluster.intra_bandwidth.value > 0 ? cluster.intra_bandwidth.value : gpu.link_bandwidth.value;
-  if (pcie && gpu.pcie_bandwidth.value > 0) link = std::min(link, gpu.pcie_bandwidth.value);  // an SXM card's NVLink lies idle here
-  link *= c.efficiency;
+  const CollectiveSetting setting = collective_setting(collective, cluster, gpu);
+  const double local = setting.local, nodes = setting.nodes, groups = setting.groups;
+  const CollectiveChoice choice = nccl_choice(collective, setting, c.choice);
   // A bus is shared by the ranks between a group's ranks, too.
-  const double busy = pcie ? std::min<double>(cluster.gpus_per_node, local * std::max(1, collective.stride)) : local;
-  const double shared = std::pow(std::max(1.0, busy / 2), c.contention);
+  const double busy = setting.pcie ? std::min<double>(cluster.gpus_per_node, local * std::max(1, collective.stride)) : local;
+  const double link = setting.link.value / std::pow(std::max(1.0, busy / 2), c.contention);
+
+  const bool reduces_all = collective.kind == Collective::all_reduce, across = nodes > 1, all_to_all = collective.kind == Collective::all_to_all;
+  const double rounds = reduces_all ? 2 : 1;  // around the ring
   const double port = cluster.network.port_bandwidth.value * cluster.network.efficiency;
-  const double ports = std::max(1, cluster.nics_per_node) * port / groups;
-
-  double wire = 0, local_steps = 0, steps_between = 0;
-  if (collective.kind == Collective::send_recv) {
-    // One rank's message takes its own ports only, however many its node has.
-    const double own = std::max(port, ports * groups / std::max(1, cluster.gpus_per_node));
-    wire = filled(nodes > 1 ? bytes / std::min(own, ports) : bytes / link * shared, c.pipeline_fill);
-    (nodes > 1 ? steps_between : local_steps) = 1;
-  } else if (collective.kind == Collective::all_to_all) {
-    double direct = local > 1 ? (ranks - 1) / ranks * bytes / link * shared : 0;
-    if (nodes > 1) direct = std::max(direct, local * (ranks - local) / ranks * bytes / ports);
-    wire = filled(direct, c.pipeline_fill);
-    local_steps = local > 1 ? 1 : 0;  // all peers at once
-    steps_between = nodes > 1 ? 1 : 0;
-  } else {
-    double ring = 0;
-    if (local > 1) ring = ring_share(ranks) * bytes / link * shared;
-    if (nodes > 1) ring = std::max(ring, ring_share(ranks) * bytes / ports);
-    wire = filled(ring, c.pipeline_fill);
-    if (reduces_all && c.in_switch_efficiency > 0 && cluster.intra_kind == "nvswitch" && local >= kInSwitchRanks) {
-      double reduced = (1 + 1 / local) * bytes / (link / c.efficiency * c.in_switch_efficiency);
-      if (nodes > 1) reduced = std::max(reduced, ring_share(nodes) * bytes / ports);
-      wire = std::min(wire, filled(reduced, c.in_switch_fill));
-    }
-    // An all-reduce goes up and down a tree of nodes; its halves have no tree and step around the whole ring.
-    local_steps = reduces_all ? 2 * (local - 1) : nodes * (local - 1);
-    steps_between = reduces_all ? 2 * std::ceil(std::log2(nodes)) : nodes - 1;
+  const double ports = setting.ports.value * cluster.network.efficiency / uplink_share(cluster.network, nodes, all_to_all);
+  const std::size_t protocol = static_cast<std::size_t>(choice.protocol);
+  const auto ring_share = [&](double members) { return rounds * (members - 1) / members; };
+  double inside = 0, outside = 0;     // seconds on the links of a node; on its ports
+  double steps = 0, hops = 0;         // one after another
+  const double hops_of_two = rounds;  // between two nodes, by any algorithm
+  double sent = 0;                    // bytes that a GPU sends
+  const TransferCoefficients* transfer = &c.ring[protocol];
+  double hop = between.hop[protocol], port_share = between.ring, join = between.ring_join;
+  switch (choice.algorithm) {
+    case CollectiveAlgorithm::direct:
+      transfer = &c.direct[choice.protocol == Protocol::ll ? 0 : 1];
+      hop = between.direct_hop, port_share = between.direct, join = between.direct_join;
+      sent = all_to_all ? (ranks - 1) / ranks * bytes : bytes;
+      if (all_to_all) {
+        if (local > 1) inside = ((ranks - 1) + c.direct_own_share) / ranks * bytes / link;
+        if (across) outside = local * (ranks - local) / ranks * bytes / (ports * port_share);
+      } else {  // one rank's message takes its own ports only, however many its node has
+        const double own = std::max(port, ports * groups / std::max(1, cluster.gpus_per_node));
+        (across ? outside : inside) = across ? bytes / (std::min(own, ports) * port_share) : bytes / link;
+      }
+      steps = all_to_all ? local - 1 : across ? 0 : 1;
+      hops = across ? 1 : 0;
+      break;
+    case CollectiveAlgorithm::ring:
+      sent = ring_share(ranks) * bytes;
+      if (local > 1) inside = (rounds * (ranks - 1) + c.ring_own_share) / ranks * bytes / link;
+      if (across) outside = ring_share(ranks) * bytes / (ports * port_share);
+      hops = rounds * (nodes - 1);
+      steps = rounds * (ranks - 1) - hops;
+      break;
+    case CollectiveAlgorithm::tree:
+      port_share = between.tree, join = between.tree_join;
+      sent = 2 * bytes;
+      if (local > 1) inside = 2 * bytes / link;
+      if (across) outside = ring_share(nodes) * bytes / (ports * port_share);
+      hops = 2 * std::ceil(std::log2(nodes));
+      steps = 2 * (local - 1);
+      break;
+    case CollectiveAlgorithm::in_switch:
+    case CollectiveAlgorithm::in_switch_tree:
+      transfer = &c.in_switch;
+      port_share = between.tree, join = between.tree_join;
+      sent = (1 + 1 / local) * bytes;
+      inside = sent / link;
+      if (across) outside = ring_share(nodes) * bytes / (ports * port_share);
+      hops = 2 * std::ceil(std::log2(nodes));
+      steps = 2 * (local - 1);
+      break;
   }
-
-  const double latency = local_steps * cluster.intra_latency.value + steps_between * cluster.network.latency.value;
-  cost.memory = {wire};
-  cost.launch = {c.launch_floor.value + latency};
-  cost.total = cost.memory + cost.launch;
-  if (nodes > 1 || collective.kind > Collective::reduce_scatter) cost.source = CostSource::estimate;  // networks' latency and efficiency; no such exchange was fitted
-  else if (pcie && local > 2) cost.source = CostSource::scaled;  // the contention was read off another machine
+  // Latency joins with the wire as it was fitted, on up to eight ranks of a node and two nodes. Further steps only add: the pipeline
+  // is filled once.
+  const double near = std::min(1.0, kFittedRanks / local) * std::min(1.0, 2 / nodes);
+  const double step = transfer->step * cluster.intra_latency.value, far_hop = hop * cluster.network.latency.value;
+  const double near_hops = std::min(hops, hops_of_two), filling = transfer->base.value + steps * near * step + near_hops * far_hop;
+  const double latency = transfer->base.value + steps * step + hops * far_hop;
+  const double wire = std::max(inside / transfer->efficiency, outside);
+  const double total = joined(filling, wire, across ? join : transfer->join) + (latency - filling);
+  cost.launch = {std::min(latency, total)};
+  cost.memory = {total - cost.launch.value};
+  cost.total = {total};
+  // While it runs it holds an SM per channel (fewer where there is little to send), and the memory carries what it moves.
+  const double channels = std::min<double>(c.choice.channels, std::max(1.0, bytes / 65536));
+  if (gpu.sms > 0) cost.sm_share = std::min(1.0, channels / gpu.sms);
+  if (gpu.memory_bandwidth.value > 0 && total > 0) cost.bandwidth_share = std::min(1.0, kMemoryPassesPerByte * sent / total / gpu.memory_bandwidth.value);
+  if (across) cost.source = cluster.collectives.calibrated ? CostSource::fitted : CostSource::estimate;  // few points across nodes were ever fitted to
+  else if (setting.pcie && local > 2 && !cluster.collectives.calibrated) cost.source = CostSource::scaled;  // the contention was read off another machine
   return cost;
 }
 

@@ -25,6 +25,7 @@ struct KernelCost {  // per kernel as listed, all its launches together
   Seconds compute, memory, launch, total;
   Bound bound = Bound::memory;
   CostSource source = CostSource::datasheet;
+  float sm_share = 0, bandwidth_share = 0;  // of the GPU, that a collective takes from kernels beside it
   double low = 0, high = 0;  // 10th and 90th percentile of the true time over `total`, where measurements tell; else 0
 };
 
@@ -43,8 +44,7 @@ class CostProfile {  // every architecture's coefficients, from data/profiles/<n
 };
 
 KernelCost kernel_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& profile);
-KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec& cluster, const GpuSpec& gpu,
-                           const ArchitectureProfile& profile);
+KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec& cluster, const GpuSpec& gpu);
 // How long the GPU idles between the end of a kernel and the start of the next one queued. No part of kernel_cost.
 Seconds kernel_gap(const ArchitectureProfile& profile);
 

@@ -1,6 +1,7 @@
 // Costs on GPUs made up so that the answer can be worked out by hand: 1 flop/s, 1 B/s, all efficiencies 1.
 #include <doctest/doctest.h>
 
+#include "cost/collective_choice.h"
 #include "cost/cost.h"
 #include "cost/gemm_cost.h"
 #include "cost/profile.h"
@@ -394,28 +395,28 @@ TEST_CASE("NativeBatchNormHasCoefficientsOfItsOwn") {
 }
 
 TEST_CASE("OneRankCommunicatesNothing") {
-  CHECK(collective_cost({{1000}, 1}, ClusterSpec{}, slow_gpu(), ideal()).total.value == 0);
+  CHECK(collective_cost({{1000}, 1}, ClusterSpec{}, slow_gpu()).total.value == 0);
 }
 
 TEST_CASE("RingMovesTwiceTheMessageLessOneShare") {
   ClusterSpec cluster;
   cluster.gpus = cluster.gpus_per_node = 4;
-  CHECK(collective_cost({{8}, 4}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(2.0 * 3 / 4 * 8));
+  CHECK(collective_cost({{8}, 4}, cluster, slow_gpu()).total.value == doctest::Approx(2.0 * 3 / 4 * 8));
   cluster.intra_bandwidth = {4};  // the system's links, where it has its own
-  CHECK(collective_cost({{8}, 4}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(3));
+  CHECK(collective_cost({{8}, 4}, cluster, slow_gpu()).total.value == doctest::Approx(3));
   cluster.intra_latency = {1};
-  CHECK(collective_cost({{8}, 4}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(3 + 6));
+  CHECK(collective_cost({{8}, 4}, cluster, slow_gpu()).total.value == doctest::Approx(3 + 6));
 }
 
 TEST_CASE("GatherAndScatterAreEachHalfAnAllReduce") {
   ClusterSpec cluster;
   cluster.gpus = cluster.gpus_per_node = 4;
   cluster.intra_latency = {1};
-  const auto time = [&](Collective kind) { return collective_cost({{8}, 4, kind}, cluster, slow_gpu(), ideal()).total.value; };
+  const auto time = [&](Collective kind) { return collective_cost({{8}, 4, kind}, cluster, slow_gpu()).total.value; };
   CHECK(time(Collective::all_gather) == doctest::Approx(3.0 / 4 * 8 + 3));
   CHECK(time(Collective::reduce_scatter) == time(Collective::all_gather));
   CHECK(time(Collective::all_reduce) == doctest::Approx(2 * time(Collective::all_gather)));
-  CHECK(collective_cost({{8}, 1, Collective::all_gather}, cluster, slow_gpu(), ideal()).total.value == 0);
+  CHECK(collective_cost({{8}, 1, Collective::all_gather}, cluster, slow_gpu()).total.value == 0);
 }
 
 TEST_CASE("GatherAndScatterStepAroundTheWholeRingAcrossNodes") {
@@ -428,7 +429,7 @@ TEST_CASE("GatherAndScatterStepAroundTheWholeRingAcrossNodes") {
   cluster.network.efficiency = 1;
   cluster.network.latency = {10};
   // 7/8 of the message out of each node's one port; six steps inside the nodes and one between them.
-  CHECK(collective_cost({{80}, 8, Collective::reduce_scatter}, cluster, slow_gpu(), ideal()).total.value == doctest::Approx(70 + 6 + 10));
+  CHECK(collective_cost({{80}, 8, Collective::reduce_scatter}, cluster, slow_gpu()).total.value == doctest::Approx(70 + 6 + 10));
 }
 
 TEST_CASE("RanksThatLieApartShareTheNodesPorts") {
@@ -438,7 +439,7 @@ TEST_CASE("RanksThatLieApartShareTheNodesPorts") {
   cluster.intra_bandwidth = {1e9};
   cluster.network.port_bandwidth = {1};
   cluster.network.efficiency = 1;
-  const auto time = [&](int ranks, Collective kind, int stride) { return collective_cost({{80}, ranks, kind, stride}, cluster, slow_gpu(), ideal()).total.value; };
+  const auto time = [&](int ranks, Collective kind, int stride) { return collective_cost({{80}, ranks, kind, stride}, cluster, slow_gpu()).total.value; };
   CHECK(time(4, Collective::all_gather, 1) < 1);                             // inside a node
   CHECK(time(4, Collective::all_gather, 4) == doctest::Approx(60 * 4));      // one rank on each node, four groups at once
   CHECK(time(4, Collective::all_gather, 2) == doctest::Approx(60 * 2));      // two ranks on each of two nodes, two groups
@@ -453,53 +454,116 @@ TEST_CASE("RanksThatLieApartShareTheNodesPorts") {
 }
 
 TEST_CASE("OnlyAnAllReduceUsesTheSwitchThatReduces") {
-  ArchitectureProfile profile = ideal();
-  profile.all_reduce.in_switch_efficiency = 100;
   ClusterSpec cluster;
+  cluster.collectives.link.choice.in_switch_efficiency = 0.9;
+  cluster.collectives.link.in_switch.efficiency = 100;
   cluster.gpus = cluster.gpus_per_node = 8;
   cluster.intra_kind = "nvswitch";
-  const auto time = [&](Collective kind) { return collective_cost({{8}, 8, kind}, cluster, slow_gpu(), profile).total.value; };
+  const auto time = [&](Collective kind) { return collective_cost({{8}, 8, kind}, cluster, slow_gpu()).total.value; };
   CHECK(time(Collective::all_reduce) < 1);
   CHECK(time(Collective::all_gather) == doctest::Approx(7));
 }
 
-TEST_CASE("PcieHasCoefficientsOfItsOwnWhateverTheArchitecture") {
-  ArchitectureProfile profile = ideal();
-  profile.pcie_all_reduce.efficiency = 0.5;
-  profile.pcie_all_reduce.contention = 1;
-  profile.pcie_all_reduce.source = CostSource::fitted;
+TEST_CASE("CardsOnABusShareIt") {
   ClusterSpec cluster;
+  cluster.collectives.link.contention = 1;
+  cluster.collectives.link.fitted = true;
+  for (TransferCoefficients& one : cluster.collectives.link.ring) one.efficiency = 0.5;
   cluster.gpus = cluster.gpus_per_node = 4;
   GpuSpec gpu = slow_gpu();
   gpu.link_bandwidth = {8};
   gpu.pcie_bandwidth = {2};
-  const auto cost = [&](int ranks) { return collective_cost({{8}, ranks}, cluster, gpu, profile); };
-  CHECK(cost(4).total.value == doctest::Approx(12.0 / 8));
   cluster.intra_kind = "pcie";
+  const auto cost = [&](int ranks) { return collective_cost({{8}, ranks}, cluster, gpu); };
   CHECK(cost(4).total.value == doctest::Approx(12.0 / 2 / 0.5 * 2));  // its NVLink lies idle; four share what two have
   CHECK(cost(2).total.value == doctest::Approx(8.0 / 2 / 0.5));
   CHECK(cost(2).source == CostSource::fitted);
   CHECK(cost(4).source == CostSource::scaled);
 }
 
-TEST_CASE("SwitchThatReducesIsUsedFromFiveRanksWhereItIsFaster") {
-  ArchitectureProfile profile = ideal();
-  profile.all_reduce.in_switch_efficiency = 0.5;
+TEST_CASE("SwitchThatReducesIsUsedFromFiveRanksOn") {
   ClusterSpec cluster;
   cluster.gpus = cluster.gpus_per_node = 8;
-  const auto time = [&](int ranks) { return collective_cost({{8}, ranks}, cluster, slow_gpu(), profile).total.value; };
-  CHECK(time(8) == doctest::Approx(14));  // links without a switch: the ring
+  const auto time = [&](int ranks) { return collective_cost({{8}, ranks}, cluster, slow_gpu()).total.value; };
   cluster.intra_kind = "nvswitch";
-  CHECK(time(8) == doctest::Approx(14));  // the switch would take 18
-  profile.all_reduce.in_switch_efficiency = 0.9;
-  CHECK(time(8) == doctest::Approx(10));
+  CHECK(time(8) == doctest::Approx(14));  // of a generation that cannot: the ring
+  cluster.collectives.link.choice.in_switch_efficiency = 0.9;
+  CHECK(time(8) == doctest::Approx(9));   // the message once, and an eighth of it
   CHECK(time(4) == doctest::Approx(12));
-  profile.all_reduce.in_switch_fill = {1000};  // long to fill
-  CHECK(time(8) == doctest::Approx(14));
+  cluster.intra_kind = "nvlink";
+  CHECK(time(8) == doctest::Approx(14));  // links without a switch
+}
+
+TEST_CASE("NcclTakesFlagsForShortMessagesAndChunksForLongOnes") {
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 8;
+  cluster.intra_kind = "nvswitch";
+  cluster.intra_bandwidth = {300e9};
+  ChoiceFigures ampere;
+  ampere.ll_bandwidth = {87.7e9, 22.5e9, 19e9};
+  const auto choice = [&](int ranks, double bytes, Collective kind = Collective::all_reduce) {
+    const CollectiveShape shape{{static_cast<std::int64_t>(bytes)}, ranks, kind};
+    return nccl_choice(shape, collective_setting(shape, cluster, slow_gpu()), ampere);
+  };
+  using A = CollectiveAlgorithm;
+  // Two A100: timings step from 19 to 41 us between 512 KiB and 1 MiB, where NCCL leaves LL.
+  CHECK(choice(2, 524288) == CollectiveChoice{A::ring, Protocol::ll});
+  CHECK(choice(2, 1048576) == CollectiveChoice{A::ring, Protocol::simple});
+  CHECK(choice(4, 4194304) == CollectiveChoice{A::ring, Protocol::ll128});
+  CHECK(choice(4, 67108864) == CollectiveChoice{A::ring, Protocol::simple});
+  CHECK(choice(8, 131072, Collective::all_to_all) == CollectiveChoice{A::direct, Protocol::ll});   // 16 KiB to each
+  CHECK(choice(8, 262144, Collective::all_to_all) == CollectiveChoice{A::direct, Protocol::simple});
+  // Many nodes, a short message: up and down a tree, not around the ring.
+  cluster.network.port_bandwidth = {25e9};
+  cluster.nics_per_node = 8;
+  cluster.gpus = 1024;
+  CHECK(choice(1024, 262144).algorithm == A::tree);
+  CHECK(choice(1024, 4e9).algorithm == A::ring);
+}
+
+TEST_CASE("LatencyAndWireJoinByTheirExponent") {
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 2;
+  for (TransferCoefficients& one : cluster.collectives.link.ring) one.base = {9}, one.join = 0.5;
+  CHECK(collective_cost({{16}, 2}, cluster, slow_gpu()).total.value == doctest::Approx(49));  // (3 + 4) squared
+  for (TransferCoefficients& one : cluster.collectives.link.ring) one.base = {12}, one.join = 2;
+  CHECK(collective_cost({{16}, 2}, cluster, slow_gpu()).total.value == doctest::Approx(20));
+  for (TransferCoefficients& one : cluster.collectives.link.ring) one.base = {}, one.join = 1;
+  cluster.collectives.link.ring_own_share = 0.5;
+  CHECK(collective_cost({{16}, 2}, cluster, slow_gpu()).total.value == doctest::Approx(20));  // half of each rank's half on top
+}
+
+TEST_CASE("UplinksOfOversubscribedSwitchesAreShared") {
+  ClusterSpec cluster;
+  cluster.gpus = 8;
+  cluster.gpus_per_node = 1;
+  cluster.network.port_bandwidth = {1};
+  cluster.network.efficiency = 1;
+  const auto time = [&](int ranks, Collective kind) { return collective_cost({{80}, ranks, kind}, cluster, slow_gpu()).total.value; };
+  const double free_gather = time(8, Collective::all_gather), free_exchange = time(8, Collective::all_to_all);
+  cluster.network.oversubscription = 4;
+  CHECK(time(8, Collective::all_gather) == doctest::Approx(4 * free_gather));  // every hop leaves its switch
+  cluster.network.nodes_per_switch = 2;
+  CHECK(time(2, Collective::all_gather) == doctest::Approx(40));               // below one switch
+  CHECK(time(8, Collective::all_gather) == doctest::Approx(2 * free_gather));  // one hop in two leaves it
+  CHECK(time(8, Collective::all_to_all) == doctest::Approx(4 * free_exchange));
+}
+
+TEST_CASE("ACollectiveHoldsAnSmPerChannel") {
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 2;
+  cluster.collectives.link.choice.channels = 8;
+  GpuSpec gpu = slow_gpu();
+  gpu.sms = 32;
+  gpu.memory_bandwidth = {10};
+  gpu.link_bandwidth = {1};
+  const KernelCost cost = collective_cost({{1 << 20}, 2}, cluster, gpu);
+  CHECK(cost.sm_share == doctest::Approx(0.25));
+  CHECK(cost.bandwidth_share == doctest::Approx(0.2));  // a byte a second, read and written, of ten
+  CHECK(collective_cost({{1000}, 2}, cluster, gpu).sm_share == doctest::Approx(1.0 / 32));  // too short for more than one
 }
 
 TEST_CASE("ReducingSwitchSendsOnlyTheNodesSumsAcross") {
-  ArchitectureProfile profile = ideal();
   ClusterSpec cluster;
   cluster.gpus = 16;
   cluster.gpus_per_node = 8;
@@ -507,9 +571,9 @@ TEST_CASE("ReducingSwitchSendsOnlyTheNodesSumsAcross") {
   cluster.intra_bandwidth = {1e6};
   cluster.network.port_bandwidth = {1};
   cluster.network.efficiency = 1;
-  const auto cost = [&] { return collective_cost({{16}, 16}, cluster, slow_gpu(), profile); };
+  const auto cost = [&] { return collective_cost({{16}, 16}, cluster, slow_gpu()); };
   CHECK(cost().total.value == doctest::Approx(30));  // a flat ring: 2 * 15/16 of the message
-  profile.all_reduce.in_switch_efficiency = 1;
+  cluster.collectives.link.choice.in_switch_efficiency = 0.9;
   CHECK(cost().total.value == doctest::Approx(16));  // a tree of two nodes: 2 * 1/2
   CHECK(cost().source == CostSource::estimate);
 }
@@ -524,7 +588,7 @@ TEST_CASE("SlowestLegSetsThePaceAcrossNodes") {
   cluster.network.efficiency = 0.5;
   cluster.network.latency = {3};
   // Eight ranks in a ring: 2 * 7/8 of the message out of each node over two half-efficient ports; latency of a tree one level high.
-  const KernelCost cost = collective_cost({{100}, 8}, cluster, slow_gpu(), ideal());
+  const KernelCost cost = collective_cost({{100}, 8}, cluster, slow_gpu());
   CHECK(cost.total.value == doctest::Approx(175 + 6));
   CHECK(cost.bound == Bound::network);
 }

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "cost/fallback_kernels.h"
+
 namespace precog {
 namespace {
 
@@ -45,7 +47,7 @@ KernelPrices::KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physic
 
 const KernelCost& KernelPrices::operator()(const Kernel& kernel) {
   auto [at, fresh] = known_.try_emplace(kernel);
-  if (fresh) at->second = corrected_cost(kernel, gpu_, physics_, fitted_, own_);
+  if (fresh) at->second = with_fallbacks(kernel, corrected_cost(kernel, gpu_, physics_, fitted_, own_));
   return at->second;
 }
 

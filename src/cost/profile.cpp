@@ -12,8 +12,6 @@ constexpr std::array<std::string_view, 3> kDirectionKeys = {"forward", "backward
 constexpr std::array<std::string_view, static_cast<std::size_t>(DepthwiseKernel::kCount)> kDepthwiseKeys = {
     "native", "cudnn_fp16", "cudnn_nhwc_fp32", "cudnn_nhwc_fp16", "cudnn_nhwc_bf16"};  // by DepthwiseKernel
 
-constexpr std::string_view kPcieFitted = "ada";  // the architecture of the cards that the PCIe set was fitted on
-
 // Reads leaves {"value", "source"}: a missing one is a problem, a present one also tells how far to trust it.
 class Leaves {
  public:
@@ -161,21 +159,6 @@ void read_attention(Leaves leaves, std::array<AttentionCoefficients, 2>& attenti
   leaves.done();
 }
 
-void read_collective(Leaves one, CollectiveCoefficients& collective) {
-  one.read("launch_floor", collective.launch_floor);
-  one.read("pipeline_fill", collective.pipeline_fill);
-  one.read("efficiency", collective.efficiency, 0.001, 1);
-  one.read("contention", collective.contention, 0, 4);
-  if (one.reader().has("in_switch")) {  // where the switches of this generation reduce
-    Leaves in_switch = one.group("in_switch");
-    in_switch.read("efficiency", collective.in_switch_efficiency, 0.001, 1);
-    in_switch.read("pipeline_fill", collective.in_switch_fill);
-    in_switch.done();
-  }
-  collective.source = one.source();
-  one.done();
-}
-
 void read_power(Leaves leaves, PowerCoefficients& power) {
   auto watts = [&](std::string_view key, Watts& target) {
     if (auto value = leaves.reader().quantity<Watts>(key)) target = *value;
@@ -216,9 +199,6 @@ void read_architecture(Leaves leaves, ArchitectureProfile& profile) {
   read_attention(attention.group("memory_efficient"), profile.attention.memory_efficient);
   read_attention(attention.group("memory_efficient_16bit"), profile.attention.memory_efficient_16bit);
   attention.done();
-  Leaves collective = leaves.group("collective");
-  read_collective(collective.group("all_reduce"), profile.all_reduce);
-  collective.done();
   leaves.read("kernel_gap", profile.kernel_gap);
   if (leaves.reader().has("power")) read_power(leaves.group("power"), profile.power);
   leaves.done();
@@ -235,16 +215,10 @@ Result<CostProfile> CostProfile::parse(const Json& json, const std::string& wher
   CostProfile profile;
   profile.name_ = file.required_text("name");
   file.required_text("title");
-  CollectiveCoefficients pcie;
-  JsonReader shared = file.required_object("pcie");
-  read_collective(Leaves(shared.required_object("all_reduce")), pcie);
-  shared.reject_unknown_keys();
   JsonReader architectures = file.required_object("architectures");
   for (const std::string& key : architectures.keys()) {
     auto one = std::make_shared<ArchitectureProfile>();
     read_architecture(Leaves(architectures.required_object(key)), *one);
-    one->pcie_all_reduce = pcie;
-    one->pcie_all_reduce.source = key == kPcieFitted ? CostSource::fitted : CostSource::scaled;
     profile.architectures_.emplace(key, std::move(one));
   }
   file.reject_unknown_keys();

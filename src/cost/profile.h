@@ -88,15 +88,6 @@ struct BatchNormCoefficients {  // NCHW: a block per channel. NHWC streams like 
   double resident_gain = 1;             // on both rates when a channel is small enough to be kept near the SM between passes
 };
 
-struct CollectiveCoefficients {  // of an all-reduce over one kind of link
-  Seconds launch_floor, pipeline_fill;
-  double efficiency = 1;  // share of the link on long messages, two ranks
-  double contention = 0;  // falls by (ranks/2)^-this where ranks share a path (PCIe)
-  double in_switch_efficiency = 0;  // share of the link where the switch does the reduction; 0: it cannot
-  Seconds in_switch_fill;           // that pipeline's, as pipeline_fill
-  CostSource source = CostSource::estimate;
-};
-
 constexpr bool is_native_batch_norm(MemoryPattern pattern) {
   return pattern == MemoryPattern::native_batch_norm_forward || pattern == MemoryPattern::native_batch_norm_backward;
 }
@@ -118,8 +109,6 @@ struct ArchitectureProfile {
   struct Attention {  // each [backward]
     std::array<AttentionCoefficients, 2> flash, cudnn, memory_efficient, memory_efficient_16bit;  // memory_efficient: on vector units
   } attention;
-  CollectiveCoefficients all_reduce;       // over NVLink and its kin
-  CollectiveCoefficients pcie_all_reduce;  // over PCIe: one set for the whole file, here so that callers need no other
   Seconds kernel_gap;  // see cost.h
   PowerCoefficients power;
 };

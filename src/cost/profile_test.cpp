@@ -196,7 +196,9 @@ namespace {
 
 KernelCost all_reduce(const std::string& gpu, const std::string& kind, int ranks, double bytes, int nodes = 1, Collective what = Collective::all_reduce) {
   const auto [spec, coefficients] = machine(gpu);
+  static const CollectiveCatalog catalog = *CollectiveCatalog::parse(*read_json_file(kData / "collectives" / "nccl.json"), "nccl.json");
   ClusterSpec cluster;
+  cluster.collectives = catalog.find(kind, spec.architecture);
   cluster.gpus = ranks;
   cluster.gpus_per_node = ranks / nodes;
   cluster.intra_kind = kind;
@@ -205,7 +207,7 @@ KernelCost all_reduce(const std::string& gpu, const std::string& kind, int ranks
   cluster.network.port_bandwidth = {50e9};
   cluster.network.latency = {5e-6};
   cluster.network.efficiency = 0.9;
-  return collective_cost({{static_cast<std::int64_t>(bytes)}, ranks, what}, cluster, spec, *coefficients);
+  return collective_cost({{static_cast<std::int64_t>(bytes)}, ranks, what}, cluster, spec);
 }
 
 }  // namespace

@@ -175,6 +175,7 @@ class Builder {
     op.in_place = in_place;
     if (in_place || entry.autocast_off) op.autocast = Autocast::none;  // in-place forms are on no list
     if (is_generic(op.kind)) op.label = graph_.intern(call.name);
+    if (!call.settings.traced_mask.empty()) op.label = graph_.intern(call.settings.traced_mask);
     if (op.kind == OpKind::view && call.out.size() > 1) op.kind = OpKind::split;
     prototype.extra.clear();
     const OperandView view{operands_, prototype.shapes};

@@ -51,6 +51,7 @@ struct Settings {  // all that "attrs" may hold; what an operator has no use for
   Autocast door = Autocast::none;
   std::array<bool, 3> scattered{};
   bool mask_scattered = false;
+  std::string traced_mask;         // that the code leaves out here: dense, expanded, or none
   OnlyFor only = OnlyFor::any;
   std::int64_t layers = 1, hidden = 0, directions = 1;
 };

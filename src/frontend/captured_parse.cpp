@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "frontend/captured.h"
 #include "frontend/captured_document.h"
+#include "frontend/traced.h"
 
 namespace precog {
 namespace captured {
@@ -67,7 +68,7 @@ std::vector<std::string_view> settings_of(const Call& call) {
     case OpKind::grouped_linear:
     case OpKind::grouped_mm: return {"gemm", "transposed_a"};
     case OpKind::conv2d: return {"kernel", "stride", "padding", "dilation", "groups", "transposed"};
-    case OpKind::scaled_dot_product_attention: return {"causal", "dropout", "gqa", "scattered", "mask_scattered"};
+    case OpKind::scaled_dot_product_attention: return {"causal", "dropout", "gqa", "scattered", "mask_scattered", "traced_mask"};
     case OpKind::contiguous: return {"only"};
     case OpKind::fill:
     case OpKind::random:
@@ -476,6 +477,8 @@ class Parser {
       }
     }
     if (!flag(attrs, "mask_scattered", s.mask_scattered)) return false;
+    if (!text(attrs, "traced_mask", s.traced_mask)) return false;
+    if (!s.traced_mask.empty() && s.traced_mask != kDenseMask && s.traced_mask != kExpandedMask) return wrong("'traced_mask' must be dense or expanded");
     std::string only;
     if (!text(attrs, "only", only)) return false;
     if (only == "fp32") s.only = OnlyFor::fp32;

@@ -72,7 +72,8 @@ TensorId GradientContext::emit(OpKind kind, std::span<const TensorId> inputs, co
   Op backward;
   backward.kind = kind;
   backward.attributes = std::move(attributes);
-  backward.math = op().math;
+  // fp32 over 16-bit tensors: attention's math path as a compiler traces it, whose backward products run in their operands' type.
+  backward.math = op().math == DType::fp32 && is_16bit(dtype) && (kind == OpKind::mm || kind == OpKind::bmm) ? dtype : op().math;
   if (!label.empty()) backward.label = graph_.intern(label);
   backward.strided = op().strided && kind == OpKind::pointwise_backward;
   return sink_.emit(backward, inputs, Tensor{.shape = shape, .dtype = dtype});

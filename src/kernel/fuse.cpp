@@ -51,8 +51,8 @@ struct Group {
 
 class Fuser {
  public:
-  Fuser(const Graph& graph, int sms)
-      : graph_(graph), sms_(sms), flow_(follow_values(graph)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
+  Fuser(const Graph& graph, int sms, ImageLayout layout)
+      : graph_(graph), sms_(sms), layout_(layout), flow_(follow_values(graph)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
 
   FusionPlan run() {
     plan_.ops.resize(graph_.ops.size());
@@ -172,7 +172,7 @@ class Fuser {
       case Part::columns: return columns(i);
       case Part::batch_norm: {
         std::vector<TensorId> statistics(graph_.outputs(op).begin() + 1, graph_.outputs(op).end());
-        return batch_norm(i, 0, sources_of(graph_.input(op, 0), flow_.where[i]), std::move(statistics), 1);
+        return batch_norm(i, 0, sources_of(graph_.input(op, 0), flow_.where[i]), std::move(statistics), true);
       }
       case Part::batch_norm_backward: {
         Sources both = sources_of(graph_.input(op, 0), flow_.where[i]);
@@ -180,7 +180,7 @@ class Fuser {
         std::vector<TensorId> parameters;
         for (TensorId id : graph_.outputs(op))
           if (!is_image_gradient(op, id)) parameters.push_back(id);
-        return batch_norm(i, 1, std::move(both), std::move(parameters), 1);
+        return batch_norm(i, 1, std::move(both), std::move(parameters), false);
       }
       case Part::norm_backward: return norm_backward(i);
       case Part::scatter: return scatter(i);
@@ -200,7 +200,31 @@ class Fuser {
       value.sources = itself(flow_.value[output.index()]);
       value.level = level;
     }
-    if (flow_.where[i] != Flow::outside && std::holds_alternative<GemmAttributes>(op.attributes)) pad(i);
+    if (flow_.where[i] == Flow::outside) return;
+    if (std::holds_alternative<GemmAttributes>(op.attributes)) pad(i);
+    if (layout_.given != layout_.compiled) turn(i);
+  }
+
+  // Images and filters that were given in another order are turned once, filters where no cast does it on the way; the filters'
+  // gradients are turned back when they are handed to parameters (AccumulateGrad keeps a parameter's strides).
+  void turn(std::size_t i) {
+    const Op& op = op_at(i);
+    const bool backward = op.kind == OpKind::conv2d_backward;
+    if (!backward && op.kind != OpKind::conv2d) return;
+    auto differs = [&](TensorId id) {  // one channel or one pixel: both orders are the same
+      const Shape& shape = graph_.tensors[id].shape;
+      return shape.rank() == 4 && shape[1] > 1 && shape[2] * shape[3] > 1;
+    };
+    if (backward) {
+      const Shape& weight = graph_.tensors[graph_.input(op, 2)].shape;
+      for (TensorId id : graph_.outputs(op))
+        if (graph_.tensors[id].shape == weight && differs(id)) plan_.ops[i].turned.push_back(id);
+      return;
+    }
+    for (TensorId input : graph_.inputs(op)) {
+      const TensorId value = flow_.value[input.index()];
+      if (flow_.maker[value.index()] < 0 && differs(input) && copied_.try_emplace({value, Flow::forward}, true).second) plan_.ops[i].turned.push_back(value);
+    }
   }
 
   // torch/_inductor/fx_passes/pad_mm.py: extents of a large product that no wide load can read are rounded up. An operand that a
@@ -284,7 +308,7 @@ class Fuser {
     node.elements = elements(graph_.input(op, 0));
     node.sources = operands(op, flow_.where[i]);
     node.outputs.assign(graph_.outputs(op).begin(), graph_.outputs(op).end());
-    if (node.elements / node.row_length < 2 * sms_ && node.row_length > 8192) node.stages = 2;  // too few rows to fill the GPU
+    node.stages = row_stages(node.elements / node.row_length, node.row_length, sms_);
     place(std::move(node));
   }
 
@@ -306,16 +330,27 @@ class Fuser {
     place(std::move(node));
   }
 
-  // Sums per channel in kernels of their own; then each element, which joins what follows. Variances are gathered in one
-  // more stage than sums (WelfordReduction splits its second stage again); backward's two sums end in a small kernel each.
-  void batch_norm(std::size_t i, std::size_t image, Sources sources, std::vector<TensorId> small, int more_stages) {
+  // Sums per channel in kernels of their own; then each element, which joins what follows. Backward's two sums end in a small
+  // kernel each. Channels last, variances are gathered in one more stage than sums (WelfordReduction splits its second stage
+  // again). Otherwise a channel's elements lie side by side, as in a row: not split, one kernel sums and goes over them again.
+  void batch_norm(std::size_t i, std::size_t image, Sources sources, std::vector<TensorId> small, bool forward) {
     const Op& op = op_at(i);
     const Tensor& x = graph_.tensors[graph_.input(op, image)];
     Node sums = new_node(i, FusedKind::columns);
     sums.results = std::max<std::int64_t>(1, x.shape.rank() > 1 ? x.shape[1] : 1);
     sums.elements = std::max(sums.results, x.shape.elements());
-    sums.stages = column_stages(sums.results, sums.elements / sums.results, sms_);
-    if (sums.stages > 1) sums.stages += more_stages;
+    const std::int64_t length = sums.elements / sums.results;
+    const bool along_rows = layout_.compiled != MemoryFormat::channels_last && x.shape.rank() > 2;
+    if (!along_rows) {
+      sums.stages = column_stages(sums.results, length, sms_);
+      if (sums.stages > 1) sums.stages += 1;
+    } else if (row_stages(sums.results, length, sms_) > 1) {
+      sums.stages = forward ? 2 : 3;
+    } else {
+      sums.kind = FusedKind::rows;
+      sums.row_length = length;
+      sums.results = 0;
+    }
     sums.sources = sources;
     sums.outputs = small;
     place(std::move(sums));
@@ -364,13 +399,18 @@ class Fuser {
     place(std::move(sums));
   }
 
-  // A table of zeros in fp32, rows added to it one by one, then the table in the type wanted.
+  // The table first (zeros, or a copy of what it was), then rows added to it one by one. An embedding's gradient is gathered in
+  // fp32 and cast last (decompositions.py); others in their own type.
   void scatter(std::size_t i) {
     const Op& op = op_at(i);
     const TensorId table = graph_.output(op);
-    const Bytes wide{elements(table) * 4};
+    const bool embedding = definition(op.kind).family == Family::embedding;
+    const Bytes wide = embedding ? Bytes{elements(table) * 4} : graph_.bytes(table);
     Node node = new_node(i, FusedKind::scatter);
     node.elements = elements(graph_.input(op, 0));
+    if (!embedding)  // the rows, not the table
+      for (TensorId id : graph_.inputs(op))
+        if (is_floating(graph_.tensors[id].dtype) && graph_.tensors[id].shape != graph_.tensors[table].shape) node.elements = elements(id);
     node.sources = operands(op, flow_.where[i]);
     node.outputs = {table};
     const Bytes added{node.elements * 4};
@@ -462,7 +502,7 @@ class Fuser {
     // Another kernel of this level that reads some of the same.
     for (const FusedRead& read : node.sources) {
       const auto known = by_source_.find({read.tensor, {level, node.where}});
-      if (known == by_source_.end()) continue;
+      if (known == by_source_.end() || read.bytes < graph_.bytes(read.tensor)) continue;  // slices are not the same elements
       const std::int32_t other = root(known->second);
       if (group_at(other).elements != node.elements || !compatible(node, group_at(other))) continue;
       if (!joined.empty() && !together(group_at(other), group_at(joined[0]))) continue;
@@ -496,7 +536,7 @@ class Fuser {
       value.level = level;
     }
     for (const FusedRead& read : node.sources)
-      if (read.bytes.value >= kSharedBytes) by_source_.try_emplace({read.tensor, {level, node.where}}, into);
+      if (read.bytes.value >= kSharedBytes && read.bytes == graph_.bytes(read.tensor)) by_source_.try_emplace({read.tensor, {level, node.where}}, into);
     nodes_.push_back(std::move(node));
   }
   static bool together(const Group& a, const Group& b) {
@@ -665,6 +705,7 @@ class Fuser {
 
   const Graph& graph_;
   int sms_;
+  ImageLayout layout_;
   Flow flow_;
   std::vector<char> saved_;
   std::vector<Value> values_;
@@ -679,7 +720,7 @@ class Fuser {
 
 }  // namespace
 
-FusionPlan plan_fusion(const Graph& step_graph, int sms) { return Fuser(step_graph, sms).run(); }
+FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout) { return Fuser(step_graph, sms, layout).run(); }
 
 std::string verify(const FusionPlan& plan, const Graph& graph) {
   const Flow flow = follow_values(graph);
@@ -735,6 +776,7 @@ std::string verify(const FusionPlan& plan, const Graph& graph) {
 }
 
 // reduction_split_factor in torch/_inductor/choices.py, as far as one, two or more stages go.
+int row_stages(std::int64_t rows, std::int64_t length, int sms) { return rows < 2 * static_cast<std::int64_t>(sms) && length > 8192 ? 2 : 1; }
 int column_stages(std::int64_t results, std::int64_t length, int sms) {
   if (results == 1) return length > 8192 ? 2 : 1;
   if (length <= 32 || results >= 64 * static_cast<std::int64_t>(sms)) return 1;

@@ -54,6 +54,7 @@ struct FusionPlan {
     std::vector<std::int32_t> kernels;   // launched where this operator stands
     bool padded = false;                 // a product whose extents Inductor rounds up to what the library likes
     std::vector<TensorId> copied;        // operands that this copies first
+    std::vector<TensorId> turned;        // operands and results copied into another order of axes
   };
   std::vector<PerOp> ops;                // one per operator of the graph
   std::vector<FusedKernel> kernels;
@@ -61,10 +62,16 @@ struct FusionPlan {
   std::vector<std::int32_t> last_use;
 };
 
+// How parameters and inputs lie, and how the compiled graphs' images do: decides along which axis batch norm's sums run, and
+// what has to be turned on the way in and out.
+struct ImageLayout {
+  MemoryFormat given = MemoryFormat::contiguous, compiled = MemoryFormat::contiguous;
+};
 // `sms` decides where a reduction is split.
-FusionPlan plan_fusion(const Graph& step_graph, int sms);
-// Into how many kernels Inductor splits a sum of `length` values for each of `results` columns.
+FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout = {});
+// Into how many kernels Inductor splits a sum of `length` values for each of `results` columns, and along each of `rows` rows.
 int column_stages(std::int64_t results, std::int64_t length, int sms);
+int row_stages(std::int64_t rows, std::int64_t length, int sms);
 // Where pooling found its maxima is kept as a place in the window, one byte each (prims._low_memory_max_pool_with_offsets).
 void compact_indices(Graph& step_graph);
 // Images become channels-last when Inductor judges that its convolutions gain by it.

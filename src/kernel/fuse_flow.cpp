@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "graph/framework_names.h"
@@ -23,6 +24,21 @@ bool reduces_columns(const Graph& graph, const Op& op) {
   const Shape &in = shape_in(graph, op), &out = graph.tensors[graph.output(op)].shape;
   if (out.elements() <= 1) return true;
   return in.rank() > 0 && out.rank() > 0 && out[-1] == in[-1] && out[-1] > 1 && out.elements() < in.elements();
+}
+
+// A sum of so few that it is written out (torch/_inductor/config.py, unroll_reductions_threshold).
+bool is_unrolled(const Graph& graph, const Op& op) {
+  constexpr std::int64_t kUnrolled = 8;
+  if (op.input_count == 0 || op.output_count == 0) return false;
+  const std::int64_t results = graph.tensors[graph.output(op)].shape.elements();
+  return results > 1 && shape_in(graph, op).elements() < kUnrolled * results;
+}
+
+// Written where an index says, by a kernel that Inductor generates (lowering.py: index_put, scatter and what is made of them).
+bool is_scatter(const Graph& graph, const Op& op) {
+  if (op.kind != OpKind::scatter || op.output_count == 0 || op.input_count == 0) return false;
+  const std::string_view name = graph.name(op.label);
+  return name == "index_put" || name == "_unsafe_index_put" || name == "index_add" || name == "index_copy" || name == "scatter" || name == "scatter_add";
 }
 
 Part part_of(const Graph& graph, const Op& op) {
@@ -49,12 +65,15 @@ Part part_of(const Graph& graph, const Op& op) {
     }
     case Family::reduction:
       if (op.kind == OpKind::scan) return Part::library;
+      if (is_unrolled(graph, op)) return Part::pointwise;
       return reduces_columns(graph, op) ? Part::columns : Part::rows;
     case Family::pooling:
       if (op.kind == OpKind::adaptive_avg_pool2d && graph.tensors[graph.output(op)].shape[-1] == 1) return Part::rows;
       return op.kind == OpKind::adaptive_avg_pool2d_backward ? Part::pointwise : Part::window;
     case Family::embedding: return op.kind == OpKind::embedding ? Part::pointwise : Part::scatter;
-    case Family::index: return op.kind == OpKind::index_select || op.kind == OpKind::gather ? Part::pointwise : Part::library;
+    case Family::index:
+      if (op.kind == OpKind::index_select || op.kind == OpKind::gather) return Part::pointwise;
+      return op.kind == OpKind::index_add || is_scatter(graph, op) ? Part::scatter : Part::library;
     default: return Part::library;
   }
 }

@@ -173,6 +173,45 @@ TEST_CASE("OrdinaryConvolutionsBecomeChannelsLastWhenCompiled") {
   CHECK(compiled_memory_format(feed_forward(), MemoryFormat::contiguous) == MemoryFormat::contiguous);
 }
 
+TEST_CASE("BatchNormOfImagesInRowsIsOneKernelWhereChannelsFillTheGpu") {
+  auto planned = [](std::int64_t channels, ImageLayout layout) {
+    GraphBuilder b;
+    TensorId x = b.conv2d_layer("c", b.input("x", {32, 8, 32, 32}), channels, 3, 1, 1);
+    x = b.relu(b.batch_norm_layer("bn", x));
+    x = b.view(b.adaptive_avg_pool2d(x, 1), {32, channels});
+    b.cross_entropy(x, b.input("t", {32}, DType::int64));
+    const PrecisionRecipe recipe = uniform(DType::bf16);
+    Graph graph = make_step(apply_precision(recipe, gpu(), std::move(b).finish()), recipe, {}).graph;
+    const FusionPlan plan = plan_fusion(graph, kSms, layout);
+    CHECK(verify(plan, graph) == "");
+    return to_text(plan, graph);
+  };
+  // 32 x 32 x 32 values of a channel side by side: one kernel sums them and goes over them again.
+  CHECK(count(planned(512, {}), "rows 512x32768: batch_norm") == 1);
+  CHECK(count(planned(64, {}), "columns 32768x64 in 2 stages: batch_norm") + count(planned(64, {}), "columns 64x32768 in 2 stages: batch_norm") == 1);
+  // Channels last, a column each: three stages, however many.
+  const ImageLayout turned{MemoryFormat::contiguous, MemoryFormat::channels_last};
+  CHECK(count(planned(512, turned), "in 3 stages: batch_norm") >= 1);
+}
+
+TEST_CASE("FiltersGivenInAnotherOrderAreTurnedAndTheirGradientsTurnedBack") {
+  GraphBuilder b;
+  TensorId x = b.conv2d_layer("spatial", b.input("x", {4, 16, 8, 8}), 128, 3, 1, 1);
+  x = b.conv2d_layer("depthwise", b.conv2d_layer("pointwise", x, 128, 1, 1, 0), 128, 3, 1, 1, 128);
+  b.cross_entropy(b.view(b.adaptive_avg_pool2d(x, 1), {4, 128}), b.input("t", {4}, DType::int64));
+  const PrecisionRecipe recipe = uniform(DType::bf16);
+  const Graph graph = make_step(apply_precision(recipe, gpu(), std::move(b).finish()), recipe, {}).graph;
+  auto turned = [&](ImageLayout layout) {
+    std::size_t found = 0;
+    for (const FusionPlan::PerOp& op : plan_fusion(graph, kSms, layout).ops) found += op.turned.size();
+    return found;
+  };
+  // The image and the one filter of more than a pixel and a channel, and that filter's gradient.
+  CHECK(turned({MemoryFormat::contiguous, MemoryFormat::channels_last}) == 3);
+  CHECK(turned({MemoryFormat::channels_last, MemoryFormat::channels_last}) == 0);
+  CHECK(turned({}) == 0);
+}
+
 TEST_CASE("CompiledStepsLaunchFewerKernelsAndMoveFewerBytes") {
   const StepGraph step = make_step(apply_precision(amp(DType::bf16), gpu(), feed_forward()), amp(DType::bf16), {});
   const FusionPlan plan = plan_fusion(step.graph, kSms);
@@ -210,13 +249,17 @@ TEST_CASE("TracedTransformersBuildTheirMasks") {
   TensorId x = b.attention(q, kv, kv, true);
   x = b.attention(x, x, x, false);
   b.cross_entropy(b.view(x, {1024, 32}), b.input("t", {1024}, DType::int64));
-  const Graph traced = with_traced_masks(std::move(b).finish(), false);
+  const Graph traced = with_traced_masks(mark_left_out_masks(std::move(b).finish(), false));
   CHECK(verify(traced) == "");
   std::vector<AttentionAttributes> found;
   for (const Op& op : traced.ops)
     if (const auto* a = std::get_if<AttentionAttributes>(&op.attributes)) found.push_back(*a);
   REQUIRE(found.size() == 2);
   CHECK((found[0].mask && !found[0].causal && found[0].kv_heads == 8));  // no kernel skips half, keys are repeated
+  int repeats = 0;
+  for (const Op& op : traced.ops)
+    repeats += op.kind == OpKind::contiguous && traced.tensors[traced.output(op)].shape == Shape{2, 2, 4, 64, 32} ? 1 : 0;
+  CHECK(repeats == 2);  // keys and values
   CHECK(found[1].backend == AttentionBackend::math);                     // an encoder's mask is one no fused kernel reads
 }
 

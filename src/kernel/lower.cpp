@@ -87,6 +87,10 @@ class Lowering {
       for (const Kernel& kernel : lower_fused(fused, graph_)) program_.kernels.push_back(kernel);
       call_.family = family_of(fused, graph_);
     }
+    for (TensorId id : planned.turned) {
+      program_.kernels.push_back(layout_copy(id, graph_));
+      call_.workspace += graph_.bytes(id);
+    }
     if (!planned.padded) return;
     for (TensorId operand : planned.copied) {
       program_.kernels.push_back(padding_copy(operand, graph_));
@@ -219,11 +223,14 @@ class Lowering {
                kept, all / kept, op.output_count > 0 && keeps_innermost(widest_input(op), out(op).shape));
         return;
       }
-      case Family::pooling:
-        memory(name_of(op), op, op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::pool
-                                    ? MemoryPattern::pooling_forward
-                                    : MemoryPattern::pooling_backward);
+      case Family::pooling: {
+        const bool forward = op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::pool;
+        Kernel& kernel = memory(name_of(op), op, forward ? MemoryPattern::pooling_forward : MemoryPattern::pooling_backward);
+        const Shape& large = forward ? out(op).shape : in(op, 0).shape;
+        if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
+          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], format_ == MemoryFormat::channels_last};
         return;
+      }
       case Family::recurrent: return lower_recurrent(op);
       case Family::unknown: memory("unknown", op, MemoryPattern::copy).unknown = true; return;
       case Family::embedding: return lower_embedding(op);
@@ -591,13 +598,17 @@ class Lowering {
       // Row sums of gradient times output first; the query gradient is gathered in fp32 and converted last.
       const Bytes rows{a.batch * a.heads * a.q_len * 4};
       const bool efficient = a.backend == AttentionBackend::memory_efficient;
-      if (efficient) {  // (grad * out).sum(-1) in two kernels; the gradients' accumulators zeroed, the row sums copied (attention_backward.cu)
-        memory("attention_row_products", op, MemoryPattern::pointwise, in_bytes(op, 0) + in_bytes(op, 4), in_bytes(op, 0));
+      // Memory-efficient: the gradients' accumulators are zeroed; (grad * out).sum(-1) takes two kernels and a copy in fp32, and is
+      // done by the attention kernel itself in 16 bits (attention_backward.cu, kKernelComputesDelta).
+      const bool apart = !is_16bit(in(op, 0).dtype);
+      if (efficient) {
+        if (apart) memory("attention_row_products", op, MemoryPattern::pointwise, in_bytes(op, 0) + in_bytes(op, 4), in_bytes(op, 0));
         memory("attention_clear", op, MemoryPattern::fill, {0}, in_bytes(op, 0));
-        memory("attention_copy_sums", op, MemoryPattern::copy, rows, rows, 1, rows.value / 4);
+        if (apart) memory("attention_copy_sums", op, MemoryPattern::copy, rows, rows, 1, rows.value / 4);
       }
-      memory("attention_row_sums", op, MemoryPattern::reduction, efficient ? in_bytes(op, 0) : in_bytes(op, 0) + in_bytes(op, 4), rows,
-             a.batch * a.heads * a.q_len, a.value_dim);
+      if (!efficient || apart)
+        memory("attention_row_sums", op, MemoryPattern::reduction, efficient ? in_bytes(op, 0) : in_bytes(op, 0) + in_bytes(op, 4), rows,
+               a.batch * a.heads * a.q_len, a.value_dim);
       if (a.backend == AttentionBackend::cudnn) clear(op, 2);
       put("attention_backward", op, shape, work_of(graph_, op));
       if (a.backend == AttentionBackend::flash || a.backend == AttentionBackend::cudnn) {

@@ -91,6 +91,13 @@ std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph) {
   return out;
 }
 
+Kernel layout_copy(TensorId id, const Graph& graph) {
+  Kernel kernel = padding_copy(id, graph);
+  kernel.name = "fused_layout";
+  std::get<MemoryShape>(kernel.shape).pattern = MemoryPattern::transpose;
+  return kernel;
+}
+
 Kernel padding_copy(TensorId operand, const Graph& graph) {
   Kernel kernel;
   kernel.name = "fused_padding";

@@ -11,6 +11,8 @@ namespace precog {
 std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph);
 // A product's operand, copied to rounded-up extents.
 Kernel padding_copy(TensorId operand, const Graph& graph);
+// A tensor copied into another order of axes.
+Kernel layout_copy(TensorId id, const Graph& graph);
 // What reports count the group as: the family of its heaviest operator.
 Family family_of(const FusedKernel& fused, const Graph& graph);
 

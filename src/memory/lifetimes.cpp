@@ -24,7 +24,6 @@ class Tracer {
 
   MemoryTrace run() {
     find_last_uses();
-    grow_repeated_heads();
     find_returned_scores();
     hold_what_stays();
     const std::size_t ops = graph_.ops.size();
@@ -87,20 +86,7 @@ class Tracer {
     }
   }
 
-  // Where a mask is traced, keys and values of grouped queries are repeated for every head before the attention, and kept so.
-  void grow_repeated_heads() {
-    grown_.assign(graph_.tensors.size(), 0);
-    for (const Op& op : graph_.ops) {
-      const auto* a = std::get_if<AttentionAttributes>(&op.attributes);
-      if (!compiled_ || !a || op.kind != OpKind::scaled_dot_product_attention || !a->mask || op.input_count < 3) continue;
-      for (auto [place, width] : {std::pair{1u, a->head_dim}, std::pair{2u, a->value_dim}}) {
-        const TensorId id = graph_.input(op, place);
-        const std::int64_t whole = a->batch * a->heads * a->kv_len * width;
-        if (graph_.tensors[id].shape.elements() < whole) grown_[storage(id)] = whole * bits_of(graph_.tensors[id].dtype) / 8;
-      }
-    }
-  }
-  std::int64_t bytes_of(TensorId id) const { return grown_[id.index()] > 0 ? grown_[id.index()] : graph_.bytes(id).value; }
+  std::int64_t bytes_of(TensorId id) const { return graph_.bytes(id).value; }
 
   // A fused kernel writes its result over an operand of the same size that nobody reads afterwards, unless the graph's caller
   // may still hold it: what it returned, what it was given a gradient of.
@@ -257,7 +243,6 @@ class Tracer {
   std::size_t scores_gradient_ = 0;      // the operator that reads its gradient
   std::vector<std::int32_t> not_ours_;   // blocks that no kernel may write over
   std::int32_t last_forward_ = -1;
-  std::vector<std::int64_t> grown_;  // tensors that are larger in memory than the graph says; 0: not so
   std::vector<std::int32_t> last_use_;
   std::vector<char> is_gradient_;
   std::vector<MemoryBlock> states_;

@@ -54,20 +54,24 @@ void shard_end_of_step(int ranks, StepGraph& step) {
   if (!step.gradients_folded) step.main_gradients = {share_of(step.main_gradients.value, ranks)};  // made of the share alone
 }
 
-StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step) {
+StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step) { return apply_plan(plan, Replicas{}, recipe, std::move(step)); }
+
+StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const PrecisionRecipe& recipe, StepGraph step) {
   const bool gathers = recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather);
-  const int ranks = std::max(1, plan.replicas());
+  const int all = std::max(1, plan.replicas());
+  const int ranks = replicas.shard_size > 0 && plan.fsdp != Sharding::none ? replicas.shard_size * plan.cp : all, copies = all / ranks;
   step.replica_stride = plan.tp;
   step.expert_ranks = plan.ep;
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
   if (plan.fsdp == Sharding::full || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
-    fully_shard(ranks, plan.fsdp == Sharding::zero2, recipe, step);
+    fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, recipe, step);
   } else if (ranks > 1 && plan.fsdp != Sharding::none) {
-    distribute_optimizer(ranks, plan.fsdp == Sharding::zero2, recipe, step);
-  } else if (ranks > 1) {
-    replicate(ranks, recipe, step);
+    distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas.overlap_gather, recipe, step);
+  } else if (all > 1) {
+    replicate(all, replicas, recipe, step);
   }
   if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
+  if (replicas.offload_optimizer) offload_optimizer(plan.fsdp == Sharding::none ? 1 : ranks, replicas.node_ranks, recipe, step);
   if (plan.tp > 1) finish_split_layers(plan.tp, recipe, step);
   return step;
 }

@@ -4,26 +4,27 @@
 // comes back (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py: fp16_compress_hook, bf16_compress_hook).
 #include <array>
 
+#include "parallel/parallel.h"
 #include "parallel/rewrite.h"
 
 namespace precog {
 namespace {
 
-// bucket_cap_mb = 25, and a small first bucket so that communication starts early (dist._DEFAULT_FIRST_BUCKET_BYTES).
-constexpr std::int64_t kBucketBytes = 25 << 20;
+// A small first bucket so that communication starts early (dist._DEFAULT_FIRST_BUCKET_BYTES).
 constexpr std::int64_t kFirstBucketBytes = 1 << 20;
 
 }  // namespace
 
-void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
-  const bool copied = !gradients_in_buffers(recipe);
+void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
+  // Views: backward writes gradients where they are sent from, once the first step has made them so; only the division is left.
+  const bool copied = !gradients_in_buffers(recipe) && !how.bucket_views;
   std::vector<Bucket> buckets;
   {
     const Graph& graph = step.graph;
     buckets = fill_buckets(step, [&](const Bucket& bucket, std::size_t filled) {
       Bytes bytes;
       for (std::size_t i : bucket.gradients) bytes += graph.bytes(step.gradients[i].gradient);
-      return bytes.value >= (filled == 0 ? kFirstBucketBytes : kBucketBytes);
+      return bytes.value >= (filled == 0 ? std::min(kFirstBucketBytes, how.bucket.value) : how.bucket.value);
     });
   }
   std::erase_if(buckets, [&](const Bucket& bucket) { return group_of(bucket, step, {}, ranks).participants == 1; });  // experts that no other rank has
@@ -37,7 +38,7 @@ void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
     const DType own = type_of(bucket.gradients.front()), sent = recipe.reduced_gradients.value_or(own);
     const CollectiveAttributes message = group_of(bucket, step, bytes_of(bucket.elements, sent), ranks);
     if (!copied && sent == own) {  // the training pass's own buffers, divided where they are
-      out.put({OpKind::shard_copy, Phase::gradient_sync, own, ShardCopyAttributes{bucket.elements, 1, message.bytes, message.bytes}, "scale"}, {}, {});
+      out.put({OpKind::shard_copy, Phase::gradient_sync, own, ShardCopyAttributes{bucket.elements, how.bucket_views ? static_cast<std::int64_t>(bucket.gradients.size()) : 1, message.bytes, message.bytes}, "scale"}, {}, {});
       out.put({OpKind::all_reduce, Phase::gradient_sync, own, message}, {}, {});
       return;
     }
@@ -61,6 +62,11 @@ void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (ends_step(out.old(i).phase) && !received) {
       while (next < buckets.size()) send(buckets[next++]);
+      // Which parameters any rank used: a number for each, summed (reducer.cpp: all_reduce_local_used_map).
+      if (how.find_unused) {
+        const std::int64_t parameters = static_cast<std::int64_t>(step.gradients.size());
+        out.put({OpKind::all_reduce, Phase::gradient_sync, DType::int32, CollectiveAttributes{bytes_of(parameters, DType::int32), ranks, step.replica_stride}}, {}, {});
+      }
       if (copied)
         for (const Bucket& bucket : buckets)
           for (std::size_t gradient : bucket.gradients) copy(gradient);

@@ -14,7 +14,7 @@ constexpr std::int64_t kBucketElements = 40'000'000, kBucketElementsPerRank = 1'
 
 }  // namespace
 
-void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& recipe, StepGraph& step) {
+void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step) {
   const bool copied = !gradients_in_buffers(recipe), shards_kept = gradients_too && copied;
   const std::int64_t full = std::max(kBucketElements, kBucketElementsPerRank * ranks);
   const auto buckets = fill_buckets(step, [&](const Bucket& bucket, std::size_t) { return bucket.elements >= full; });
@@ -46,12 +46,13 @@ void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& 
     const TensorId reduced = out.tensor(shards_kept ? share_of(bucket.elements, sharing) : 0, sent);
     out.put({OpKind::reduce_scatter, phase, sent, message}, std::vector<TensorId>(memory.valid() ? 1u : 0u, memory), std::vector{reduced});
     TensorId kept = reduced;
+    if (copies > 1) sum_over_groups(out, phase, sent, bytes_of(share_of(bucket.elements, sharing), sent), sharing, copies, reduced);
     if (sent != own) {  // the optimizer reads the gradients' own type
       kept = out.tensor(share_of(bucket.elements, sharing), own);
       out.put({OpKind::shard_copy, phase, own, ShardCopyAttributes{share_of(bucket.elements, sharing), 1, bytes_of(share_of(bucket.elements, sharing), sent), bytes_of(share_of(bucket.elements, sharing), own)},
-               "reduce_scatter", true}, {reduced}, {kept});
+               copies > 1 ? kAcrossGroups : "reduce_scatter", true}, {reduced}, {kept});
     }
-    if (shards_kept && accumulates) out.put({OpKind::accumulate_gradient, Phase::accumulate, own, {}, "reduce_scatter", true}, {kept}, {});
+    if (shards_kept && accumulates) out.put({OpKind::accumulate_gradient, Phase::accumulate, own, {}, copies > 1 ? kAcrossGroups : "reduce_scatter", true}, {kept}, {});
     if (shards_kept || kept != reduced) step.shards.kept_gradients.push_back(kept);
   };
 
@@ -64,10 +65,16 @@ void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& 
     else out.keep(i);
     while (next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
   }
-  for (const Bucket& bucket : buckets) {
+  for (std::size_t k = 0; k < buckets.size(); ++k) {
+    // Forward wants first what backward finished last. Gathers that name their parameters are waited for where those are read.
+    const Bucket& bucket = buckets[overlap_gather ? buckets.size() - 1 - k : k];
     Bytes bytes;
-    for (std::size_t i : bucket.gradients) bytes += graph.bytes(step.gradients[i].parameter);
-    out.put({OpKind::all_gather, Phase::optimizer, graph.tensors[step.gradients[bucket.gradients.front()].parameter].dtype, group_of(bucket, step, bytes, ranks)}, {}, {});
+    std::vector<TensorId> waited_for;
+    for (std::size_t i : bucket.gradients) {
+      bytes += graph.bytes(step.gradients[i].parameter);
+      if (overlap_gather) waited_for.push_back(step.gradients[i].parameter);
+    }
+    out.put({OpKind::all_gather, Phase::optimizer, graph.tensors[step.gradients[bucket.gradients.front()].parameter].dtype, group_of(bucket, step, bytes, ranks)}, waited_for, {});
   }
   out.finish();
   step.shards.gradients_released = copied;

@@ -9,6 +9,8 @@
 //   out: it is hidden as far as the host runs ahead. In backward the next group's is issued before a group computes.
 // - after a group's backward the compute stream waits for the reduction before, copies the gradients into one message
 //   (chunk_cat, which also casts) and goes on; the reduction and the cast of the shard that it leaves run beside it.
+// - where several groups hold copies (HYBRID_SHARD), each reduced shard is summed over the groups on a third stream, and what is
+//   done with it afterwards is done there.
 // A world of one gathers nothing, but casts and copies all the same.
 #include <map>
 
@@ -23,8 +25,8 @@ constexpr std::int64_t kQuantiseKernels = 3;
 
 class FullySharded {
  public:
-  FullySharded(int ranks, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step)
-      : ranks_(ranks), keep_gathered_(keep_gathered), recipe_(recipe), step_(step), groups_(ranks, recipe, step), out_(step), graph_(step.graph) {
+  FullySharded(int ranks, int copies, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step)
+      : ranks_(ranks), copies_(copies), keep_gathered_(keep_gathered), recipe_(recipe), step_(step), groups_(ranks, recipe, step), out_(step), graph_(step.graph) {
     if (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather) stored_ = recipe.master_weights->dtype;
     for (std::size_t i = 0; i < out_.size(); ++i) accumulates_ = accumulates_ || out_.old(i).phase == Phase::accumulate;
     if (!step.gradients_folded) return;
@@ -176,15 +178,18 @@ class FullySharded {
     TensorId shard = out_.tensor(part, sent);
     reduced_ = {};
     const bool travels = ranks_ > 1;
+    // Where groups hold copies, what follows the reduction inside the group runs on the stream of the sum over groups.
+    const std::string_view beside = copies_ > 1 ? kAcrossGroups : "reduce_scatter";
     auto copy = [&](std::int64_t count, DType from, DType to, TensorId in, TensorId made) {
       out_.put({OpKind::shard_copy, Phase::backward, to, ShardCopyAttributes{count, 1, bytes_of(count, from), bytes_of(count, to)},
-                travels ? "reduce_scatter" : "copy", travels}, std::vector{in}, std::vector<TensorId>(made.valid() ? 1u : 0u, made));
+                travels ? beside : "copy", travels}, std::vector{in}, std::vector<TensorId>(made.valid() ? 1u : 0u, made));
     };
     if (travels) {
       const bool divides = sent == DType::fp16;  // the range of fp16: divided by about the root of the ranks before and after
-      if (divides) copy(elements, sent, sent, message_, {});
+      if (divides) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {});
       reduced_ = out_.event();
       out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, ranks_}}, {message_}, {shard, reduced_});
+      if (copies_ > 1) sum_over_groups(out_, Phase::backward, sent, bytes_of(part, sent), ranks_, copies_, shard);
       if (divides) copy(part, sent, sent, shard, {});
     } else {
       copy(part, sent, sent, message_, shard);
@@ -195,7 +200,7 @@ class FullySharded {
       else out_.put({OpKind::cast, Phase::backward, wanted, CastAttributes{.to = wanted}}, {shard}, {converted});
       shard = converted;
     }
-    if (accumulates_) out_.put({OpKind::accumulate_gradient, Phase::accumulate, wanted, {}, "reduce_scatter", travels}, {shard}, {});
+    if (accumulates_) out_.put({OpKind::accumulate_gradient, Phase::accumulate, wanted, {}, beside, travels}, {shard}, {});
     step_.shards.kept_gradients.push_back(shard);
   }
 
@@ -209,7 +214,7 @@ class FullySharded {
   // MultiTensorApply over two lists: 64 tensors a launch; shards are too small for its other limit to matter much.
   static std::int64_t foreach_launches(std::int64_t tensors) { return (tensors + 63) / 64; }
 
-  int ranks_;
+  int ranks_, copies_;
   bool keep_gathered_, accumulates_ = false;
   const PrecisionRecipe& recipe_;
   StepGraph& step_;
@@ -225,8 +230,8 @@ class FullySharded {
 
 }  // namespace
 
-void fully_shard(int ranks, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step) {
-  FullySharded(ranks, keep_gathered, recipe, step).run();
+void fully_shard(int ranks, int copies, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step) {
+  FullySharded(ranks, copies, keep_gathered, recipe, step).run();
 }
 
 }  // namespace precog

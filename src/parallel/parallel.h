@@ -1,5 +1,6 @@
 // Spreads the step over data-parallel GPUs, as the framework that has the plan does it: DistributedDataParallel
-// (data_parallel.cpp), a distributed optimizer (distributed_optimizer.cpp), fully sharded parameters (fully_shard.cpp). The
+// (data_parallel.cpp), a distributed optimizer (distributed_optimizer.cpp), fully sharded parameters (fully_shard.cpp), an optimizer on
+// the host (offload_optimizer.cpp). The
 // recipe says in which types gradients and parameters travel. One rank's view: every rank is alike. Copies and collectives
 // become operators, their order in the graph is the order in which the host issues them, and tensors between them say what
 // waits for what; how long anything takes is not known here.
@@ -11,6 +12,24 @@
 
 namespace precog {
 
+// How ranks that have the same parameters share gradients, states and parameters, beyond what Plan::fsdp says.
+struct Replicas {
+  // Data-parallel ranks that share one copy of what is sharded; 0: all of them. Groups of so many hold copies: what a group has
+  // reduced is summed over the groups (FSDP's HYBRID_SHARD, torchtitan's replicate degree, MiCS).
+  int shard_size = 0;
+  // A distributed optimizer's updated parameters are gathered beside the next step's forward, in the order in which it reads them
+  // (Megatron's --overlap-param-gather); else before it.
+  bool overlap_gather = false;
+  // DistributedDataParallel's: bucket_cap_mb, gradient_as_bucket_view, find_unused_parameters.
+  Bytes bucket{25 << 20};
+  bool bucket_views = false, find_unused = false;
+  // The optimizer's states and master weights live in the host's memory, and it updates them there (ZeRO-Offload); node_ranks of
+  // them share that memory.
+  bool offload_optimizer = false;
+  int node_ranks = 1;
+};
+
 StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step);
+StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const PrecisionRecipe& recipe, StepGraph step);
 
 }  // namespace precog

@@ -116,9 +116,22 @@ inline DType kept_type(const PrecisionRecipe& recipe, DType gradient) {
   return gradients_in_buffers(recipe) ? recipe.main_gradients->dtype : gradient;
 }
 
-void replicate(int ranks, const PrecisionRecipe& recipe, StepGraph& step);                            // DistributedDataParallel
-void distribute_optimizer(int ranks, bool gradients_too, const PrecisionRecipe& recipe, StepGraph& step);  // ZeRO 1 and 2
-void fully_shard(int ranks, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step);      // ZeRO 3, FSDP
+// What a group of ranks has reduced, summed over the `copies` groups that hold the same shards; on a stream of its own, where the
+// label kAcrossGroups puts it. Reads what the reduction made, so that it comes after.
+inline constexpr std::string_view kAcrossGroups = "replicas";
+inline TensorId sum_over_groups(Rewrite& out, Phase phase, DType type, Bytes shard, int ranks, int copies, TensorId reduced) {
+  const TensorId summed = out.event();
+  out.put({OpKind::all_reduce, phase, type, CollectiveAttributes{shard, copies, out.step.replica_stride * ranks}, kAcrossGroups}, {reduced}, {summed});
+  return summed;
+}
+
+struct Replicas;
+void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);  // DistributedDataParallel
+// ZeRO 1 and 2; and ZeRO 3, FSDP. `ranks` share one copy, of which there are `copies`.
+void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step);
+void fully_shard(int ranks, int copies, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step);
+// What the optimizer's kernels did becomes the host's work; `ranks` share its elements out.
+void offload_optimizer(int ranks, int node_ranks, const PrecisionRecipe& recipe, StepGraph& step);
 // What tensor-parallel ranks tell each other once a step.
 void finish_split_layers(int ranks, const PrecisionRecipe& recipe, StepGraph& step);
 // The end of the step on 1/ranks of the elements.

@@ -138,7 +138,7 @@ class PrecisionPass {
     if (compute != DType::fp32 || !gpu_.matrix.has(DType::tf32)) return compute;
     const Family family = definition(op.kind).family;
     if (family == Family::gemm && recipe_.tf32_matmul) return DType::tf32;
-    if (family == Family::convolution && recipe_.tf32_convolution) return DType::tf32;
+    if ((family == Family::convolution || family == Family::recurrent) && recipe_.tf32_convolution) return DType::tf32;  // cuDNN's switch
     return compute;
   }
 
@@ -396,7 +396,9 @@ class PrecisionPass {
     const Shape keys{a.batch, a.heads, a.kv_len, a.head_dim}, values{a.batch, a.heads, a.kv_len, a.value_dim};
     const Shape scores{a.batch, a.heads, a.q_len, a.kv_len};
     const std::int64_t products = a.batch * a.heads;
-    const DType math = recipe_.tf32_matmul && product == DType::fp32 && gpu_.matrix.has(DType::tf32) ? DType::tf32 : product;
+    // Traced under autocast, forward's products lie below autocast's door and stay in fp32; backward's are seen by it, so that what
+    // is kept for them are casts. Our tensors are those casts, the arithmetic is forward's own.
+    const DType math = recipe_.tf32_matmul && gpu_.matrix.has(DType::tf32) ? DType::tf32 : type;
     if (a.heads != a.kv_heads) {
       k = plain(OpKind::contiguous, op, {plain(OpKind::view, op, {k}, keys, type, ViewAttributes{ViewKind::expand})}, keys, type);
       v = plain(OpKind::contiguous, op, {plain(OpKind::view, op, {v}, values, type, ViewAttributes{ViewKind::expand})}, values, type);

@@ -107,6 +107,12 @@ Result<Catalog> load_catalog(const fs::path& data_dir) {
   if (profile) catalog.profile = std::move(*profile);
   else problems.insert(problems.end(), profile.error().problems.begin(), profile.error().problems.end());
 
+  const fs::path collectives_file = data_dir / "collectives" / "nccl.json";
+  auto collectives_json = read_json_file(collectives_file);
+  auto collectives = collectives_json ? CollectiveCatalog::parse(*collectives_json, collectives_file.string())
+                                      : Result<CollectiveCatalog>(tl::unexpected(collectives_json.error()));
+  if (collectives) catalog.collectives = std::move(*collectives);
+  else problems.insert(problems.end(), collectives.error().problems.begin(), collectives.error().problems.end());
   list_fitted_profiles(data_dir / "profiles", catalog, problems);
   for (const GpuSpec& gpu : catalog.gpus) {
     if (!catalog.system(gpu.usual_system)) problems.push_back({"data/gpus/" + gpu.name + ".json: usual_system", "names no cluster of data/clusters"});

@@ -28,6 +28,7 @@ struct Catalog {
   std::vector<HostSpec> hosts;
   std::vector<ModelSpec> models;
   CostProfile profile;
+  CollectiveCatalog collectives;
   std::vector<ProfileFile> fitted;  // every other file of data/profiles: what was measured on one GPU
 
   Result<const GpuSpec*> gpu(const std::string& name) const;

@@ -139,6 +139,10 @@ class FixSearch {
       for (std::ptrdiff_t i = from + 1; i < 4; ++i)
         out.push_back({fmt::format("shard over the {} {}: {}", replicas, replicas == base_.gpus ? "GPUs" : "replicas", kKinds[i]), fmt::format("--fsdp {}", kKinds[i]), kNotes[i], "sharding", {{"plan", {{"fsdp", kKinds[i]}}}}});
     }
+    const Json plan = now.value("plan", Json::object());
+    const bool adam = is("optimizer", "adam") || is("optimizer", "adamw"), owned = plan.value("dp", 1) == 1 || plan.value("fsdp", "none") != "none";
+    if (adam && owned && plan.value("pp", 1) == 1 && plan.value("ep", 1) == 1 && !plan.contains("offload"))
+      out.push_back({"optimizer on the host", "--offload optimizer", "states and master weights in the host's memory, updated there", "offload", {{"plan", {{"offload", "optimizer"}}}}});
     if (request_.contains("precision") && request_["precision"].is_string()) precisions(out, request_["precision"].get<std::string>());
     return out;
   }

@@ -70,11 +70,23 @@ PipelinePart last_backward(const Schedule& schedule, const ChunkOfStep& chunk, C
   };
   Picoseconds computed = 0;
   for (std::size_t i = 0; i < timeline.spans.size(); ++i)
-    if (schedule.graph.tasks()[i].resource != kCommunication && of_backward(i)) computed = std::max(computed, timeline.spans[i].end);
+    if (schedule.graph.tasks()[i].resource != kCommunication && schedule.graph.tasks()[i].resource != kGroupCommunication && of_backward(i)) computed = std::max(computed, timeline.spans[i].end);
   for (std::size_t i = 0; i < timeline.spans.size(); ++i)
     if (schedule.graph.tasks()[i].resource == kCompute) parts.sync_work += std::max<Picoseconds>(0, timeline.spans[i].end - std::max(computed, timeline.spans[i].start));
   parts.sync = std::max<Picoseconds>(0, timeline.end - computed);
   return {computed, exposure(schedule, timeline, chunk.program, chunk.step.graph, 0, computed)};
+}
+
+// Updated parameters that are gathered beside the next step's first forward: as much of it as that is long is hidden.
+void hide_gathers(const ChunkOfStep& chunk, ChunkParts& parts) {
+  Picoseconds gathers = 0;
+  for (const Call& call : chunk.program.calls)
+    if (call.phase == Phase::optimizer && chunk.step.graph.ops[call.op].kind == OpKind::all_gather)
+      for (std::uint32_t i = 0; i < call.kernel_count; ++i) gathers += picoseconds(chunk.costs[call.first_kernel + i].total);
+  const Picoseconds hidden = std::min({gathers, parts.forward.length, parts.end.length});
+  parts.end.length -= hidden;
+  Seconds& shown = parts.end.shown.by_collective["all_gather"];
+  shown = std::max(Seconds{}, shown - seconds(hidden));
 }
 
 Bytes gradient_bytes(const Request& request, std::int64_t elements, const ChunkOfStep& first) {
@@ -98,8 +110,7 @@ void share_out(const Plan& plan, const PipelineStages& cut, std::vector<ChunkOfS
   }
 }
 
-PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap,
-                             const ArchitectureProfile& profile) {
+PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap) {
   const PipelineShape shape = pipeline_shape(request);
   PipelineParts out;
   for (const ChunkOfStep& chunk : chunks) {
@@ -120,6 +131,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     parts.backward = pieces[2] == pieces[1] ? parts.first_backward : part_of(laid_out[2], chunk);
     parts.last_backward = last_backward(laid_out[3], chunk, parts);
     parts.end = part_of(laid_out[4], chunk);
+    if (request.replicas.overlap_gather) hide_gathers(chunk, parts);
     parts.weights = part_of(laid_out[5], chunk);
     parts.forward_schedule = std::move(laid_out[0]);
     parts.backward_schedule = std::move(laid_out[1]);
@@ -142,7 +154,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     const int from = static_cast<int>(position % static_cast<std::size_t>(shape.stages)), to = (from + 1) % shape.stages;
     const bool one_node = from * apart / node == to * apart / node;
     const CollectiveShape sent{bytes, one_node ? 2 : std::max(2, shape.stages), Collective::send_recv, one_node ? 1 : apart};
-    return picoseconds(collective_cost(sent, request.cluster, *request.gpu, profile).total);
+    return picoseconds(collective_cost(sent, request.cluster, *request.gpu).total);
   };
   for (std::size_t i = 0; i < cut.sent_forward.size(); ++i) {
     times.send_forward.push_back(message(i, cut.sent_forward[i]));
@@ -151,7 +163,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
   if (cut.tied_elements > 0) {
     const Bytes bytes = gradient_bytes(request, cut.tied_elements, chunks.front());
     const CollectiveShape sum{bytes, 2, Collective::all_reduce, apart * (shape.stages - 1)};
-    times.tied = picoseconds(collective_cost(sum, request.cluster, *request.gpu, profile).total);
+    times.tied = picoseconds(collective_cost(sum, request.cluster, *request.gpu).total);
   }
   times.step = picoseconds(request.host->step);
   times.all_wait = request.training.clip_grad_norm || request.precision->loss_scaling;

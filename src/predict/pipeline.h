@@ -37,8 +37,7 @@ struct PipelineParts {
   PipelineTimes times;             // by position
 };
 
-PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap,
-                             const ArchitectureProfile& profile);
+PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap);
 
 StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>& chunks, const PipelineParts& parts);  // of the mean GPU
 

@@ -13,11 +13,13 @@
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
+#include "predict/host_copies.h"
 #include "predict/layer_exchange.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
 #include "predict/sustained.h"
 #include "predict/whole_run.h"
+#include "training/checkpointed_step.h"
 
 namespace precog {
 namespace {
@@ -83,7 +85,14 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "input"};
+// An optimizer on the host has its states there: the GPU holds as many as one without any.
+TrainingOptions resident(const Request& request) {
+  TrainingOptions out = request.training;
+  if (request.replicas.offload_optimizer) out.optimizer = OptimizerKind::sgd;
+  return out;
+}
+
+constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "replicas' communication", "input"};
 
 std::string schedule_text(const Schedule& schedule, const KernelProgram& program, const Graph& graph, const Timeline* timeline) {
   std::string out;
@@ -121,7 +130,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   auto built = stages.run("frontend", [&] { return build_forward(request); },
                           [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
   if (!built) return tl::unexpected(located(built.error(), request.where));
-  if (request.mode != Mode::eager && builds_masks_when_traced(*request.model)) *built = with_traced_masks(*built, request.model->encoder_decoder);
+  if (request.mode != Mode::eager) *built = with_traced_masks(*request.model, *built);
 
   auto rank = shard_layers(request.plan, *built);
   if (!rank) return tl::unexpected(located(rank.error(), request.where));
@@ -146,13 +155,13 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     std::vector<ChunkOfStep> made;
     for (PipelineChunk& chunk : cut.chunks) {
       ChunkOfStep& one = made.emplace_back();
-      one.step = make_step(std::move(chunk.forward), *request.precision, request.training, chunk.has_loss ? nullptr : &chunk.sent);
+      one.step = make_step(std::move(chunk.forward), *request.precision, request.training, request.checkpoints, chunk.has_loss ? nullptr : &chunk.sent);
       one.step.summed_gradients = rank->summed_gradients * chunk.layers / layers;
     }
     return made;
   }, steps_text);
   chunks = stages.run("parallel", [&] {
-    for (ChunkOfStep& chunk : chunks) chunk.step = apply_plan(request.plan, *request.precision, std::move(chunk.step));
+    for (ChunkOfStep& chunk : chunks) chunk.step = apply_plan(request.plan, request.replicas, *request.precision, std::move(chunk.step));
     return std::move(chunks);
   }, steps_text);
   std::vector<FusionPlan> fusions(chunks.size());
@@ -164,8 +173,9 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         continue;
       }
       compact_indices(graph);
-      fusions[i] = plan_fusion(graph, request.gpu->sms);
-      chunks[i].program = make_kernels(graph, *request.gpu, compiled_memory_format(graph, request.memory_format), &fusions[i]);
+      const MemoryFormat format = compiled_memory_format(graph, request.memory_format);
+      fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format});
+      chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
@@ -184,11 +194,12 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       chunk.costs.reserve(chunk.program.kernels.size());
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
-        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu, *profile)
+        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
                                          : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel));
       }
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
+      price_host_copies(chunk.step.graph, chunk.program, *request.gpu, chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
@@ -202,7 +213,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   PipelineMemory of_stage;
   PipelineParts parts;
   if (pipelined) {
-    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, *profile); },
+    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
                        [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline()); });
@@ -219,7 +230,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
                               [&](const Timeline& timeline) { return schedule_text(out.schedule, whole.program, whole.step.graph, &timeline); });
     times = steady_step(out.schedule, out.timeline, whole, request.training.micro_batches);
-    memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, request.training, *request.gpu, request.cluster.gpus); },
+    memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, resident(request), *request.gpu, request.cluster.gpus); },
                         [](const MemoryUse& use) { return to_text(use); });
     peak_at = describe(whole.step.graph, memory.peak_op);
   }

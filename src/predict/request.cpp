@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "frontend/frozen.h"
 #include "frontend/pad_vocabulary.h"
+#include "import/import.h"
 #include "precision/precision.h"
 
 namespace precog {
@@ -17,6 +18,10 @@ namespace {
 constexpr std::int64_t kMaxGpus = 1'000'000;
 constexpr std::int64_t kMaxBatch = 1'000'000;
 constexpr std::int64_t kMaxStages = 4096;
+// Identical GPUs do not run at one speed, and a synchronous step ends with the slowest. Their standard deviation, unless the request
+// says its own: Sinha et al. (SC 2022) found 8% between the ends of the boxplots' whiskers on five large systems, most of V100;
+// of a normal distribution that is 5.4 of them. 0: all alike. Too high: large jobs too slow, by 0.015 x 3.2 at a thousand GPUs.
+constexpr double kGpuVariation = 0.015;
 
 class RequestReader {
  public:
@@ -28,12 +33,14 @@ class RequestReader {
 
   Result<Request> read() {
     root_.integer("schema", 1, 1);
+    root_.raw("imported");  // kept for the reader
     read_model();
     read_cluster();
     read_plan();
     read_batch();
     read_precision();
     settle_sharding();
+    settle_offload();
     read_training();
     read_host();
     read_profile();
@@ -177,7 +184,19 @@ class RequestReader {
         nodes = count;
       name.resize(colon);
     }
-    return look_up(reader, key, catalog_.system(name));
+    auto known = catalog_.system(name);
+    if (known || !looks_like_path(name)) return look_up(reader, key, std::move(known));
+    auto json = read_json_file(folder_ / name);
+    auto parsed = json ? parse_system(*json, name) : Result<SystemSpec>(tl::unexpected(json.error()));
+    if (parsed && !catalog_.network(parsed->network)) parsed = fail(name + ": network", "names no network of `precog networks`");
+    else if (parsed && !parsed->gpu.empty() && !catalog_.gpu(parsed->gpu)) parsed = fail(name + ": gpu", "names no GPU of `precog gpus`");
+    if (!parsed) {
+      problems_.insert(problems_.end(), parsed.error().problems.begin(), parsed.error().problems.end());
+      return nullptr;
+    }
+    parsed->name = name;  // what it can be asked for by again
+    request_.own_system = std::make_shared<const SystemSpec>(std::move(*parsed));
+    return request_.own_system.get();
   }
 
   void read_cluster() {
@@ -185,6 +204,7 @@ class RequestReader {
     if (!cluster) return root_.problem("cluster", R"(is missing: {"gpu": "h100-sxm", "gpus": 8} or a name such as "dgx-h100:8")");
     const SystemSpec* system = nullptr;
     std::optional<std::int64_t> nodes, gpus, gpus_per_node, nics_per_node;
+    std::optional<double> jitter;
     const NetworkSpec* network = nullptr;
     if (cluster->is_string()) {
       system = named_system(root_, "cluster", cluster->get<std::string>(), nodes);
@@ -196,7 +216,7 @@ class RequestReader {
       gpus_per_node = reader.integer("gpus_per_node", 1, 4096);
       nics_per_node = reader.integer("nics_per_node", 1, 4096);
       nics_given_ = nics_per_node.has_value();
-      request_.jitter = reader.number("jitter", 0, 1).value_or(0);
+      jitter = reader.number("jitter", 0, 1);
       if (auto name = reader.text("network")) network = look_up(reader, "network", catalog_.network(*name));
       reader.reject_unknown_keys();
     } else {
@@ -221,12 +241,16 @@ class RequestReader {
     const std::int64_t total = gpus.value_or(nodes ? *nodes * out.gpus_per_node : by_name ? out.gpus_per_node : 1);
     if (total > kMaxGpus) root_.problem("cluster", fmt::format("has {} GPUs; at most {} can be modelled", total, kMaxGpus));
     out.gpus = static_cast<int>(std::min(total, kMaxGpus));
+    request_.jitter = jitter.value_or(out.gpus > 1 ? kGpuVariation : 0);
+    jitter_given_ = jitter.has_value();
     out.intra_kind = system->intra_kind;
     out.intra_bandwidth = system->intra_bandwidth.value > 0 ? system->intra_bandwidth : request_.gpu->link_bandwidth;
     out.intra_latency = system->intra_latency;
     out.nics_per_node = nics_per_node ? static_cast<int>(*nics_per_node) : system->nics_per_node;
     if (!network) network = *catalog_.network(system->network);
     out.network = *network;
+    out.collectives = system->collectives ? *system->collectives : catalog_.collectives.find(out.intra_kind, request_.gpu->architecture);
+    if (system->contention) out.collectives.link.contention = *system->contention;
     if (out.gpus > out.gpus_per_node && out.gpus % out.gpus_per_node != 0)
       root_.problem("cluster", fmt::format("has {} GPUs in nodes of {}: more than one node must be whole nodes", out.gpus, out.gpus_per_node));
   }
@@ -243,11 +267,9 @@ class RequestReader {
       dp = std::max<std::int64_t>(1, gpus / product);
       if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
       product *= dp;
-      // -1: hybrid, a name of the contract's
-      const int sharding = choice<int>(*plan, "fsdp", {{"none", 0}, {"zero1", 1}, {"zero2", 2}, {"zero3", 3}, {"full", 3}, {"hybrid", -1}}, 0);
-      if (sharding < 0) plan->problem("fsdp", "is 'hybrid', which this version does not model; known: none, zero1, zero2, zero3, full");
-      else request_.plan.fsdp = static_cast<Sharding>(sharding);
+      request_.plan.fsdp = choice<Sharding>(*plan, "fsdp", {{"none", Sharding::none}, {"zero1", Sharding::zero1}, {"zero2", Sharding::zero2}, {"zero3", Sharding::full}, {"full", Sharding::full}, {"hybrid", Sharding::full}}, Sharding::none);
       sharding_given_ = plan->has("fsdp");
+      read_replicas(*plan, dp);
       plan->reject_unknown_keys();
       if (problems_.size() == before && product != gpus)
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
@@ -257,6 +279,50 @@ class RequestReader {
         plan->problem("ep", fmt::format("is {}; experts are shared out among data-parallel ranks, so it must divide dp = {}", request_.plan.ep, dp));
     }
     request_.plan.dp = static_cast<int>(dp);
+  }
+
+  // How data-parallel ranks share gradients and states: groups that each hold all shards (hybrid), buckets, the optimizer on the host.
+  void read_replicas(JsonReader& plan, std::int64_t dp) {
+    Replicas& out = request_.replicas;
+    const bool hybrid = plan.text("fsdp").value_or("") == "hybrid", shards = request_.plan.fsdp != Sharding::none;
+    auto size = plan.integer("shard_size", 1, kMaxGpus), copies = plan.integer("replicate", 1, kMaxGpus);
+    if (size && copies && *size * *copies != dp)
+      plan.problem("replicate", fmt::format("is {} and shard_size {}; together they must make dp = {}: leave one out", *copies, *size, dp));
+    for (auto [key, value] : {std::pair{"shard_size", size}, {"replicate", copies}}) {
+      if (!value) continue;
+      if (!shards) plan.problem(key, "says how many ranks share one copy: it needs fsdp hybrid (or zero1, zero2, full)");
+      else if (dp % *value != 0) plan.problem(key, fmt::format("is {}; it must divide dp = {}", *value, dp));
+    }
+    if (hybrid && !size && !copies) {  // FSDP's own default: shards inside a node, replicas across
+      const std::int64_t inside = request_.cluster.gpus_per_node / std::max(1, request_.plan.tp * request_.plan.cp);
+      size = dp <= inside ? dp : inside;
+      if (inside < 1 || dp % *size != 0)
+        plan.problem("fsdp", fmt::format("is 'hybrid', and a node has {} GPUs for {} x {} ranks of one replica: say shard_size, how many of dp = {} share one copy",
+                                         request_.cluster.gpus_per_node, request_.plan.tp, request_.plan.cp, dp));
+    }
+    if (!size && copies) size = std::max<std::int64_t>(1, dp / *copies);
+    if (size && *size < dp) out.shard_size = static_cast<int>(std::max<std::int64_t>(1, *size));
+    if (out.shard_size > 0 && request_.plan.ep > 1) plan.problem(size ? "shard_size" : "replicate", "together with expert parallelism (ep) is not modelled");
+    read_offload(plan, shards, dp);
+    out.overlap_gather = plan.boolean("overlap_gather").value_or(false);
+    if (out.overlap_gather && request_.plan.fsdp != Sharding::zero1 && request_.plan.fsdp != Sharding::zero2)
+      plan.problem("overlap_gather", "is a distributed optimizer's: it needs fsdp zero1 or zero2 (fully sharded parameters are always gathered beside compute)");
+    if (auto bucket = plan.integer("bucket_mb", 1, 65536)) out.bucket = {*bucket << 20};
+    out.bucket_views = plan.boolean("bucket_views").value_or(false);
+    out.find_unused = plan.boolean("find_unused").value_or(false);
+    for (const char* key : {"bucket_mb", "bucket_views", "find_unused"})
+      if (plan.has(key) && shards) plan.problem(key, "is DistributedDataParallel's: it needs fsdp none");
+  }
+
+  void read_offload(JsonReader& plan, bool shards, std::int64_t dp) {
+    Replicas& out = request_.replicas;
+    out.offload_optimizer = choice<bool>(plan, "offload", {{"none", false}, {"optimizer", true}}, false);
+    const int node = std::max(1, std::min(request_.cluster.gpus_per_node, request_.cluster.gpus));
+    out.node_ranks = node;
+    if (!out.offload_optimizer) return;
+    if (!shards && dp > 1) plan.problem("offload", "of the optimizer needs its states to be shared out: fsdp zero1, zero2 or full (DeepSpeed refuses it without, too)");
+    if (request_.plan.pp > 1) plan.problem("offload", "together with a pipeline (pp) is not modelled");
+    if (request_.plan.ep > 1) plan.problem("offload", "together with expert parallelism (ep) is not modelled");
   }
 
   // Returns how many stages there are: a factor of the GPU count.
@@ -310,6 +376,8 @@ class RequestReader {
                                            ContextExchange::ring);
     out.ep = static_cast<int>(plan.integer("ep", 1, kMaxGpus).value_or(1));
     out.expert_imbalance = plan.number("expert_imbalance", 1, 1000).value_or(1);
+    if (auto etp = plan.integer("etp", 1, 4096); etp && *etp != out.tp)
+      plan.problem("etp", fmt::format("is {}; experts are split as their layers are, tp = {} ways: another expert tensor parallel size is not modelled", *etp, out.tp));
     if (const Json* given = plan.raw("tp_plan")) {
       const std::map<std::string, TensorSplit> known = {{"column", TensorSplit::column}, {"row", TensorSplit::row}, {"whole", TensorSplit::whole}};
       if (!given->is_object()) plan.problem("tp_plan", R"(wants an object of module patterns, as in {"*.fc1": "column", "*.fc2": "row"})");
@@ -343,6 +411,17 @@ class RequestReader {
                                              to_text(sharding), recipe.name));
   }
 
+  // The host has the gradients that it reads: none are kept in another type on the GPU.
+  void settle_offload() {
+    if (!request_.precision || !request_.replicas.offload_optimizer || !request_.precision->main_gradients) return;
+    auto recipe = std::make_shared<PrecisionRecipe>(*request_.precision);
+    if (recipe->main_gradients->made == MainGradients::Made::after_reduce) return;
+    recipe->main_gradients->made = MainGradients::Made::at_step;
+    if (!request_.own_precision) request_.inline_precision = recipe->name;
+    request_.own_precision = recipe;
+    request_.precision = request_.own_precision.get();
+  }
+
   void read_batch() {
     const std::int64_t dp = std::max(1, request_.plan.dp);
     auto batch = root_.integer("batch", 1, kMaxBatch);
@@ -350,7 +429,7 @@ class RequestReader {
     const auto micro_batches = root_.integer("micro_batches", 1, kMaxBatch);
     if (!batch && !root_.has("batch")) {
       if (request_.model && request_.model->default_batch > 0) batch = request_.model->default_batch;
-      else if (global && *global % dp == 0 && *global / dp <= kMaxBatch) batch = *global / dp;
+      else if (global && *global % (dp * micro_batches.value_or(1)) == 0 && *global / (dp * micro_batches.value_or(1)) <= kMaxBatch) batch = *global / (dp * micro_batches.value_or(1));
       else if (default_batch_ > 0) batch = default_batch_;
       else root_.problem("batch", "is missing: samples per GPU and micro-batch");
     }
@@ -480,13 +559,11 @@ class RequestReader {
     request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
         {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
         request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused : OptimizerImpl::foreach_);
+    if (request_.replicas.offload_optimizer && request_.training.optimizer != OptimizerKind::adam && request_.training.optimizer != OptimizerKind::adamw)
+      root_.problem("optimizer", fmt::format("is {}; on the host (plan.offload) adam and adamw are modelled", to_text(request_.training.optimizer)));
     request_.clip_grad_norm = root_.number("clip_grad_norm", 1e-12, 1e12);
     request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
-    const std::string recompute = root_.text("recompute").value_or("none");
-    if (recompute == "full") request_.training.recompute = Recompute::full;
-    else if (recompute == "selective") request_.training.recompute = Recompute::selective;
-    else if (recompute == "up-projections") request_.training.recompute = Recompute::up_projections;
-    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, up-projections", recompute.substr(0, 80)));
+    read_recompute();
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
@@ -497,6 +574,21 @@ class RequestReader {
     request_.stack = choice<Stack>(root_, "stack", {{"pytorch", Stack::pytorch}, {"megatron", Stack::megatron}, {"te", Stack::te}}, Stack::pytorch);
     if (request_.stack != Stack::pytorch && request_.mode != Mode::eager)
       root_.problem("stack", "and a compiled mode exclude each other: the compiler writes the kernels");
+  }
+
+  // What is recomputed, and of which layers.
+  void read_recompute() {
+    const std::string recompute = root_.text("recompute").value_or("none");
+    Checkpoints& which = request_.checkpoints;
+    which.per_operator = recompute == "per-op";
+    if (recompute == "full" || which.per_operator) request_.training.recompute = Recompute::full;
+    else if (recompute == "selective") request_.training.recompute = Recompute::selective;
+    else if (recompute == "up-projections") request_.training.recompute = Recompute::up_projections;
+    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, per-op, up-projections", recompute.substr(0, 80)));
+    which.first = static_cast<int>(root_.integer("recompute_layers", 1, 4096).value_or(0));
+    which.every = static_cast<int>(root_.integer("recompute_every", 1, 4096).value_or(1));
+    for (const char* key : {"recompute_layers", "recompute_every"})
+      if (root_.has(key) && request_.training.recompute == Recompute::none) root_.problem(key, "says which layers are recomputed: it needs another recompute than none");
   }
 
   // A name of data/hosts, or the file that `precog host` wrote.
@@ -608,7 +700,9 @@ class RequestReader {
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
     if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
     constexpr const char* kRecompute[] = {"none", "selective", "full", "up-projections"};
-    out["recompute"] = kRecompute[static_cast<int>(r.training.recompute)];
+    out["recompute"] = r.checkpoints.per_operator ? "per-op" : kRecompute[static_cast<int>(r.training.recompute)];
+    if (r.checkpoints.first > 0) out["recompute_layers"] = r.checkpoints.first;
+    if (r.checkpoints.every > 1) out["recompute_every"] = r.checkpoints.every;
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     constexpr const char* kAttention[] = {"sdpa", "flash", "eager", "flash1"};
     out["attention"] = kAttention[static_cast<int>(r.attention)];
@@ -618,6 +712,15 @@ class RequestReader {
                       {"gpus_per_node", r.cluster.gpus_per_node}, {"network", r.cluster.network.name}};
     if (nics_given_) out["cluster"]["nics_per_node"] = r.cluster.nics_per_node;
     out["plan"] = {{"dp", r.plan.dp}, {"fsdp", to_text(r.plan.fsdp)}, {"tp", r.plan.tp}, {"pp", r.plan.pp}, {"cp", r.plan.cp}, {"ep", r.plan.ep}};
+    if (r.replicas.shard_size > 0) {
+      if (r.plan.fsdp == Sharding::full) out["plan"]["fsdp"] = "hybrid";
+      out["plan"]["shard_size"] = r.replicas.shard_size;
+    }
+    if (r.replicas.offload_optimizer) out["plan"]["offload"] = "optimizer";
+    if (r.replicas.bucket != Replicas{}.bucket) out["plan"]["bucket_mb"] = r.replicas.bucket.value >> 20;
+    if (r.replicas.overlap_gather) out["plan"]["overlap_gather"] = true;
+    if (r.replicas.bucket_views) out["plan"]["bucket_views"] = true;
+    if (r.replicas.find_unused) out["plan"]["find_unused"] = true;
     if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.tp_overlap) out["plan"]["tp_overlap"] = true;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
@@ -642,15 +745,16 @@ class RequestReader {
     if (r.run.mtbf_hours) run["mtbf_hours"] = *r.run.mtbf_hours;
     if (r.run.checkpoint_s) run["checkpoint_s"] = *r.run.checkpoint_s;
     if (r.run.restart_s) run["restart_s"] = *r.run.restart_s;
-    if (r.jitter > 0) out["cluster"]["jitter"] = r.jitter;
+    if (jitter_given_) out["cluster"]["jitter"] = r.jitter;
     if (!run.empty()) out["run"] = run;
     if (r.price_usd_per_gpu_hour) out["price_usd_per_gpu_hour"] = *r.price_usd_per_gpu_hour;
+    if (const Json* imported = root_.raw("imported"); imported && imported->is_array()) out["imported"] = *imported;
   }
 
   const Catalog& catalog_;
   std::filesystem::path folder_;
   std::int64_t default_batch_ = 0;
-  bool sharding_given_ = false, nics_given_ = false;
+  bool sharding_given_ = false, nics_given_ = false, jitter_given_ = false;
   std::error_code ignored_;
   std::vector<Problem> problems_;
   JsonReader root_;
@@ -661,7 +765,9 @@ class RequestReader {
 
 Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder,
                               std::int64_t default_batch) {
-  return RequestReader(json, catalog, where, folder, default_batch).read();
+  if (!json.is_object() || !(json.contains("from") || json.contains("from_kind"))) return RequestReader(json, catalog, where, folder, default_batch).read();
+  PRECOG_TRY(whole, with_imports(json, where, folder));
+  return RequestReader(whole, catalog, where, folder, default_batch).read();
 }
 
 Result<Graph> build_forward(const Request& request) {

@@ -8,9 +8,11 @@
 
 #include "base/json.h"
 #include "frontend/source.h"
+#include "parallel/parallel.h"
 #include "predict/catalog.h"
 #include "spec/input_spec.h"
 #include "spec/plan.h"
+#include "training/checkpoints.h"
 
 namespace precog {
 
@@ -39,16 +41,19 @@ struct Request {
   std::size_t own_rules = 0;                             // its last rules, which came from the request itself
   const GpuSpec* gpu = nullptr;
   ClusterSpec cluster;
-  double jitter = 0;  // relative standard deviation of a rank's own time for a step
+  double jitter = 0;  // relative standard deviation of the ranks' own times for a step
   const HostSpec* host = nullptr;
   std::shared_ptr<const HostSpec> own_host;  // one from a file of the user's; `host` then points to it
   std::string own_host_path;                 // and where that is, as it was given
+  std::shared_ptr<const SystemSpec> own_system;  // a cluster from a file of the user's
   std::optional<InputSpec> input;            // the data loader, where the request says anything of it
   const FittedProfile* fitted = nullptr;  // corrections to kernel costs: of this GPU or of a relative; nullptr: physics alone
   std::shared_ptr<const FittedProfile> own_fitted;  // a file's that the request names; `fitted` then points to it
   std::string fitted_from;                          // where it comes from, for the report
   Plan plan;
+  Replicas replicas;  // how those that have the same parameters share gradients and states
   TrainingOptions training;
+  Checkpoints checkpoints;  // which layers are recomputed, where any are
   MemoryFormat memory_format = MemoryFormat::contiguous;
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
@@ -59,9 +64,10 @@ struct Request {
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;
   std::string where;  // what the request is called in messages
-  Json echo;          // the request as understood, defaults filled in
+  Json echo;          // the request as understood, defaults filled in; what was imported from configurations (import/import.h)
 };
 
+// A request may name configurations of frameworks ("from"): they are read first, and what it says itself wins.
 // `where` names the request in messages: a file's name, or "request"; paths in it are relative to `folder`. A batch that
 // neither the request nor the model says is `default_batch`, an error where that is 0. The catalog outlives the request.
 Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder = {},

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "import/import.h"
 
 namespace precog {
 namespace {
@@ -98,7 +99,8 @@ Exposure exposure(const Schedule& schedule, const Timeline& timeline, const Kern
       at = std::max(at, compute[i].end);
     }
     const Op& op = graph.ops[program.calls[static_cast<std::size_t>(label.call)].op];
-    const std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
+    std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
+    if (name == "replicas") name = to_text(OpKind::all_reduce);  // what is done with a sum over groups (parallel/rewrite.h)
     out.by_collective[name] += seconds(exposed);
     if (label.micro_batch == 1 && label.step == last) out.in_second[name] += seconds(exposed);
   }
@@ -183,7 +185,10 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   report.micro_batches = request.training.micro_batches;
   report.seq = request.inputs.seq;
   constexpr const char* kShared[] = {"", "optimizer states sharded (ZeRO 1)", "states and gradients sharded (ZeRO 2)", "fully sharded (ZeRO 3, FSDP)"};
-  if (request.cluster.gpus > 1) report.sharding = join(split_layers_text(request.plan, kShared[static_cast<int>(request.plan.fsdp)]), ", ");
+  std::string shared = kShared[static_cast<int>(request.plan.fsdp)];
+  if (request.replicas.shard_size > 0) shared += fmt::format(" in groups of {}", request.replicas.shard_size);
+  if (request.replicas.offload_optimizer) shared += shared.empty() ? "optimizer on the host" : ", optimizer on the host";
+  if (request.cluster.gpus > 1 || request.replicas.offload_optimizer) report.sharding = join(split_layers_text(request.plan, shared), ", ");
   report.memory = memory;
   report.memory.timeline.clear();  // by operator; what is shown of it is by time
   report.peak_at = peak_at;
@@ -321,6 +326,7 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
       report.provenance.push_back({std::string(to_text(static_cast<Family>(family))), std::string(to_text(static_cast<CostSource>(source))),
                                    static_cast<Family>(family) == Family::unknown ? std::string("unknown operators, costed by the bytes they move")
                                    : collective && request.cluster.nodes() > 1 ? fmt::format("data/networks/{}.json", request.cluster.network.name)
+                                   : collective ? request.cluster.collectives.from
                                                                              : corrected[family][source] ? request.fitted_from : std::string("data/profiles/datasheet.json"),
                                    collective ? request.cluster.system : request.gpu->architecture,
                                    collective ? network_share : kernel_time.value > 0 ? spent / kernel_time : 0});
@@ -331,6 +337,7 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   report.provenance.push_back({"memory", "estimate", "tensor lifetimes replayed through PyTorch's allocator rules; CUDA context and NCCL buffers are estimates", "", 0});
 
   for (const std::string& note : request.model->notes) report.warnings.push_back(note);
+  for (std::string& note : import_notes(request.echo.value("imported", Json()))) report.warnings.push_back(std::move(note));
   if (!report.unknown_names.empty())
     report.warnings.push_back(fmt::format("{:.1f}% of the GPU's time is in {} of unknown cost, estimated by the bytes they move: {}", 100 * report.unknown_share,
                                           report.unknown_names.size() == 1 ? "an operator" : fmt::format("{} operators", report.unknown_names.size()),
@@ -358,6 +365,8 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   if (request.precision->autocast && wide_products.value > 0.2 * report.gpu_busy.value / static_cast<double>(std::max<std::int64_t>(1, request.training.micro_batches)))
     report.warnings.push_back(fmt::format("autocast leaves {} in fp32 ({} of GPU time per micro-batch): --override op:{}={} would not", wide_name, to_text(wide_products),
                                           wide_name, to_text(*request.precision->autocast)));
+  if (request.replicas.offload_optimizer && request.host->memory_estimated)
+    report.warnings.push_back(fmt::format("the optimizer runs on the host, whose memory is taken to move {} in a node: memory_bandwidth of your own --host file replaces that guess", to_text(request.host->memory_bandwidth)));
   if (report.bound == "input") report.warnings.push_back(input_warning(*request.input, report));
   if (report.bound == "host" && host_estimated)
     report.warnings.push_back("bound by the host, whose speed is a guess: describe it with --host");

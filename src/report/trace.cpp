@@ -13,7 +13,7 @@
 namespace precog {
 namespace {
 
-constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream", "communication of split layers"};
+constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream", "communication of split layers", "communication across groups"};
 
 std::string json_text(std::string_view text) {
   return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);

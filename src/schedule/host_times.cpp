@@ -171,6 +171,9 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
     if (call.phase == Phase::optimizer && first_optimizer == calls) first_optimizer = i;
     if (op.kind == OpKind::unscale_and_check) out.calls[i] += host.loss_scaler;
+    // The host's own update, before it sends the new weights up: as long as its memory takes.
+    if (op.kind == OpKind::shard_copy && graph.name(op.label) == "cpu_adam" && host.memory_bandwidth.value > 0)
+      out.calls[i] += std::get<ShardCopyAttributes>(op.attributes).read / host.memory_bandwidth;
   }
   const auto parameters = static_cast<double>(tensors);
   out.begin += host.zero_grad_tensor * parameters;

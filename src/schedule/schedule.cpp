@@ -13,9 +13,15 @@ constexpr std::int64_t kLaunchQueue = 1024;
 constexpr int kSteps = 3;          // the first warms up the queues; the last two differ by one steady step
 constexpr std::int64_t kMicroBatches = 3;  // laid out in full; more repeat the second
 
+// Sums over groups that hold copies of the shards, and what is done with them afterwards (parallel/rewrite.h: kAcrossGroups).
+bool crosses_groups(const Call& call, const Graph& graph) { return call.collective && graph.name(graph.ops[call.op].label) == "replicas"; }
 // A collective that is part of a layer (its label says of which kind of split) and not of the exchange between replicas.
 bool belongs_to_layer(const Call& call, const Graph& graph) {
-  return call.collective && call.family == Family::collective && graph.ops[call.op].label.valid();
+  return call.collective && call.family == Family::collective && graph.ops[call.op].label.valid() && !crosses_groups(call, graph);
+}
+Resource stream_of(const Call& call, const Graph& graph) {
+  if (!call.collective) return kCompute;
+  return crosses_groups(call, graph) ? kGroupCommunication : belongs_to_layer(call, graph) ? kLayerCommunication : kCommunication;
 }
 
 // Streams wait for each other where a tensor made on one is read on the other.
@@ -30,20 +36,23 @@ std::vector<CrossWait> cross_waits(const KernelProgram& program, const Graph& gr
   // By tensor: the last call on each stream that it was made by. What an operator without kernels makes (a view, or what is computed
   // inside another's kernel) was made by whoever made its operands.
   struct Makers {
-    std::int32_t on[2] = {-1, -1};  // compute, communication
+    std::int32_t on[3] = {-1, -1, -1};  // compute, communication, sums over groups
   };
+  const auto place = [&](const Call& call) { return !call.collective ? 0 : crosses_groups(call, graph) ? 2 : 1; };
   std::vector<Makers> made_by(graph.tensors.size());
   for (std::size_t i = 0; i < program.calls.size(); ++i) {
     const Call& call = program.calls[i];
     const Op& op = graph.ops[call.op];
     Makers read;
     for (TensorId id : graph.inputs(op))
-      for (int stream : {0, 1}) read.on[stream] = std::max(read.on[stream], made_by[graph.tensors[id].storage.index()].on[stream]);
-    out[i].ordered = read.on[0] >= 0 || read.on[1] >= 0;
-    out[i].on_call = read.on[call.collective ? 0 : 1];
+      for (int stream : {0, 1, 2}) read.on[stream] = std::max(read.on[stream], made_by[graph.tensors[id].storage.index()].on[stream]);
+    out[i].ordered = read.on[0] >= 0 || read.on[1] >= 0 || read.on[2] >= 0;
+    const int own = place(call);
+    for (int stream : {0, 1, 2})  // of two others the later: it waited for the earlier itself
+      if (stream != own) out[i].on_call = std::max(out[i].on_call, read.on[stream]);
     if (call.kernel_count > 0) {
       read = {};
-      read.on[call.collective ? 1 : 0] = static_cast<std::int32_t>(i);
+      read.on[own] = static_cast<std::int32_t>(i);
     }
     for (TensorId id : graph.outputs(op))
       if (call.kernel_count > 0 || graph.tensors[id].storage == id) made_by[graph.tensors[id].storage.index()] = read;
@@ -54,14 +63,18 @@ std::vector<CrossWait> cross_waits(const KernelProgram& program, const Graph& gr
 // What each call takes of the host and of its stream, and what it waits for: the same however often it is laid out.
 struct CallTimes {
   std::vector<Picoseconds> host, gpu;
+  std::vector<Sharing> sharing;
   Picoseconds begin = 0;        // of the host, once per step
   std::vector<std::int32_t> launches;
   std::vector<CrossWait> waits;
   std::size_t last_collective;  // of the gradients' exchange
+  std::vector<std::int32_t> needs;  // of each call the gather at the end of the step before that brings its parameters; -1: none
+  bool overlaps = false;            // there are such gathers: they name their parameters
 
   CallTimes(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph, const HostSpec& host_spec)
-      : host(program.calls.size()), gpu(program.calls.size()), launches(program.calls.size()), waits(cross_waits(program, graph)),
-        last_collective(program.calls.size()) {
+      : host(program.calls.size()), gpu(program.calls.size()), sharing(program.calls.size()), launches(program.calls.size()), waits(cross_waits(program, graph)),
+        last_collective(program.calls.size()), needs(program.calls.size(), -1) {
+    find_gathers(program, graph);
     ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
     const HostStep needed = host_step(program, graph, host_spec);
     begin = picoseconds(needed.begin);
@@ -69,14 +82,34 @@ struct CallTimes {
       const Call& call = program.calls[i];
       host[i] = picoseconds(needed.calls[i]);
       Seconds busy{};
+      double units = 0, traffic = 0;  // seconds of SMs and of the memory: needed by a kernel, held by a collective
       for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
-        busy += costs[call.first_kernel + k].total;
+        const KernelCost& cost = costs[call.first_kernel + k];
+        busy += cost.total;
+        units += call.collective ? cost.sm_share * cost.total.value : std::min(cost.compute, cost.total).value;
+        traffic += call.collective ? cost.bandwidth_share * cost.total.value : std::min(cost.memory, cost.total).value;
         launches[i] += program.kernels[call.first_kernel + k].launches;
       }
       gpu[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
+      if (busy.value > 0) sharing[i] = {static_cast<float>(units / busy.value), static_cast<float>(traffic / busy.value), call.collective};
       // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
       if (call.collective && call.phase <= Phase::gradient_sync && !belongs_to_layer(call, graph)) last_collective = i;
     }
+  }
+
+ private:
+  void find_gathers(const KernelProgram& program, const Graph& graph) {
+    std::vector<std::int32_t> brought_by;
+    for (std::size_t i = 0; i < program.calls.size(); ++i) {
+      const Op& op = graph.ops[program.calls[i].op];
+      if (op.kind != OpKind::all_gather || op.phase != Phase::optimizer || op.input_count == 0) continue;
+      overlaps = true;
+      brought_by.resize(graph.tensors.size(), -1);
+      for (TensorId id : graph.inputs(op)) brought_by[graph.tensors[id].storage.index()] = static_cast<std::int32_t>(i);
+    }
+    for (std::size_t i = 0; overlaps && i < program.calls.size(); ++i)
+      if (program.calls[i].phase == Phase::forward)
+        for (TensorId id : graph.inputs(graph.ops[program.calls[i].op])) needs[i] = std::max(needs[i], brought_by[graph.tensors[id].storage.index()]);
   }
 };
 
@@ -91,7 +124,7 @@ class Layout {
   void begin_step(std::int16_t step) {
     add(kHost, times_.begin, {}, {kNoCall, step, 0});
     // What the end of a step still sends (updated parameters) the next step's first kernel waits for.
-    sent_by_last_step_ = last == last_collective_task_ ? last : -1;
+    sent_by_last_step_ = last == last_collective_task_ && !times_.overlaps ? last : -1;
   }
 
   // Workers make batches in turn, evenly staggered: together one queue that is `workers` times as fast. Each stops when it is
@@ -129,13 +162,14 @@ class Layout {
     if (call.collective) {
       // Without an operand made in this step: after all that the compute stream has been given so far.
       const bool of_layer = belongs_to_layer(call, graph_);
-      ran = add(of_layer ? kLayerCommunication : kCommunication, times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label);
+      ran = add(stream_of(call, graph_), times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label, times_.sharing[i]);
       if (!of_layer) last_collective_task_ = ran;
     } else {
       // What comes back from buckets waits for the last collective; so does all that follows on the stream.
       const bool for_all = (times_.last_collective < program_.calls.size() && i > times_.last_collective) || call.phase >= Phase::loss_scaling;
       const std::int32_t for_one = wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : -1;
-      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : -1, for_one, sent_by_last_step_}, label);
+      const std::int32_t parameters = times_.needs[i] >= 0 ? task_of_[static_cast<std::size_t>(times_.needs[i])] : -1;  // of the step before: this one's come later
+      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : -1, for_one, sent_by_last_step_, parameters}, label, times_.sharing[i]);
       sent_by_last_step_ = -1;
       last_compute = ran;
     }
@@ -147,9 +181,9 @@ class Layout {
   }
 
  private:
-  std::int32_t add(std::int32_t resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label) {
+  std::int32_t add(std::int32_t resource, Picoseconds duration, std::initializer_list<std::int32_t> after, TaskLabel label, Sharing sharing = {}) {
     schedule_.labels.push_back(label);
-    const std::int32_t task = schedule_.graph.add(resource, duration, after);
+    const std::int32_t task = schedule_.graph.add(resource, duration, after, sharing);
     if (resource == kHost) last_host_ = task;
     return task;
   }
@@ -196,7 +230,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
       }
       if (step + 1 == kSteps) schedule.last_of_micro_batch.push_back(last_of_this);
     }
-    schedule.last_task.push_back(layout.last);
+    schedule.last_task.push_back(times.overlaps ? layout.last_compute : layout.last);  // gathers beside the next forward are its concern
   }
   return schedule;
 }

@@ -15,9 +15,9 @@
 namespace precog {
 
 // Each communicator has a stream of its own: gradients and parameters of replicas on one, what the layers of a split model
-// exchange on another.
-enum Resource : std::int32_t { kHost = 0, kCompute = 1, kCommunication = 2, kLayerCommunication = 3, kResourceCount = 4 };
-// Views draw both kinds of communication on one track.
+// exchange on another, sums of shards over groups that hold copies on a third.
+enum Resource : std::int32_t { kHost = 0, kCompute = 1, kCommunication = 2, kLayerCommunication = 3, kGroupCommunication = 4, kResourceCount = 5 };
+// Views draw all kinds of communication on one track.
 constexpr std::size_t kTrackCount = 3;
 constexpr std::size_t track_of(std::int32_t resource) { return static_cast<std::size_t>(resource < kLayerCommunication ? resource : kCommunication); }
 constexpr std::int32_t kInput = kResourceCount;  // the data loader's workers, as one queue; no track of a report's

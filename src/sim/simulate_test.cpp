@@ -62,3 +62,35 @@ TEST_CASE("RandomGraphsKeepTheRulesOfQueues") {
     CHECK(timeline.end >= *std::max_element(work.begin(), work.end()));
   }
 }
+
+TEST_CASE("ATaskBesideATakingOneRunsAtTheRateThatIsLeft") {
+  TaskGraph graph(3);
+  graph.add(1, 40, {}, {0.25f, 0.5f, true});                       // a collective: a quarter of the units, half the traffic
+  const auto by_units = graph.add(0, 30, {}, {1.0f, 0.0f});        // needs all units: 3/4 of its rate
+  const auto by_traffic = graph.add(0, 30, {}, {0.0f, 1.0f});      // starts at 40: nothing is taken any more
+  const Timeline timeline = simulate(graph);
+  CHECK(timeline.spans[static_cast<std::size_t>(by_units)].end == 40);
+  CHECK(timeline.spans[static_cast<std::size_t>(by_traffic)].end == 70);
+}
+
+TEST_CASE("ATaskIsSlowedOnlyWhileTheOtherRuns") {
+  TaskGraph graph(2);
+  graph.add(1, 10, {}, {0.5f, 0.0f, true});
+  graph.add(0, 20, {}, {1.0f, 0.0f});  // 10 at half its rate, then 15 alone
+  CHECK(simulate(graph).spans[1].end == 25);
+  TaskGraph unneeding(2);
+  unneeding.add(1, 10, {}, {0.5f, 0.5f, true});
+  unneeding.add(0, 20, {});
+  CHECK(simulate(unneeding).spans[1].end == 20);
+}
+
+TEST_CASE("TwoTakingTasksShareOnePath") {
+  TaskGraph graph(3);
+  graph.add(1, 20, {}, {0, 0, true});
+  graph.add(2, 10, {}, {0, 0, true});                   // half its rate while the first runs: until 20
+  const auto next = graph.add(1, 5, {}, {0, 0, true});  // the first queue pays for the half that it lost: ten
+  const Timeline timeline = simulate(graph);
+  CHECK(timeline.spans[1].end == 20);
+  CHECK(timeline.spans[static_cast<std::size_t>(next)].start == 30);
+  CHECK(timeline.end == 35);  // 35 of work on one path
+}

@@ -45,6 +45,8 @@ Result<NetworkSpec> parse_network(const Json& json, const std::string& where) {
   required(file, "port_bandwidth", network.port_bandwidth);
   required(file, "latency", network.latency);
   if (auto efficiency = file.sourced_number("efficiency", 0.01, 1)) network.efficiency = *efficiency;
+  if (auto ratio = file.sourced_number("oversubscription", 1, 100)) network.oversubscription = *ratio;
+  if (auto nodes = file.sourced_number("nodes_per_switch", 1, 65536)) network.nodes_per_switch = static_cast<int>(*nodes);
   file.reject_unknown_keys();
   if (!problems.empty()) return fail(std::move(problems));
   return network;
@@ -70,8 +72,20 @@ Result<SystemSpec> parse_system(const Json& json, const std::string& where) {
     intra.problem("kind", "is '" + system.intra_kind + "'; known: nvlink, nvswitch, pcie, xgmi");
   if (auto bandwidth = intra.quantity<BytesPerSecond>("bandwidth")) system.intra_bandwidth = *bandwidth;
   required(intra, "latency", system.intra_latency);
+  system.contention = intra.sourced_number("contention", 0, 4);
   intra.reject_unknown_keys();
   system.network = file.required_text("network");
+  if (file.has("collectives")) {
+    JsonReader own = file.required_object("collectives");
+    JsonReader link = own.required_object("link");
+    system.collectives.emplace();
+    system.collectives->link = read_link(link);
+    link.reject_unknown_keys();
+    system.collectives->network = read_network_coefficients(own.required_object("network"));
+    system.collectives->link.fitted = system.collectives->calibrated = true;
+    system.collectives->from = where;
+    own.reject_unknown_keys();
+  }
   file.reject_unknown_keys();
   if (!problems.empty()) return fail(std::move(problems));
   return system;

@@ -2,11 +2,13 @@
 // Read from data/clusters/<name>.json and data/networks/<name>.json.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "base/units.h"
+#include "spec/collective_spec.h"
 
 namespace precog {
 
@@ -16,6 +18,8 @@ struct NetworkSpec {
   BytesPerSecond port_bandwidth;  // one port, one direction
   Seconds latency;                // GPU to GPU across nodes, as a collective sees one hop
   double efficiency = 1;          // share of the port that collectives reach on long messages
+  double oversubscription = 1;    // how many times more bandwidth enters the first switches than leaves them; 1: a full fat tree
+  int nodes_per_switch = 0;       // nodes below one first switch, which share no oversubscribed link; 0: every hop leaves it
   std::vector<std::string> sources;
 };
 
@@ -27,8 +31,10 @@ struct SystemSpec {  // one kind of node and the network it usually hangs on
   std::string intra_kind;          // nvlink, nvswitch, pcie, xgmi
   BytesPerSecond intra_bandwidth;  // per GPU, one direction; 0: the GPU's own
   Seconds intra_latency;
+  std::optional<double> contention;  // of a shared path, where this machine's is known (LinkCoefficients)
   int nics_per_node = 1;
   std::string network;
+  std::optional<CollectiveProfile> collectives;  // its owner's calibration; else by kind of link and GPU
   std::vector<std::string> sources;
 };
 
@@ -42,6 +48,7 @@ struct ClusterSpec {
   Seconds intra_latency;
   int nics_per_node = 1;
   NetworkSpec network;
+  CollectiveProfile collectives;
 
   int nodes() const { return (gpus + gpus_per_node - 1) / gpus_per_node; }
 };

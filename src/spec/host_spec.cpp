@@ -10,6 +10,10 @@
 namespace precog {
 namespace {
 
+// What a description without a figure for its memory gets: two sockets with eight channels of DDR4-3200 or DDR5-4800 each have 410 to
+// 614 GB/s on paper, of which long streams reach 60 to 80%; an update is a few such streams. An estimate: too high, and offloaded
+// steps come out too fast.
+constexpr BytesPerSecond kMemoryBandwidth{300e9};
 constexpr int kMaxDepth = 8;  // hosts that stand on each other; deeper is a circle
 
 struct Field {
@@ -139,6 +143,8 @@ Result<HostSpec> parse(const Json& json, const std::string& where, const HostFil
     if (auto value = file.quantity<Seconds>(field.name)) host.*field.field = *value;
     else if (!has_base) host.*field.field = host.*field.like * field.share;
   }
+  if (auto bandwidth = file.quantity<BytesPerSecond>("memory_bandwidth")) host.memory_bandwidth = *bandwidth, host.memory_estimated = false;
+  else if (!has_base) host.memory_bandwidth = kMemoryBandwidth;
   read_compiled(file, host, has_base);
   file.reject_unknown_keys();
   if (!problems.empty()) return fail(std::move(problems));

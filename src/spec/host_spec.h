@@ -38,6 +38,9 @@ struct HostSpec {
     Seconds graph;                          // per run of a graph: guards, arguments, saved tensors
     Seconds replay;                         // per run of a graph that is replayed as one CUDA graph, instead of all of these
   } compiled;
+  // What all cores together move through the node's memory, where an optimizer runs there.
+  BytesPerSecond memory_bandwidth;
+  bool memory_estimated = true;
   std::vector<std::string> sources;
   bool estimated = false;                   // the sources say that the figures are estimates
   bool compiled_estimated = true;           // those of compiled graphs

@@ -6,6 +6,7 @@
 
 #include "base/ensure.h"
 #include "graph/operator.h"
+#include "training/checkpointed_step.h"
 #include "training/optimizer.h"
 #include "training/step_graph.h"
 
@@ -15,7 +16,7 @@ namespace {
 // Walks the forward operators backwards and lets each write its gradient.
 class Autograd : public GradientContext::Sink {
  public:
-  Autograd(Graph forward, const TrainingOptions& options) : graph_(std::move(forward)), options_(options) {}
+  Autograd(Graph forward, const TrainingOptions& options, const Checkpoints& checkpoints) : graph_(std::move(forward)), options_(options), checkpoints_(checkpoints) {}
 
   // Backward begins at the loss, or at what arrives for the results that other ranks go on from.
   void run(bool loss_scaling, const std::vector<TensorId>* sent) {
@@ -72,6 +73,7 @@ class Autograd : public GradientContext::Sink {
   }
 
   void walk_back() {
+    number_blocks();
     int recomputed_block = -1;
     std::size_t core_begin = forward_ops_;  // of the attention that was recomputed last
     std::vector<TensorId> incoming;
@@ -96,18 +98,18 @@ class Autograd : public GradientContext::Sink {
       }
       for (TensorId input : graph_.inputs(op)) wanted = wanted || graph_.tensors[input].requires_grad;
       if ((!backward && !op.recipe.valid()) || !reached || !wanted) continue;
-      if (options_.recompute == Recompute::full && op.block >= 0 && op.block != recomputed_block) {
+      if (options_.recompute == Recompute::full && op.block != recomputed_block && checkpointed(op.block)) {
         recomputed_block = op.block;
         std::size_t first = i;
         while (first > 0 && graph_.ops[graph_.ops.id_at(first - 1)].block == op.block) --first;
         recompute(first, i);
       }
-      if (options_.recompute == Recompute::selective && op.block >= 0 && i < core_begin)
+      if (options_.recompute == Recompute::selective && i < core_begin && checkpointed(op.block))
         if (const std::size_t first = attention_core(i); first <= i) {
           core_begin = first;
           recompute(first, i);
         }
-      if (options_.recompute == Recompute::up_projections && op.kind == OpKind::scaled_dot_product_attention && op.block >= 0)
+      if (options_.recompute == Recompute::up_projections && op.kind == OpKind::scaled_dot_product_attention && checkpointed(op.block))
         if (const std::size_t first = first_up_projection(i); first < i) recompute(first, i - 1);
       module_ = op.module;
       block_ = op.block;
@@ -133,7 +135,7 @@ class Autograd : public GradientContext::Sink {
     op.module = module_;
     op.block = block_;
     op.origin = origin_;
-    if (op.math == DType::model || !is_matrix_work(op.kind))
+    if (op.math == DType::model || !(is_matrix_work(op.kind) || op.kind == OpKind::rnn_backward))
       op.math = outputs.empty() ? DType::fp32 : graph_.tensors[outputs[0]].dtype;
     graph_.add_op(op, inputs, outputs);
   }
@@ -248,6 +250,27 @@ class Autograd : public GradientContext::Sink {
     return id;
   }
 
+  // Which block of these layers is the how manyth.
+  void number_blocks() {
+    for (std::size_t i = 0; i < forward_ops_; ++i) {
+      const int block = graph_.ops[graph_.ops.id_at(i)].block;
+      if (block >= 0) place_of_.try_emplace(block, static_cast<int>(place_of_.size()));
+    }
+  }
+  bool checkpointed(int block) const {
+    if (block < 0) return false;
+    const int place = place_of_.at(block);
+    return (checkpoints_.first == 0 || place < checkpoints_.first) && place % checkpoints_.every == 0;
+  }
+
+  // torchtitan's policy for each operator of a checkpointed block (distributed/activation_checkpoint.py): attention, sums that
+  // ranks share, and every other matrix product, beginning with the first, are kept; all else runs again.
+  bool kept_by_policy(const Op& op, int& products) const {
+    if (!checkpoints_.per_operator) return false;
+    if (op.kind == OpKind::linear || op.kind == OpKind::mm) return ++products % 2 == 1;
+    return op.kind == OpKind::scaled_dot_product_attention || op.kind == OpKind::reduce_scatter;
+  }
+
   // A product of two activations: queries with keys, or their weights with values.
   bool mixes_tokens(std::size_t i) const {
     const Op& op = graph_.ops[graph_.ops.id_at(i)];
@@ -279,8 +302,10 @@ class Autograd : public GradientContext::Sink {
   // Runs forward operators once more, a checkpointed block's or its attention's; backward then reads the new tensors, so that
   // the first ones need not outlive the forward pass.
   void recompute(std::size_t first, std::size_t last_op) {
+    int products = 0;
     for (std::size_t i = first; i <= last_op; ++i) {
       const Op op = graph_.ops[graph_.ops.id_at(i)];
+      if (kept_by_policy(op, products)) continue;
       std::vector<TensorId> inputs, outputs;
       for (TensorId id : graph_.inputs(op)) inputs.push_back(kept(id));
       const std::vector<TensorId> originals(graph_.outputs(op).begin(), graph_.outputs(op).end());
@@ -305,6 +330,7 @@ class Autograd : public GradientContext::Sink {
 
   Graph graph_;
   const TrainingOptions& options_;
+  const Checkpoints checkpoints_;
   std::size_t forward_ops_ = 0;
   std::vector<TensorId> gradient_, remade_;  // per forward tensor
   std::vector<ParameterGradient> complete_;
@@ -312,6 +338,7 @@ class Autograd : public GradientContext::Sink {
   std::unordered_map<std::int32_t, TensorId> gathered_again_;
   std::unordered_map<std::int32_t, OpId> view_by_, converted_by_;  // the same, of views, and of conversions of what was gathered
   std::unordered_map<std::int32_t, TensorId> converted_again_;
+  std::unordered_map<int, int> place_of_;  // block -> how many come before it
   TensorId arrived_;  // the gradient that the operator at hand works on
   std::unordered_map<std::int32_t, std::size_t> completed_at_;  // parameter -> its place in complete_
   Phase phase_ = Phase::backward;
@@ -353,7 +380,11 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
 }  // namespace
 
 StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options, const std::vector<TensorId>* sent) {
-  Autograd autograd(std::move(forward), options);
+  return make_step(std::move(forward), recipe, options, Checkpoints{}, sent);
+}
+
+StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const TrainingOptions& options, const Checkpoints& checkpoints, const std::vector<TensorId>* sent) {
+  Autograd autograd(std::move(forward), options, checkpoints);
   autograd.run(recipe.loss_scaling, sent);
   StepGraph step;
   step.graph = autograd.take();

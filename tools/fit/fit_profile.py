@@ -9,7 +9,6 @@ import copy
 import json
 import pathlib
 import sys
-from math import log2
 
 import fit_conv
 import fit_images
@@ -39,14 +38,6 @@ def group(values, source):
     return {n: leaf(v, source, "us" if n in SECONDS else None) for n, v in values.items()}
 
 
-PCIE_CONTENTION = log2(35 / 28)  # see its source, below
-
-
-def collective_group(v, source, in_switch):
-    out = group({n: w for n, w in v.items() if not n.startswith("in_switch")}, source)
-    if in_switch and "in_switch_efficiency" in v:
-        out["in_switch"] = group(dict(efficiency=v["in_switch_efficiency"], pipeline_fill=v["in_switch_fill"]), source)
-    return out
 
 
 def gemm_group(c, source, by_math):
@@ -144,7 +135,6 @@ def main():
             conv.pop(name, None)
     travel = fit_rest.check_memory_elsewhere(memory)
     attention = fit_rest.fit_attention(memory)
-    collectives = fit_rest.fit_collectives()
 
     # One complete set per architecture: what was measured there, else what is closest, said so
     def estimate(donor, why=""):
@@ -255,11 +245,6 @@ def main():
                     key = note("estimate_flash", "estimate: unmeasured here; as this architecture's flash attention")
                 entry["attention"][backend][direction] = group(v, key)
 
-        # Over NVLink or the like; over PCIe every architecture has the same set, below.
-        used = arch if arch in collectives else "ampere" if arch in ("volta", "pascal") else "hopper"
-        v, said = collectives[used]
-        key = note(f"all_reduce_{used}", f"fitted: NCCL in one NVSwitch node, {AICONF}: {said}") if used == arch else estimate(used)
-        entry["collective"] = {"all_reduce": collective_group(v, key, used == arch)}
         gap = note("kernel_gap", "fitted: own timings on an H200 (data/measured/2026-11-15-h200/host.jsonl, gpu floor): distance of the starts of queued kernels, less their duration")
         entry["kernel_gap"] = leaf(fitting.kernel_gap(), gap if arch == "hopper" else estimate("hopper"), "us")
         if arch == "hopper":
@@ -274,16 +259,9 @@ def main():
         else:
             for child in node.values():
                 walk(child)
-    v, said = collectives["pcie"]
-    key = note("all_reduce_pcie", f"fitted: NCCL on 2 and 4 L40S over PCIe 4, one machine, {AICONF}: {said}, its own loss from 2 to 4 cards fitted beside it and left out here")
-    pcie = collective_group(dict(v, contention=PCIE_CONTENTION), key, False)
-    pcie["contention"]["source"] = note("pcie_contention", "derived: eight RTX 5090 on two sockets reach 35 GB/s bus bandwidth with 4 cards and 28 with 8 (NVIDIA/nccl issue 1639). "
-                                        "One machine; the L40S machine that the other figures are from falls from 20 to 5.1 to 1.5 GB/s with 2, 4 and 8 cards, which is its topology and not taken over")
-    pcie = {"all_reduce": pcie}
     walk(built)
-    walk(pcie)
     profile = {"schema": 1, "name": "datasheet", "title": "Physics from the datasheet, efficiencies per architecture",
-               "architectures": built, "pcie": pcie, "sources": {k: sources[k] for k in sources if k in used}}
+               "architectures": built, "sources": {k: sources[k] for k in sources if k in used}}
     if "--write" in sys.argv:
         OUT.parent.mkdir(parents=True, exist_ok=True)
         OUT.write_text(render(profile) + "\n")

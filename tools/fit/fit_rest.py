@@ -1,4 +1,4 @@
-"""Fits of everything that is not a matrix product: streaming kernels, fused attention, collectives inside a node."""
+"""Fits of everything that is not a matrix product: streaming kernels and fused attention. (Collectives: tools/collectives.)"""
 import re
 
 import numpy as np
@@ -223,71 +223,3 @@ def fit_attention(memory):
     v, note = fit_attention_rows(specs.load("a100-sxm-80gb"), x.assign(bytes=16 * x.b * x.s * x.d * x.h), "fp16", True, "attention backward", memory)
     out["ampere", "flash", "backward"] = v, note + ", A100 (estimate-train-time)"
     return out
-
-
-LINK = {"a100_sxm": (300e9, .9e-6), "h100_sxm": (450e9, .8e-6), "h200_sxm": (450e9, .8e-6), "b200_sxm": (900e9, 1.35e-6), "gb200": (900e9, 1.3e-6), "l40s": (31.5e9, 1.4e-6)}
-# Switches that reduce (NVLS), and from how many ranks NCCL uses them
-IN_SWITCH, IN_SWITCH_RANKS = ("h100_sxm", "b200_sxm"), 5
-COLLECTIVE_PRIOR = dict(launch_floor=(6e-6, .7), efficiency=(.85, .5), pipeline_fill=(5e-6, 1.5), contention=(.05, 3),
-                        in_switch_efficiency=(.65, .5), in_switch_fill=(10e-6, 1.5))
-
-
-def all_reduce(v, gpu, n, nbytes):
-    """src/cost/collective_cost.cpp in one node; latency per ring step is the cluster file's."""
-    link, hop = LINK[gpu]
-    filled = lambda wire, fill: wire + np.sqrt(wire * fill)
-    wire = filled(2 * (n - 1) / n * nbytes / (link * v["efficiency"]) * (n / 2) ** v["contention"], v["pipeline_fill"])
-    if "in_switch_efficiency" in v:
-        reduced = filled((1 + 1 / n) * nbytes / (link * v["in_switch_efficiency"]), v["in_switch_fill"])
-        wire = np.where(n >= IN_SWITCH_RANKS, np.minimum(wire, reduced), wire)
-    return v["launch_floor"] + 2 * hop * (n - 1) + wire
-
-
-def fit_collectives():
-    """{architecture, or "pcie": (coefficients, note)} of all-reduce. PCIe: 2 and 4 cards only; see fit_profile."""
-    d = pd.read_csv(DATA / "measured_ops" / "nccl.csv.gz")
-    d = d[(d.dtype == "half") & (d.collective == "all_reduce")]
-    d = d.assign(bytes=2.0 * d.message_elements).groupby(["gpu", "num_gpus", "bytes"]).latency_ms.median().reset_index()
-    out = {}
-    for name, gpu in (("ampere", "a100_sxm"), ("hopper", "h100_sxm"), ("blackwell", "b200_sxm"), ("pcie", "l40s")):
-        x = d[(d.gpu == gpu) & ((name != "pcie") | (d.num_gpus <= 4))]
-        n, t = x.num_gpus.values.astype(float), x.latency_ms.values * 1e-3
-        start = dict(launch_floor=6e-6, efficiency=.8, pipeline_fill=5e-6, contention=1.0 if name == "pcie" else .05)
-        if gpu in IN_SWITCH:
-            start |= dict(in_switch_efficiency=.65, in_switch_fill=10e-6)
-        v = solve(lambda v: np.log(all_reduce(v, gpu, n, x.bytes.values) / t), start, COLLECTIVE_PRIOR)
-        out[name] = v, record("all_reduce", gpu, "", all_reduce(v, gpu, n, x.bytes.values), t)
-        for decade in range(2, 9):
-            k = (x.bytes.values >= 10**decade) & (x.bytes.values < 10 ** (decade + 1)) & (n == n.max())
-            e = 100 * (all_reduce(v, gpu, n, x.bytes.values)[k] / t[k] - 1)
-            print("    %d GPUs, from 1e%d B: median %+.0f%%" % (n.max(), decade, np.median(e)))
-    check_published(out)
-    check_halves(out)
-    return out
-
-
-def check_halves(fits):
-    """all_gather and reduce_scatter in one node, by half of an all-reduce's ring; none fitted to."""
-    d = pd.read_csv(DATA / "measured_ops" / "nccl.csv.gz")
-    d = d[(d.dtype == "half") & d.collective.isin(("all_gather", "reduce_scatter")) & ((d.gpu != "l40s") | (d.num_gpus == 2))]
-    d = d.assign(bytes=2.0 * d.message_elements).groupby(["collective", "gpu", "num_gpus", "bytes"]).latency_ms.median().reset_index()
-    of = dict(a100_sxm="ampere", h100_sxm="hopper", h200_sxm="hopper", b200_sxm="blackwell", gb200="blackwell", l40s="pcie")
-    for (collective, gpu), x in d.groupby(["collective", "gpu"]):
-        v, (link, hop), n = fits[of[gpu]][0], LINK[gpu], x.num_gpus
-        contention = 0 if gpu == "l40s" else v["contention"]
-        wire = (n - 1) / n * x.bytes / (link * v["efficiency"]) * (n / 2) ** contention
-        p = v["launch_floor"] + hop * (n - 1) + wire + np.sqrt(wire * v["pipeline_fill"])
-        for name, k in (("below 1 MiB", x.bytes < 2**20), ("from 1 MiB", x.bytes >= 2**20)):
-            record(f"{collective} {name}", gpu, "", p[k].values, x.latency_ms[k].values * 1e-3)
-
-
-def check_published(fits):
-    """nccl-tests runs that others published, one node, large enough that their host's launch does not count; none fitted to."""
-    d = pd.read_csv(DATA / "published" / "published_nccl.csv.gz")
-    d = d[(d.collective == "all_reduce") & (d.nodes == 1) & ~d.notes.fillna("").str.contains("ENABLE=0") & (d.message_bytes != "large")]
-    nbytes, n = d.message_bytes.astype(float), d.num_gpus.astype(float)
-    t = 2 * (n - 1) / n * nbytes / (d.busbw_GBps * 1e9)
-    for arch, gpu, pattern in (("hopper", "h100_sxm", "H[12]00"), ("blackwell", "b200_sxm", "B200")):
-        for low, high in ((1e6, 1e7), (1e7, 1e8), (1e8, 1e9), (1e9, 1e11)):
-            k = d.gpu.str.contains(pattern) & (nbytes >= low) & (nbytes < high)
-            record("published all_reduce, %.0e B" % low, gpu, "", all_reduce(fits[arch][0], gpu, n[k].values, nbytes[k].values), t[k])

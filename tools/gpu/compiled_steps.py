@@ -3,11 +3,12 @@
 
   python3 tools/gpu/compiled_steps.py --out results --budget 540
   python3 tools/gpu/compiled_steps.py --out results --budget 320 --unopened --precisions amp-bf16,bf16,tf32
+  python3 tools/gpu/compiled_steps.py --out results --budget 360 --third --compiled-only --processes 12 --precisions amp-bf16,bf16,tf32
   python3 tools/gpu/compiled_steps.py --out /tmp/dry --dry-run --only bert-base --precisions bf16
 
 One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager),
-and when it is ready everybody else is stopped while it times eager and compiled steps, so that compilation runs on all
-cores and timing runs alone. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the longest
+and when it is ready everybody else is stopped while it times eager and compiled steps (compiled ones only, if asked: the
+garden's eager steps are garden_steps.py's), so that compilation runs on all cores and timing runs alone. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the longest
 only, because their names and counts are the fusion groups. Output, all written as it goes:
 
   compiled_steps.jsonl     measured runs, one line per mode
@@ -63,6 +64,23 @@ UNOPENED: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:marian-en-de", None, 32, 128, None),
     ("garden:bloom-560m", None, 2, 256, None),
 ]
+# Of the garden's third list, for `--third`: most of them compile quickly (compiling is what takes the time); the
+# longest first, and sizes small enough for a dozen processes on one GPU.
+THIRD: list[tuple[str, int | None, int, int | None, int | None]] = [
+    ("garden:gemma3-1b", None, 1, 1024, None),
+    ("garden:siglip-base", None, 32, 64, None),
+    ("garden:shufflenet_v2_x1_0", None, 192, None, None),
+    ("garden:pvt_v2_b1", None, 64, None, None),
+    ("garden:twins_svt_small", None, 64, None, None),
+    ("garden:convnextv2_tiny", None, 64, None, None),
+    ("garden:mpnet-base", None, 24, 256, None),
+    ("garden:dinov2-base", None, 32, None, None),
+    ("garden:ast-base", None, 6, None, None),
+    ("garden:segformer-b0", None, 12, None, None),
+    ("garden:r3d_18", None, 12, None, None),
+    ("garden:unet3d", None, 2, None, None),
+    ("garden:two-towers", None, 8192, None, None),
+]
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
 MODES = {"compile": None, "compile-cudagraphs": "reduce-overhead"}
@@ -74,7 +92,9 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=540, help="seconds after which everything is ended")
     parser.add_argument("--processes", type=int, default=7)
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these models")
-    parser.add_argument("--unopened", action="store_true", help="the garden's models in place of the zoo's")
+    parser.add_argument("--unopened", action="store_true", help="models of the garden's unopened half in place of the zoo's")
+    parser.add_argument("--third", action="store_true", help="models of the garden's third list")
+    parser.add_argument("--compiled-only", action="store_true", help="no eager steps beside the compiled ones")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=list(PRECISIONS))
     parser.add_argument("--dry-run", action="store_true", help="tiny models on the CPU, same code, no meaning")
     parser.add_argument("--worker", default=None, help=argparse.SUPPRESS)
@@ -91,9 +111,12 @@ def coordinate(args: argparse.Namespace) -> int:
     os.makedirs(args.out, exist_ok=True)
     if args.dry_run:
         args.processes = min(args.processes, 1)
-    waiting = [{"model": m, "precision": p, "mode": "compile", "dry_run": args.dry_run} for p in args.precisions for m in (UNOPENED if args.unopened else MODELS)]
-    if not args.unopened:
-        waiting += [{"model": m, "precision": "amp-bf16", "mode": "compile-cudagraphs", "dry_run": args.dry_run} for m in GRAPHED]
+    listed = THIRD if args.third else UNOPENED if args.unopened else MODELS
+    waiting = [{"model": m, "precision": p, "mode": "compile"} for p in args.precisions for m in listed]
+    if listed is MODELS:
+        waiting += [{"model": m, "precision": "amp-bf16", "mode": "compile-cudagraphs"} for m in GRAPHED]
+    for job in waiting:
+        job.update(dry_run=args.dry_run, compiled_only=args.compiled_only)
     waiting = [job for job in waiting if not args.only or job["model"][0] in args.only]
     if args.dry_run:
         waiting = waiting[:2]
@@ -206,8 +229,10 @@ def work(job: dict[str, Any]) -> int:
 
     name, layers, batch, seq, src_seq = job["model"]
     if name.startswith("garden:"):
-        import garden_steps
-        record = garden_steps.record_of(name.removeprefix("garden:"), job["precision"], batch, seq)
+        import garden_steps  # first: it says where the garden is
+        import garden
+        entry = garden.find(name.removeprefix("garden:"))
+        record = garden_steps.record_of(entry.name, job["precision"], batch, seq, entry.inputs.__name__ == "two_sides")
     else:
         import part_steps
         record = part_steps._record(name, layers, False, job["precision"], batch, seq, src_seq)
@@ -267,7 +292,7 @@ def measure(job: dict[str, Any], record: dict[str, Any], tell: Any) -> None:
     kernels_of = lambda intervals: every(intervals, top=1000)  # noqa: E731
     steps.kernels.summarise = kernels_of
     for mode, trained in (("eager", model), (job["mode"], compiled)):
-        if mode == "eager" and job["mode"] != "compile":
+        if mode == "eager" and (job["mode"] != "compile" or job["compiled_only"]):
             continue
         row = {**record, "request": {**record["request"], "mode": mode}, "id": record["id"] + "-" + mode}
         trainer = make(trained)

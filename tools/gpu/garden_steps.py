@@ -3,17 +3,26 @@
 
   python3 tools/gpu/garden_steps.py --half looking --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half unopened --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half third --host h200-vm-clean --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
-The split is the two lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
-program is written; `unopened` is measured once, after the program and the coefficients that it judges have been committed.
+The split is the lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
+program is written; `unopened` is measured once, after the program and the coefficients that it judges have been committed. It
+has been looked at since; `third` takes its place, under the same rule.
 
+All rows are timed before any is profiled: the profiler slows the host down for as long as the process lives. The budget is shared
+out evenly: a model's rows end when its share of what is left is spent, so that every model gets some.
+
+  timed.jsonl              every row as soon as it is timed
+  host.json                the host's speed over the sitting, by the stacks of `precog host`
   steps.jsonl              measured runs; the model of a run is its captured graph (graphs/NAME.precog.json.zst, made by
                            tools/capture_garden.py), so `precog validate` reads the file as it is
   steps_kernels.jsonl.gz   {"id", "kernels": [[name, launches, microseconds in one step]]}
 """
 import argparse
+import json
 import os
+import statistics
 import sys
 import time
 
@@ -29,6 +38,8 @@ import common  # noqa: E402
 
 import garden  # noqa: E402
 from precog.gpu import steps, trainer  # noqa: E402
+from precog import hosting  # noqa: E402
+from precog.gpu.host_issue import make_anchor  # noqa: E402
 
 PRECISIONS = ("amp-bf16", "tf32", "amp-fp16", "fp32", "bf16", "fp16")  # the last two cast the model for good
 # entry: two (batch, seq). The first is small enough for the host to matter, the second fills the GPU.
@@ -78,59 +89,173 @@ UNOPENED = {
     "unet3d": ((1, None), (4, None)),
     "gru-language-model": ((20, 35), (64, 128)),
 }
-HALVES = {"looking": LOOKING, "unopened": UNOPENED}
+THIRD = {  # the last four are of the list above, which did not reach them
+    "twins_svt_small": ((16, None), (128, None)),
+    "mpnet-base": ((8, 128), (48, 256)),
+    "shufflenet_v2_x1_0": ((32, None), (256, None)),
+    "gpt-neo-1.3b": ((1, 512), (3, 1024)),
+    "detr-resnet50": ((2, None), (12, None)),
+    "pegasus-large": ((4, 128), (16, 256)),
+    "r3d_18": ((4, None), (24, None)),
+    "ast-base": ((2, None), (16, None)),
+    "dinov2-base": ((8, None), (64, None)),
+    "segformer-b0": ((4, None), (24, None)),
+    "granite-moe-1b": ((1, 512), (2, 1024)),
+    "res2net50_26w_4s": ((16, None), (128, None)),
+    "two-towers": ((1024, None), (16384, None)),
+    "esm2-150m": ((8, 128), (32, 512)),
+    "convnextv2_tiny": ((16, None), (128, None)),
+    "gemma3-1b": ((1, 512), (3, 1024)),
+    "mamba2-130m": ((1, 256), (2, 256)),
+    "diffusion-unet-latent": ((2, None), (8, None)),
+    "pvt_v2_b1": ((16, None), (96, None)),
+    "siglip-base": ((8, 64), (48, 64)),
+    "unet3d": ((1, None), (4, None)),
+    "gru-language-model": ((20, 35), (64, 128)),
+}
+PROFILING = 0.3  # of the budget
+HOST_EVERY = 4  # models
+HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD}
 
 
-def record_of(name, precision, batch, seq, two_sides=False):
+def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
     request = {"schema": 1, "model": {"graph": "graphs/%s.precog.json.zst" % name}, "batch": batch}
     if seq and two_sides:  # the garden's length is the source's, the target is half of it
         request.update({"seq": seq // 2, "src_seq": seq})
     elif seq:
         request["seq"] = seq
     request.update({"precision": precision, "mode": "eager", "optimizer": "adamw", "optimizer_impl": "foreach",
-                    "cluster": {"gpu": "h200-sxm", "gpus": 1}, "host": common.HOST})
+                    "cluster": {"gpu": "h200-sxm", "gpus": 1}, "host": host})
     size = "b%d" % batch + ("s%d" % seq if seq else "")
     return {"id": "h200-%s-%s-%s" % (name, precision, size), "source": "measured: tools/gpu/garden_steps.py", "request": request}
 
 
-def measure(campaign, lines, kernel_lines, entry, settings):
-    device = campaign.device
+def train(campaign, entry, model, precision, size, timed):
+    """timed(loop, switches) of one row's training loop, which is dropped again."""
+    device, (batch, seq) = campaign.device, size
+    dtype = trainer.DTYPES.get(precision, torch.float32)
+    model.to(dtype)
+    switches = trainer.switch(device, precision)
+    data = entry.inputs(model, batch, seq, torch.device(device.type), dtype)
+    loop = trainer.Trainer(device, lambda one: entry.loss(one, data), model, precision)
+    try:
+        return timed(loop, switches)
+    finally:
+        loop.close()
+        for parameter in model.parameters():
+            parameter.grad = None
+        data = loop = None
+        device.free(sum(p.numel() * p.element_size() for p in model.parameters()) * 1.1)
+
+
+def first_visit(campaign, model, record, anchor):
+    def timed(loop, switches):
+        record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=3, blocks=3, profiled=False)
+        record["measured"]["anchor_s"] = anchor()  # how fast the machine was just then (precog.gpu.host_issue)
+        record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
+                           "cudnn_benchmark": torch.backends.cudnn.benchmark, **switches}
+    return timed
+
+
+def second_visit(campaign, record):
+    """Three more blocks, some seconds later: the host's speed wanders, and a row's median should not be of one moment."""
+    def timed(loop, switches):
+        for _ in range(2):
+            loop.step()
+        got = record["measured"]
+        means, enqueues = steps.time_blocks(campaign.device, loop, got["steps_per_block"], 3)
+        means = got["block_means_s"] + means
+        got.update({"step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means), "blocks": len(means), "block_means_s": means,
+                    "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues])})
+    return timed
+
+
+def profile(campaign, record, kernel_lines):
+    def timed(loop, switches):
+        for _ in range(2):
+            loop.step()
+        summary, top = steps.profile_step(campaign.device, loop, top=1000)  # complete: their number is judged too
+        record["measured"].update(summary)
+        kernel_lines.write({"id": record["id"], "kernels": top})
+    return timed
+
+
+def built(campaign, entry):
     torch.manual_seed(0)
-    with torch.device(device.type):
+    with torch.device(campaign.device.type):
         model = entry.build(tiny=campaign.dry_run)
-    model = model.to(device=device.type, dtype=torch.float32)
-    for precision in PRECISIONS:
-        if campaign.dry_run and precision in ("amp-fp16", "fp16"):
-            continue  # minutes on a CPU
-        dtype = trainer.DTYPES.get(precision, torch.float32)
-        model = model.to(dtype)
+    return model.to(device=campaign.device.type, dtype=torch.float32)
+
+
+def time_model(campaign, lines, entry, settings, anchor, turn, until):
+    """All rows of one model, those in which the host counts twice; none is begun after `until` (seconds of the campaign's clock). The
+    precisions begin at another one for each `turn`, so that it is not always the same ones that are missing where time ran out."""
+    begun = campaign.clock.elapsed()
+    model = built(campaign, entry)
+    rows = []
+    for precision in PRECISIONS[turn % 6:] + PRECISIONS[:turn % 6]:
+        if (campaign.precisions and precision not in campaign.precisions) or (campaign.dry_run and precision in ("amp-fp16", "fp16")):
+            continue  # the latter take minutes on a CPU
         for batch, seq in settings:
-            if campaign.clock.left() < 3:
+            if campaign.clock.elapsed() > until:
                 campaign.note("budget: %s %s %s" % (entry.name, precision, batch))
                 continue
             if campaign.dry_run:
                 batch, seq = 2, seq and 16
-            record = record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides")
+            record = record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides", campaign.host)
             with campaign.survive(record["id"], lines, record):
-                switches = trainer.switch(device, precision)
-                data = entry.inputs(model, batch, seq, torch.device(device.type), dtype)
-                loop = trainer.Trainer(device, lambda one: entry.loss(one, data), model, precision)
-                try:
-                    record["measured"], top = steps.time_steps(device, loop, warmup=4)
-                    record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
-                                       "cudnn_benchmark": torch.backends.cudnn.benchmark, **switches}
-                finally:
-                    loop.close()
-                lines.write(record)
-                kernel_lines.write({"id": record["id"], "kernels": top})
-                got = record["measured"]
-                campaign.say("%-44s %8.2f ms, busy %8.2f, host %8.2f, %5d kernels, peak %6.2f GB (%.1f s)" % (
-                    record["id"], got["step_s"] * 1e3, got["gpu_busy_s"] * 1e3, got["host_enqueue_s"] * 1e3, got["kernels"],
-                    got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"]))
-            data = loop = None
-            for parameter in model.parameters():
-                parameter.grad = None
-            device.free()
+                train(campaign, entry, model, precision, (batch, seq), first_visit(campaign, model, record, anchor))
+                rows.append((record, precision, (batch, seq)))
+    for record, precision, size in rows:
+        got = record["measured"]
+        ahead = got["host_enqueue_s"] < 0.8 * got["step_s"]  # the GPU decides, and its speed does not wander
+        if not ahead and campaign.clock.elapsed() < until + 0.35 * (until - begun):
+            with campaign.survive(record["id"] + ", second visit"):
+                train(campaign, entry, model, precision, size, second_visit(campaign, record))
+        lines.write(record)
+        campaign.say("%-44s %8.2f ms, host %8.2f, peak %6.2f GB (%.1f s)" % (
+            record["id"], got["step_s"] * 1e3, got["host_enqueue_s"] * 1e3, got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"]))
+    campaign.say("%s: %.1f s" % (entry.name, campaign.clock.elapsed() - begun))
+    return rows
+
+
+def profile_model(campaign, lines, kernel_lines, entry, rows):
+    model = built(campaign, entry)
+    for record, precision, size in rows:
+        if campaign.clock.left() < 1:
+            campaign.note("budget: not profiled: " + record["id"])
+            continue
+        with campaign.survive(record["id"] + ", profiled"):
+            train(campaign, entry, model, precision, size, profile(campaign, record, kernel_lines))
+            lines.write(record)
+    campaign.say("%s: profiled" % entry.name)
+
+
+def reference():
+    with open(os.path.join(ROOT, "data", "hosts", "%s.json" % hosting.REFERENCE)) as file:
+        return json.load(file)
+
+
+def host_speed(campaign):
+    """What `precog host` measures, for a moment: how long its stacks take here over what they took on the reference machine."""
+    with campaign.survive("the host's speed"):
+        found = hosting.ratios(campaign.device, reference()["reference"], 1.0, lambda *said: None)
+        campaign.say("host: " + ", ".join("%s %.2f" % pair for pair in found.items()))
+        campaign.device.free()
+        return found
+
+
+def write_host(campaign, speeds):
+    """The host's description over the whole sitting, by its own stacks: the steps themselves have no part in it."""
+    speeds = [one for one in speeds if one]
+    if not speeds:
+        return
+    found = {phase: statistics.median(one[phase] for one in speeds) for phase in speeds[0]}
+    host = hosting.scaled(reference(), found, campaign.host, campaign.meta)
+    host["sources"]["stacks"] += "; the median of %d times in one sitting: %s" % (
+        len(speeds), "; ".join(", ".join("%s %.2f" % pair for pair in one.items()) for one in speeds))
+    with open(os.path.join(campaign.out, "host.json"), "w") as file:
+        file.write(hosting.host_text(host))
 
 
 def main():
@@ -139,25 +264,33 @@ def main():
     parser.add_argument("--half", choices=sorted(HALVES), required=True)
     parser.add_argument("--budget", type=float, default=560, help="seconds after which no new measurement is started")
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these models")
+    parser.add_argument("--precisions", type=lambda text: text.split(","), default=None, help="these precisions")
+    parser.add_argument("--host", default=common.HOST, help="the host description (data/hosts) that the rows name")
     parser.add_argument("--dry-run", action="store_true")
     args = parser.parse_args()
     args.held_out = args.half == "unopened"
     if not args.dry_run and not torch.cuda.is_available():
         parser.error("no CUDA device; --dry-run goes through the same code on a CPU")
     campaign = common.Campaign(args, [args.half])
-    every = steps.kernels.summarise
-    steps.kernels.summarise = lambda intervals: every(intervals, top=1000)  # complete: their number is judged too
-    lines, kernel_lines = campaign.lines("steps.jsonl"), campaign.lines("steps_kernels.jsonl.gz")
+    campaign.precisions, campaign.host = args.precisions, args.host
+    timed_lines, lines, kernel_lines = campaign.lines("timed.jsonl"), campaign.lines("steps.jsonl"), campaign.lines("steps_kernels.jsonl.gz")
     begun = time.perf_counter()
-    for name, settings in HALVES[args.half].items():
-        if args.only and name not in args.only:
-            continue
-        if campaign.clock.left() < 6:
-            campaign.note("budget: not measured: " + name)
-            continue
+    anchor = make_anchor(campaign.device)
+    chosen = [(name, settings) for name, settings in HALVES[args.half].items() if not args.only or name in args.only]
+    timing, rows, speeds = args.budget * (1 - PROFILING), {}, []
+    for turn, (name, settings) in enumerate(chosen):
+        if turn % HOST_EVERY == 0:
+            speeds.append(host_speed(campaign))
+        share = (timing - campaign.clock.elapsed()) / (len(chosen) - turn) / 1.35  # a quarter of it is for the second visit
         with campaign.survive("build " + name):
-            measure(campaign, lines, kernel_lines, garden.find(name), settings)
+            rows[name] = time_model(campaign, timed_lines, garden.find(name), settings, anchor, turn, campaign.clock.elapsed() + share)
         campaign.device.free()
+    write_host(campaign, [*speeds, host_speed(campaign)])
+    for name, found in rows.items():
+        with campaign.survive("build again " + name):
+            profile_model(campaign, lines, kernel_lines, garden.find(name), found)
+        campaign.device.free()
+    timed_lines.close()
     lines.close()
     kernel_lines.close()
     print("%.0f s" % (time.perf_counter() - begun))

@@ -93,7 +93,7 @@ def one_by_one(device: common.Device, wanted: list[Any], lines: common.Lines, an
         before = anchor()
         row = {"stack": stack.name, "precision": precision, "round": 0, "steps": 9, **case.turn(9)}
         lines.write({**row, "anchor_s": [before, anchor()]})
-        if index >= UNPROFILED and not args.dry_run:
+        if index >= UNPROFILED and not args.dry_run and not args.unprofiled:
             lines.write({"stack": stack.name, "precision": precision, "kernels": case.launches(), "tensors": 0})
         case.close()
     return 1
@@ -105,6 +105,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=180.0, help="stop after this long, whatever is left")
     parser.add_argument("--only", default="", help="stacks whose name contains this")
     parser.add_argument("--alone", action="store_true", help="one stack at a time, dropped before the next")
+    parser.add_argument("--unprofiled", action="store_true", help="with --alone: never profile; launches are taken from another sitting")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU; the figures mean nothing")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)

@@ -86,6 +86,9 @@ def _attention(rec: Any, operator, name, args, kwargs):
         attrs["scattered"] = scattered
     if mask is not None and mask.dim() and mask.shape[-1] > 1 and mask.stride(-1) != 1:
         attrs["mask_scattered"] = True
+    padded = rec.left_out.get((bool(causal), int(k.shape[-2]))) if mask is None else None
+    if padded is not None:
+        attrs["traced_mask"] = "dense" if causal or padded else "expanded"
     rec._add(Call(name, operands, [rec._new_value(result)], attrs, derives=True), nodes)
     return (result,)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -59,6 +60,36 @@ def _no_checkpoint_generator(function, *args, **kwargs):
     yield
 
 
+def _watch_masks(recorder: Any) -> Callable[[], None]:
+    """Notes which attention masks transformers leaves out because it may look at them: a compiler's trace will hold them."""
+    masking = sys.modules.get("transformers.masking_utils")
+    plain = {name: function for name in _LEFT_OUT if callable(function := getattr(masking, name, None))}
+
+    def watched(function: Callable, causal: bool) -> Callable:
+        parameters = inspect.signature(function)
+
+        @functools.wraps(function)
+        def ask(*args, **kwargs):
+            left_out = function(*args, **kwargs)
+            if left_out:
+                given = parameters.bind(*args, **kwargs).arguments
+                if isinstance(given.get("kv_length"), int):
+                    recorder.left_out[causal, given["kv_length"]] = given.get("padding_mask") is not None
+            return left_out
+        return ask
+
+    for name, function in plain.items():
+        setattr(masking, name, watched(function, _LEFT_OUT[name]))
+
+    def undo() -> None:
+        for name, function in plain.items():
+            setattr(masking, name, function)
+    return undo
+
+
+_LEFT_OUT = {"_ignore_causal_mask_sdpa": True, "_ignore_bidirectional_mask_sdpa": False}  # function: is the mask causal?
+
+
 @contextlib.contextmanager
 def patched_framework(recorder: Any) -> Iterator[None]:
     tracker: ModuleTracker = recorder.modules
@@ -103,6 +134,7 @@ def patched_framework(recorder: Any) -> Iterator[None]:
     saved_tracing = [module.is_tracing for module in tracing]
     for module in tracing:
         module.is_tracing = lambda *_: False
+    undo_masks = _watch_masks(recorder)
     plain_device = FakeTensor.__dict__["device"]
 
     def device(tensor):
@@ -135,6 +167,7 @@ def patched_framework(recorder: Any) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+        undo_masks()
         FakeTensor.device = plain_device
         torch.cuda.get_device_capability = plain_capability
         torch.autograd.Function.apply = plain_apply

@@ -63,6 +63,7 @@ class Recorder:
         self.modules = ModuleTracker()
         self.failed: tuple[BaseException, str] | None = None   # the operator in which an exception arose
         self.inside_off = 0
+        self.left_out: dict[tuple[bool, int], bool] = {}  # masks: causal, keys -> whether padding would have been part of it
         self._host: bool | None = None   # what is called now happens on the host; None: nobody said
         self.default_device_is_host = True
         self._above = AboveAutocast(self)

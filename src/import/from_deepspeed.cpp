@@ -1,0 +1,108 @@
+// DeepSpeed's JSON (deepspeed.ai/docs/config-json). What is "auto" there is filled in by whoever starts the job, so it says nothing.
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "import/formats.h"
+
+namespace precog {
+namespace {
+
+void read_batch(Settings& s, Json& request) {
+  if (auto batch = s.whole("train_micro_batch_size_per_gpu")) request["batch"] = *batch;
+  if (auto steps = s.whole("gradient_accumulation_steps")) request["micro_batches"] = *steps;
+  if (auto global = s.whole("train_batch_size")) request["global_batch"] = *global;
+  if (auto norm = s.number("gradient_clipping"); norm && *norm > 0) request["clip_grad_norm"] = *norm;
+}
+
+void read_precision(Settings& s, Json& request) {
+  const bool fp16 = s.on("fp16.enabled"), bf16 = s.on("bf16.enabled") || s.on("bfloat16.enabled"), apex = s.on("amp.enabled"), autocast = s.on("torch_autocast.enabled");
+  if (fp16 + bf16 + apex + autocast > 1) s.problem(bf16 ? "bf16.enabled" : "fp16.enabled", "and fp16, bf16, amp, torch_autocast exclude each other: enable one");
+  if (s.on("fp16.auto_cast")) s.note("fp16.auto_cast casts the model's inputs only: as many bytes as they have, not counted");
+  std::string name = fp16 ? "deepspeed-fp16" : bf16 ? "deepspeed-bf16" : "fp32-default";
+  if (apex) name = s.text("amp.opt_level").value_or("O1") == "O2" ? "apex-o2" : "apex-o1";
+  if (autocast) name = s.text("torch_autocast.dtype").value_or("bfloat16") == "float16" ? "amp-fp16" : "amp-bf16";
+  const auto said = [&](const char* key) { return s.has(key); };
+  if (!fp16 && !bf16 && !apex && !autocast) {
+    if (said("fp16.enabled") || said("bf16.enabled")) request["precision"] = name;  // "auto" says nothing; silence is fp32 as PyTorch has it
+    else s.note("no precision is switched on: fp32 as PyTorch runs it by default (or give --precision)"), request["precision"] = name;
+  } else {
+    request["precision"] = name;
+  }
+  // Gradients travel in the type of the model unless it is said: bf16 gradients are kept in fp32, and sent so.
+  if (auto type = s.text("communication_data_type")) {
+    const std::string wire = normalised_name(*type);
+    if ((wire == "fp16" || wire == "bf16") && name != "fp32-default") request["precision"] = fmt::format("{}+gradients-{}", name, wire);
+    else if (wire != "fp32" && wire != "fp16" && wire != "bf16") s.problem("communication_data_type", fmt::format("is '{}'; known: fp32, fp16, bf16", type->substr(0, 40)));
+  }
+}
+
+void read_zero(Settings& s, Json& request) {
+  const std::int64_t stage = s.whole("zero_optimization.stage").value_or(0);
+  constexpr const char* kNames[] = {"none", "zero1", "zero2", "zero3"};
+  if (stage < 0 || stage > 3) return s.problem("zero_optimization.stage", fmt::format("is {}; ZeRO has stages 0 to 3", stage));
+  request["plan"]["fsdp"] = kNames[stage];
+  if (auto group = s.whole("zero_optimization.mics_shard_size"); group && *group > 0) {
+    if (stage != 3) s.problem("zero_optimization.mics_shard_size", fmt::format("shares parameters out inside groups: it needs stage 3, not {}", stage));
+    request["plan"]["fsdp"] = "hybrid";
+    request["plan"]["shard_size"] = *group;
+  }
+  if (auto group = s.whole("zero_optimization.zero_hpz_partition_size"); group && *group > 1)
+    s.problem("zero_optimization.zero_hpz_partition_size", fmt::format("is {}: a second copy of the parameters for backward (hpZ) is not modelled; leave it out, or say plan.fsdp hybrid for one copy per group", *group));
+  for (const char* key : {"zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients", "zero_optimization.zero_quantized_nontrainable_weights"})
+    s.refuse(key, "messages quantised by ZeRO++ are not modelled");
+  auto device = [&](const std::string& section) {
+    const std::string named = normalised_name(s.text(section + ".device").value_or("none"));
+    if (named != "none" && named != "cpu") s.problem(section + ".device", fmt::format("is '{}'; only the host's memory (cpu) is modelled", named.substr(0, 40)));
+    s.harmless({(section + ".*").c_str()});
+    return named == "cpu";
+  };
+  const bool optimizer = device("zero_optimization.offload_optimizer") || s.on("zero_optimization.cpu_offload");
+  const bool parameters = device("zero_optimization.offload_param") || s.on("zero_optimization.cpu_offload_params");
+  if (optimizer) {
+    if (stage == 0) s.problem("zero_optimization.offload_optimizer", "needs stage 1, 2 or 3");
+    request["plan"]["offload"] = "optimizer";
+  }
+  if (parameters) s.problem("zero_optimization.offload_param", "parameters that live on the host are not modelled; set its device to none");
+  if (stage > 0 && s.has("zero_optimization.overlap_comm") && !s.on("zero_optimization.overlap_comm") && stage < 3)
+    s.note("zero_optimization.overlap_comm is false: the exchange of gradients is modelled as overlapping with backward all the same");
+}
+
+}  // namespace
+
+Json from_deepspeed(Settings& s, const ImportContext&) {
+  Json request = Json::object();
+  read_batch(s, request);
+  read_precision(s, request);
+  read_zero(s, request);
+  if (s.has("optimizer.type")) set_optimizer(s, "optimizer.type", request);
+  if (request.contains("optimizer") && request["optimizer"] == "adam" && s.truth("optimizer.params.adam_w_mode").value_or(true)) request["optimizer"] = "adamw";
+  if (request.contains("optimizer")) request["optimizer_impl"] = s.on("optimizer.params.torch_adam") ? "foreach" : "fused";  // FusedAdam by default
+  if (auto momentum = s.number("optimizer.params.momentum"); momentum && *momentum > 0 && request.value("optimizer", "") == "sgd") request["optimizer"] = "sgd-momentum", request["optimizer_impl"] = "foreach";
+  if (auto degree = s.whole("tensor_parallel.autotp_size"); degree && *degree > 1) request["plan"]["tp"] = *degree;
+  if (auto degree = s.whole("sequence_parallel_size"); degree && *degree > 1) request["plan"]["cp"] = *degree, request["plan"]["cp_exchange"] = "all_to_all";
+  if (s.on("compile.enabled")) request["mode"] = "compile";
+  s.refuse("compile.deepcompile", "DeepCompile's own schedule is not modelled");
+  s.refuse("activation_checkpointing.cpu_checkpointing", "checkpoints that travel to the host are not modelled");
+  s.refuse("activation_checkpointing.partition_activations", "checkpoints that model-parallel ranks share out are not modelled");
+  s.refuse("quantize_training.enabled", "quantised training is not modelled");
+  s.refuse("elasticity.enabled", "the batch of an elastic job changes with its GPUs; set the batch you have");
+  s.refuse("curriculum_learning.enabled", "the sequence length changes as training goes; set the one you want predicted");
+  s.refuse("sparse_gradients", "gradients sent as indices and rows are not modelled");
+  s.refuse("sparse_attention.mode", "sparse attention is not modelled");
+  s.refuse("progressive_layer_drop.enabled", "layers that are dropped by chance are not modelled");
+  bool checkpoints = false;
+  for (const std::string& key : s.keys()) checkpoints = checkpoints || key.starts_with("activation_checkpointing.");
+  if (checkpoints) s.note("activation_checkpointing says how, not whether: say --recompute full where the model checkpoints its layers");
+  s.harmless({"optimizer.params.*", "scheduler.*", "steps_per_print", "wall_clock_breakdown", "dump_state", "fp16.*", "bf16.*", "bfloat16.*", "amp.*", "torch_autocast.*",
+              "activation_checkpointing.*", "tensorboard.*", "wandb.*", "csv_monitor.*", "comet.*", "monitor_config.*", "comms_logger.*", "flops_profiler.*", "autotuning.*",
+              "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "prescale_gradients", "gradient_predivide_factor", "checkpoint.*", "data_types.grad_accum_dtype", "aio.*",
+              "logging.*", "memory_breakdown", "communication_data_type", "seed", "disable_allgather", "zero_optimization.overlap_comm",
+              "zero_optimization.contiguous_gradients", "zero_optimization.reduce_scatter", "zero_optimization.*bucket_size", "zero_optimization.allgather_partitions",
+              "zero_optimization.sub_group_size", "zero_optimization.stage3_*", "zero_optimization.round_robin_gradients", "zero_optimization.ignore_unused_parameters",
+              "zero_optimization.mics_hierarchical_params_gather", "zero_optimization.elastic_checkpoint", "zero_optimization.load_from_fp32_weights",
+              "zero_optimization.cpu_offload*", "zero_optimization.legacy_stage1", "zero_optimization.memory_efficient_linear", "zero_optimization.zero_hpz_partition_size",
+              "compile.*", "data_efficiency.enabled", "gradient_accumulation_dtype", "graph_harvesting", "use_data_before_expert_parallel_"});
+  return request;
+}
+
+}  // namespace precog

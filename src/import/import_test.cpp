@@ -1,0 +1,235 @@
+#include <filesystem>
+#include <random>
+
+#include <doctest/doctest.h>
+
+#include "import/import.h"
+#include "import/read_tree.h"
+#include "support.h"
+
+using namespace precog;
+
+namespace {
+
+const std::filesystem::path kExamples = std::filesystem::path(PRECOG_SOURCE_DIR) / "tests" / "data" / "imports";
+
+Imported example(const std::string& file, bool model_wanted = true) {
+  auto made = import_file(kExamples / file, file, "", model_wanted);
+  REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().text()));
+  return *made;
+}
+std::string problem(const std::string& text, const std::string& kind = "") {
+  auto made = import_text(text, "file", kind);
+  return made ? "" : made.error().text();
+}
+bool names(const std::vector<std::string>& list, const std::string& one) { return std::find(list.begin(), list.end(), one) != list.end(); }
+
+}  // namespace
+
+TEST_CASE("DeepSpeedSaysBatchPrecisionAndZero") {
+  const Imported made = example("deepspeed_zero2.json");
+  CHECK(made.kind == "deepspeed");
+  CHECK(made.request["batch"] == 4);
+  CHECK(made.request["micro_batches"] == 8);
+  CHECK(made.request["precision"] == "deepspeed-bf16");
+  CHECK(made.request["plan"]["fsdp"] == "zero2");
+  CHECK(made.request["optimizer"] == "adamw");
+  CHECK(made.request["optimizer_impl"] == "fused");
+  CHECK(made.request["clip_grad_norm"] == 1.0);
+  CHECK(made.not_taken == std::vector<std::string>{"house_rules.cost_centre"});
+  CHECK(names(made.quiet, "steps_per_print"));
+  CHECK(names(made.quiet, "zero_optimization.reduce_bucket_size"));
+}
+
+TEST_CASE("DeepSpeedOffloadIsTakenOverAndWhatCannotBeIsRefused") {
+  const Imported made = example("deepspeed_offload.json");
+  CHECK(made.request["plan"]["offload"] == "optimizer");
+  CHECK(made.request["global_batch"] == 256);
+  CHECK_FALSE(made.request.contains("batch"));
+  CHECK(problem(R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})").find("offload_param") != std::string::npos);
+  CHECK(problem(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}})").find("nvme") != std::string::npos);
+  CHECK(problem(R"({"zero_optimization": {"stage": 4}})").find("stages 0 to 3") != std::string::npos);
+  CHECK(problem(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true}})").find("ZeRO++") != std::string::npos);
+  CHECK(problem(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}})").find("exclude each other") != std::string::npos);
+  CHECK(problem(R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})").find("OneBitAdam") != std::string::npos);
+}
+
+TEST_CASE("AutoSaysNothing") {
+  auto made = import_text(R"({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}})", "f");
+  REQUIRE(made.has_value());
+  CHECK_FALSE(made->request.contains("batch"));
+  CHECK(names(made->quiet, "train_batch_size"));
+  CHECK(made->not_taken.empty());
+}
+
+TEST_CASE("MegatronsScriptIsReadNotRun") {
+  const Imported made = example("megatron_gpt.sh");
+  CHECK(made.kind == "megatron");
+  const Json& r = made.request;
+  CHECK(r["model"]["family"] == "gpt2");
+  CHECK(r["model"]["architecture"]["hidden"] == 6144);
+  CHECK(r["model"]["architecture"]["intermediate"] == 4 * 6144);
+  CHECK(r["model"]["architecture"]["vocab"] == 50257);
+  CHECK(r["pad_vocabulary"] == 128 * 8);
+  CHECK(r["cluster"]["gpus"] == 8);
+  CHECK(r["plan"]["tp"] == 8);
+  CHECK(r["plan"]["sp"] == true);
+  CHECK(r["recompute"] == "selective");
+  CHECK(r["precision"] == "fp16-master");
+  CHECK(r["stack"] == "megatron");
+  CHECK(made.not_taken == std::vector<std::string>{"--our-own-logger"});
+}
+
+TEST_CASE("MegatronsYamlOfFlags") {
+  const Imported made = example("megatron_llama.yaml");
+  const Json& r = made.request;
+  CHECK(r["model"]["family"] == "llama");
+  CHECK(r["model"]["architecture"]["kv_heads"] == 8);
+  CHECK(r["plan"]["vpp"] == 4);
+  CHECK(r["plan"]["cp"] == 2);
+  CHECK(r["plan"]["fsdp"] == "zero1");
+  CHECK(r["precision"] == "bf16-master+gradients-bf16+te-fp8-delayed");
+  CHECK(r["stack"] == "te");
+  CHECK(made.not_taken.empty());
+}
+
+TEST_CASE("AModelThatIsNotDescribedIsAnErrorUnlessItIsNotWanted") {
+  const std::string text = "--tensor-model-parallel-size 2 --micro-batch-size 1 --seq-length 2048 --bf16";
+  CHECK(problem(text).find("--num-layers") != std::string::npos);
+  CHECK(import_text(text, "f", "", false).has_value());
+}
+
+TEST_CASE("TorchtitanSaysDegreesAndPolicy") {
+  const Imported made = example("torchtitan_llama3.toml");
+  CHECK(made.kind == "torchtitan");
+  const Json& r = made.request;
+  CHECK(r["model"] == "llama3-8b");
+  CHECK(r["plan"]["fsdp"] == "hybrid");
+  CHECK(r["plan"]["replicate"] == 2);
+  CHECK(r["plan"]["dp"] == 16);
+  CHECK(r["precision"] == "fsdp-bf16-fp32reduce");
+  CHECK(r["recompute"] == "per-op");
+  CHECK(r["seq"] == 8192);
+  CHECK(r["run"]["steps"] == 1000);
+  CHECK(made.not_taken.empty());
+}
+
+TEST_CASE("AccelerateAndItsDeepSpeedFile") {
+  const Imported fsdp = example("accelerate_fsdp.yaml");
+  CHECK(fsdp.kind == "accelerate");
+  CHECK(fsdp.request["precision"] == "fsdp-bf16");
+  CHECK(fsdp.request["plan"]["fsdp"] == "hybrid");
+  CHECK(fsdp.request["cluster"]["gpus"] == 16);
+  CHECK(fsdp.request["cluster"]["gpus_per_node"] == 8);
+  CHECK(fsdp.request["recompute"] == "full");
+  const Imported linked = example("accelerate_deepspeed.yaml");
+  CHECK(linked.request["plan"]["fsdp"] == "zero2");
+  CHECK(linked.request["precision"] == "deepspeed-bf16");
+  CHECK(linked.request["batch"] == 4);
+  REQUIRE(linked.notes.size() == 1);
+  CHECK(linked.notes[0].find("house_rules.cost_centre") != std::string::npos);
+}
+
+TEST_CASE("TheTrainersArguments") {
+  const Imported made = example("trainer_arguments.json");
+  CHECK(made.kind == "trainer");
+  const Json& r = made.request;
+  CHECK(r["model"] == "meta-llama/Meta-Llama-3-8B");
+  CHECK(r["batch"] == 2);
+  CHECK(r["micro_batches"] == 16);
+  CHECK(r["precision"] == "fsdp-bf16");
+  CHECK(r["plan"]["fsdp"] == "full");
+  CHECK(r["recompute"] == "full");
+  CHECK(r["seq"] == 4096);
+  CHECK(made.not_taken == std::vector<std::string>{"neftune_noise_alpha"});
+}
+
+TEST_CASE("LightningsTrainerSection") {
+  const Imported made = example("lightning.yaml");
+  CHECK(made.kind == "lightning");
+  const Json& r = made.request;
+  CHECK(r["precision"] == "amp-bf16");
+  CHECK(r["cluster"]["gpus"] == 16);
+  CHECK(r["micro_batches"] == 2);
+  CHECK(r["batch"] == 64);
+  CHECK(r["optimizer"] == "sgd-momentum");
+  CHECK(names(made.not_taken, "model.class_path"));
+}
+
+TEST_CASE("TheRequestWinsOverItsConfigurations") {
+  Json request = {{"from", "deepspeed_zero2.json"}, {"model", "gpt2"}, {"batch", 2}, {"plan", {{"fsdp", "zero3"}}}, {"cluster", {{"gpu", "h100-sxm"}, {"gpus", 4}}}};
+  auto made = with_imports(request, "request", kExamples);
+  REQUIRE(made.has_value());
+  CHECK((*made)["batch"] == 2);
+  CHECK((*made)["micro_batches"] == 8);
+  CHECK((*made)["plan"]["fsdp"] == "zero3");
+  CHECK((*made)["model"] == "gpt2");
+  CHECK_FALSE(made->contains("from"));
+  REQUIRE(made->contains("imported"));
+  CHECK(import_notes((*made)["imported"]) == std::vector<std::string>{"deepspeed_zero2.json: not taken over: house_rules.cost_centre"});
+}
+
+TEST_CASE("FilesThatContradictEachOtherAreAnError") {
+  Json request = {{"from", {"deepspeed_zero2.json", "deepspeed_offload.json"}}, {"model", "gpt2"}};
+  auto made = with_imports(request, "request", kExamples);
+  REQUIRE_FALSE(made.has_value());
+  CHECK(made.error().text().find("micro_batches") != std::string::npos);
+  request["micro_batches"] = 8;  // said by the request itself: no contradiction left there
+  CHECK(with_imports(request, "request", kExamples).error().text().find("micro_batches") == std::string::npos);
+}
+
+TEST_CASE("AKindCanBeForcedAndMustBeKnown") {
+  CHECK(problem("a: 1\n").find("--from-kind") != std::string::npos);
+  CHECK(problem("a: 1\n", "deepsped").find("deepspeed") != std::string::npos);
+  auto forced = import_text("{}", "f", "deepspeed");
+  REQUIRE(forced.has_value());
+  CHECK(forced->kind == "deepspeed");
+}
+
+TEST_CASE("FlagsOfScripts") {
+  const ShellFlags made = parse_flags("N=4\nA=\"--b-c $N --d\"\nrun.py $A --e=${M:-7} --f 1 2 \\\n  --g -1 # --h\n--i '$N'");
+  CHECK(made.flags["b-c"] == "4");
+  CHECK(made.flags["d"] == true);
+  CHECK(made.flags["e"] == "7");
+  CHECK(made.flags["f"] == Json::array({"1", "2"}));
+  CHECK(made.flags["g"] == "-1");
+  CHECK_FALSE(made.flags.contains("h"));
+  CHECK(made.flags["i"] == "$N");
+  CHECK(made.programs == std::vector<std::string>{"run.py"});
+}
+
+TEST_CASE("DamagedConfigurationsNeverCrash") {
+  std::mt19937 random(7);
+  for (const auto& entry : std::filesystem::directory_iterator(kExamples)) {
+    const std::string text = *read_text_file(entry.path());
+    for (int round = 0; round < 150; ++round) {
+      std::string damaged = text;
+      for (int change = static_cast<int>(random() % 6); change >= 0; --change) {
+        const std::size_t at = random() % damaged.size();
+        switch (random() % 4) {
+          case 0: damaged[at] = static_cast<char>(random() % 256); break;
+          case 1: damaged.erase(at, random() % 20); break;
+          case 2: damaged.insert(at, std::string(1 + random() % 3, "{}[]:-\"'$\n\t#&*!|>%@`,"[random() % 22])); break;
+          default: damaged.insert(at, damaged.substr(random() % damaged.size(), random() % 40));
+        }
+        if (damaged.empty()) damaged = " ";
+      }
+      for (const std::string& kind : {std::string(), import_kinds()[random() % import_kinds().size()]})
+        if (auto made = import_text(damaged, "file", kind); !made) CHECK_FALSE(made.error().problems.empty());
+    }
+  }
+}
+
+TEST_CASE("NestingAndAliasesHaveLimits") {
+  CHECK_FALSE(parse_yaml(std::string(2000, '['), "f").has_value());
+  CHECK_FALSE(parse_toml("a = " + std::string(5000, '['), "f").has_value());
+  std::string bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n";
+  for (int i = 1; i < 9; ++i) {
+    bomb += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int k = 0; k < 10; ++k) bomb += (k ? ", *a" : "*a") + std::to_string(i - 1);
+    bomb += "]\n";
+  }
+  auto made = parse_yaml(bomb, "f");
+  REQUIRE_FALSE(made.has_value());
+  CHECK(made.error().text().find("aliases") != std::string::npos);
+}

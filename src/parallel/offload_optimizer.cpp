@@ -1,0 +1,83 @@
+// An optimizer on the host (ZeRO-Offload: Ren et al. 2021; deepspeed/runtime/zero/stage_1_and_2.py, DeepSpeedCPUAdam). Each rank's
+// reduced share of the gradients goes to the host's memory in fp32 as soon as it is there, on the stream of the reduction; with
+// several micro-batches the sum so far comes back to be added to. At the end of the step the host waits for the last of them,
+// updates states and master weights in its own memory, and sends the new weights up, where they become the model's type and are
+// gathered as ever. Kernels of loss scaling, clipping and the optimizer are gone from the GPU.
+// How long copies and the host take is not known here: sizes are, in shard_copy operators with the labels below.
+#include "parallel/rewrite.h"
+
+namespace precog {
+namespace {
+
+constexpr DType kHostType = DType::fp32;
+// One pass of Adam: weight, gradient and two states read, all but the gradient written. Unscaling or clipping is one more pass over
+// the gradients.
+constexpr std::int64_t kUpdateBytes = 28, kScaleBytes = 8;
+constexpr std::int64_t kAloneElements = 50'000'000;  // of a rank by itself, which has no reductions to go with
+
+bool is_kernel_of_update(const Op& op) {
+  return ends_step(op.phase) && op.kind != OpKind::all_gather && op.kind != OpKind::all_reduce && op.kind != OpKind::reduce_scatter;
+}
+
+}  // namespace
+
+void offload_optimizer(int ranks, int node_ranks, const PrecisionRecipe& recipe, StepGraph& step) {
+  std::int64_t share = 0;
+  for (const ParameterGradient& g : step.gradients) share += share_of(step.graph.tensors[g.parameter].shape.elements(), ranks);
+  const DType parameter = step.gradients.empty() ? DType::fp32 : step.graph.tensors[step.gradients.front().parameter].dtype;
+  std::vector<Bucket> alone;
+  if (ranks == 1) alone = fill_buckets(step, [](const Bucket& bucket, std::size_t) { return bucket.elements >= kAloneElements; });
+  bool scales = static_cast<bool>(recipe.loss_scaling), accumulates = false;
+  for (const Op& op : step.graph.ops) {
+    scales = scales || (op.phase == Phase::optimizer && step.graph.name(op.label) == "norm");
+    accumulates = accumulates || op.phase == Phase::accumulate;
+  }
+
+  Rewrite out(step);
+  Graph& graph = step.graph;
+  const auto moves = [&](Phase phase, std::string_view label, std::int64_t elements, std::span<const TensorId> after) {
+    const Bytes bytes = bytes_of(elements, kHostType);
+    out.put({OpKind::shard_copy, phase, kHostType, ShardCopyAttributes{elements, 1, bytes, bytes}, label, true}, after, {});
+  };
+  const auto send_down = [&](Phase phase, std::int64_t elements, std::span<const TensorId> after) {
+    if (phase == Phase::backward && accumulates) moves(Phase::accumulate, "from_host", elements, after);
+    moves(phase, "to_host", elements, after);
+  };
+  const auto gradients_of = [&](const Bucket& bucket) {
+    std::vector<TensorId> ids;
+    for (std::size_t i : bucket.gradients) ids.push_back(step.gradients[i].gradient);
+    return ids;
+  };
+  std::size_t next = 0;
+  bool updated = false;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const Op& op = out.old(i);
+    if (ends_step(op.phase) && !updated) {
+      updated = true;
+      for (; next < alone.size(); ++next) send_down(Phase::backward, alone[next].elements, gradients_of(alone[next]));
+      out.put({OpKind::read_back, Phase::optimizer, DType::fp32, {}, "gradients on the host"}, {}, {});
+      const Bytes host{share * (kUpdateBytes + (scales ? kScaleBytes : 0)) * node_ranks};  // all ranks of the node update at the same time
+      const TensorId arrived = out.tensor(share, kHostType);
+      out.put({OpKind::shard_copy, Phase::optimizer, kHostType, ShardCopyAttributes{share, 1, host, bytes_of(share, kHostType)}, "cpu_adam"}, {}, {arrived});
+      out.put({OpKind::shard_copy, Phase::optimizer, parameter, ShardCopyAttributes{share, 1, bytes_of(share, kHostType), bytes_of(share, parameter)}, "copy updated weights"}, {arrived}, {});
+    }
+    if (is_kernel_of_update(op)) {
+      out.drop(i);
+      continue;
+    }
+    out.keep(i);
+    const auto* message = std::get_if<CollectiveAttributes>(&op.attributes);
+    if (op.kind == OpKind::reduce_scatter && !op.label.valid() && message && ranks > 1) {
+      const std::vector<TensorId> made(graph.outputs(op).begin(), graph.outputs(op).end());
+      send_down(op.phase, share_of(message->bytes.value * 8 / bits_of(op.math), ranks), made);
+    }
+    for (; next < alone.size() && alone[next].ready.index() <= i; ++next) send_down(Phase::backward, alone[next].elements, gradients_of(alone[next]));
+  }
+  out.finish();
+  step.master_weights = {};
+  step.main_gradients = {};
+  step.shards.kept_gradients.clear();
+  if (ranks == 1) step.shards.gradients_released = true;
+}
+
+}  // namespace precog

@@ -1,0 +1,140 @@
+#include <algorithm>
+
+#include <doctest/doctest.h>
+
+#include "frontend/source.h"
+#include "parallel/parallel.h"
+#include "precision/precision.h"
+#include "support.h"
+#include "training/checkpointed_step.h"
+
+using namespace precog;
+using namespace precog::testing;
+
+namespace {
+
+constexpr std::int64_t kParameters = 64 * 128 + 128 + 128 * 10 + 10;
+
+StepGraph spread(const Plan& plan, const Replicas& replicas, const PrecisionRecipe& recipe = uniform(DType::fp32), const TrainingOptions& training = {}) {
+  return apply_plan(plan, replicas, recipe, make_step(apply_precision(recipe, gpu(), two_layers(32, 64, 128)), recipe, training));
+}
+std::vector<CollectiveAttributes> sent(const StepGraph& step, OpKind kind) {
+  std::vector<CollectiveAttributes> out;
+  for (const Op& op : step.graph.ops)
+    if (op.kind == kind) out.push_back(std::get<CollectiveAttributes>(op.attributes));
+  return out;
+}
+std::int64_t moved(const StepGraph& step, std::string_view label) {
+  std::int64_t out = 0;
+  for (const Op& op : step.graph.ops)
+    if (op.kind == OpKind::shard_copy && step.graph.name(op.label) == label) out += std::get<ShardCopyAttributes>(op.attributes).written.value;
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("HybridShardsReduceInsideAndSumAcross") {
+  const StepGraph step = spread({.dp = 16, .fsdp = Sharding::full}, {.shard_size = 4});
+  const auto inside = sent(step, OpKind::reduce_scatter), across = sent(step, OpKind::all_reduce);
+  REQUIRE(inside.size() == across.size());
+  REQUIRE_FALSE(inside.empty());
+  for (std::size_t i = 0; i < inside.size(); ++i) {
+    CHECK(inside[i].participants == 4);
+    CHECK(inside[i].stride == 1);
+    CHECK(across[i].participants == 4);
+    CHECK(across[i].stride == 4);
+    CHECK(across[i].bytes.value == inside[i].bytes.value / 4);  // each rank sums its own shard
+  }
+  for (const CollectiveAttributes& gather : sent(step, OpKind::all_gather)) CHECK(gather.participants == 4);
+  CHECK(step.shards.parameters == 4);
+  CHECK(step.shards.optimizer == 4);
+  CHECK(verify(step.graph).empty());
+}
+
+TEST_CASE("OneGroupIsNoHybrid") {
+  const StepGraph all = spread({.dp = 4, .fsdp = Sharding::full}, {}), one = spread({.dp = 4, .fsdp = Sharding::full}, {.shard_size = 4});
+  CHECK(to_text(all.graph) == to_text(one.graph));
+}
+
+TEST_CASE("AGroupsRanksAreNextToEachOtherBehindTensorParallelOnes") {
+  const StepGraph step = spread({.dp = 8, .fsdp = Sharding::zero1, .tp = 2}, {.shard_size = 2});
+  const auto inside = sent(step, OpKind::reduce_scatter);
+  REQUIRE_FALSE(inside.empty());
+  CHECK(inside[0].stride == 2);
+  bool found = false;
+  for (const CollectiveAttributes& message : sent(step, OpKind::all_reduce)) found = found || (message.participants == 4 && message.stride == 4);
+  CHECK(found);
+}
+
+TEST_CASE("BucketViewsAreNotCopied") {
+  CHECK(count(spread({.dp = 4}, {.bucket_views = true}).graph, OpKind::bucket_copy) == 0);
+  CHECK(count(spread({.dp = 4}, {}).graph, OpKind::bucket_copy) == 8);
+  CHECK(sent(spread({.dp = 4}, {.bucket_views = true}), OpKind::all_reduce).size() == 1);
+}
+
+TEST_CASE("SmallerBucketsAreMoreMessages") {
+  CHECK(sent(spread({.dp = 4}, {}), OpKind::all_reduce).size() == 1);
+  CHECK(sent(spread({.dp = 4}, {.bucket = {1024}}), OpKind::all_reduce).size() > 1);
+}
+
+TEST_CASE("FindingUnusedParametersAsksEveryRank") {
+  const auto messages = sent(spread({.dp = 4}, {.find_unused = true}), OpKind::all_reduce);
+  REQUIRE(messages.size() == 2);
+  CHECK(messages[1].bytes.value == 4 * 4);  // four parameters
+}
+
+TEST_CASE("OverlappedGathersNameTheParametersTheyBring") {
+  const auto inputs = [](bool overlapped) {
+    const StepGraph step = spread({.dp = 4, .fsdp = Sharding::zero1}, {.overlap_gather = overlapped});
+    for (const Op& op : step.graph.ops)
+      if (op.kind == OpKind::all_gather) return static_cast<int>(op.input_count);
+    return -1;
+  };
+  CHECK(inputs(true) == 4);
+  CHECK(inputs(false) == 0);
+}
+
+TEST_CASE("AnOptimizerOnTheHostGetsEveryGradientAndSendsEveryWeight") {
+  for (int ranks : {1, 4}) {
+    const StepGraph step = spread({.dp = ranks, .fsdp = ranks > 1 ? Sharding::zero2 : Sharding::none}, {.offload_optimizer = true, .node_ranks = ranks});
+    CHECK(moved(step, "to_host") >= 4 * kParameters / ranks);
+    CHECK(moved(step, "to_host") <= 4 * kParameters / ranks + 64);
+    CHECK(moved(step, "cpu_adam") >= 4 * kParameters / ranks);
+    CHECK(moved(step, "from_host") == 0);  // one micro-batch: nothing to add to
+    CHECK(count(step.graph, OpKind::multi_tensor) == 0);
+    CHECK(count(step.graph, OpKind::read_back) == 1);
+    CHECK(step.master_weights.value == 0);
+    CHECK(verify(step.graph).empty());
+  }
+}
+
+TEST_CASE("SumsOnTheHostComeBackToBeAddedTo") {
+  TrainingOptions training;
+  training.micro_batches = 4;
+  const StepGraph step = spread({.dp = 4, .fsdp = Sharding::zero2}, {.offload_optimizer = true, .node_ranks = 4}, uniform(DType::fp32), training);
+  CHECK(moved(step, "from_host") == moved(step, "to_host"));
+}
+
+TEST_CASE("OnlySomeLayersAreRecomputed") {
+  TrainingOptions full;
+  full.recompute = Recompute::full;
+  const PrecisionRecipe recipe = uniform(DType::fp32);
+  const auto recomputed = [&](const Checkpoints& which) {
+    const Json architecture = {{"hidden", 64}, {"layers", 4}, {"heads", 4}, {"vocab", 100}, {"max_positions", 32}, {"intermediate", 128}};
+    auto source = family_source({{"family", "llama"}, {"architecture", architecture}}, "test");
+    REQUIRE(source.has_value());
+    auto built = source->build({.batch = 1, .seq = 32});
+    REQUIRE(built.has_value());
+    const StepGraph step = make_step(apply_precision(recipe, gpu(), *built), recipe, full, which);
+    CHECK(verify(step.graph).empty());
+    return std::count_if(step.graph.ops.begin(), step.graph.ops.end(), [](const Op& op) { return op.phase == Phase::recompute; });
+  };
+  const auto all = recomputed({});
+  CHECK(all > 0);
+  CHECK(recomputed({.first = 1}) * 4 == all);
+  CHECK(recomputed({.every = 2}) * 2 == all);
+  CHECK(recomputed({.first = 9}) == all);
+  const auto kept = recomputed({.per_operator = true});
+  CHECK(kept < all);
+  CHECK(kept == all - 4 * 5);  // of each layer attention, and the first, third, fifth and seventh product
+}

@@ -1,0 +1,14 @@
+// Times of copies between a GPU and its host, which no kernel cost knows: they are the link's. Of an optimizer that is kept on the
+// host (parallel/offload_optimizer.cpp). What the host itself needs for the update is the schedule's (schedule/host_times.cpp).
+#pragma once
+
+#include <vector>
+
+#include "cost/cost.h"
+#include "kernel/kernel.h"
+
+namespace precog {
+
+void price_host_copies(const Graph& graph, const KernelProgram& program, const GpuSpec& gpu, std::vector<KernelCost>& costs);
+
+}  // namespace precog

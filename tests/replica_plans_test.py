@@ -1,0 +1,105 @@
+"""What plans of data-parallel ranks change: groups of shards, gathers beside forward, the optimizer on the host, which layers are
+recomputed; and a configuration's request, printed and predicted again."""
+
+import json
+import pathlib
+import tempfile
+import unittest
+
+import program
+
+EXAMPLES = program.ROOT / "tests" / "data" / "imports"
+LLAMA = {"schema": 1, "model": {"name": "llama3-8b", "layers": 4}, "batch": 1, "seq": 1024, "cluster": {"gpu": "h100-sxm", "gpus": 32}}
+
+
+def predict(precision, plan, **fields):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "job.json"
+        path.write_text(json.dumps({**LLAMA, "precision": precision, "plan": plan, **fields}))
+        done = program.run("predict", path, "--json")
+    assert done.returncode in (0, 3), done.stderr
+    return json.loads(done.stdout)
+
+
+class ReplicaPlans(unittest.TestCase):
+    def adds_up(self, report):
+        parts = report["breakdown"]
+        total = sum(value for value in parts.values() if not isinstance(value, dict)) + sum(parts["exposed_communication"].values())
+        self.assertAlmostEqual(total, report["step_s"], delta=1e-3 * report["step_s"])
+
+    def test_groups_hold_more_and_send_less_between_nodes(self):
+        reports = [predict("fsdp-bf16", {"fsdp": "hybrid", "shard_size": size}) for size in (4, 8, 16, 32)]
+        for smaller, larger in zip(reports, reports[1:]):
+            self.assertGreater(smaller["memory"]["optimizer"], 1.9 * larger["memory"]["optimizer"])
+            self.assertGreater(smaller["peak_bytes"], larger["peak_bytes"])
+        for report in reports:
+            self.adds_up(report)
+            self.assertNotIn("replicas", report["breakdown"]["exposed_communication"])
+        full = predict("fsdp-bf16", {"fsdp": "full"})
+        self.assertEqual(reports[-1]["step_s"], full["step_s"])  # one group is no hybrid
+        self.assertEqual(reports[1]["step_s"], predict("fsdp-bf16", {"fsdp": "hybrid"})["step_s"])  # a node by default
+        self.assertEqual(reports[1]["step_s"], predict("fsdp-bf16", {"fsdp": "hybrid", "replicate": 4})["step_s"])
+
+    def test_gathers_beside_forward_hide(self):
+        for more in ({}, {"micro_batches": 4}, {"mode": "compile"}):
+            before, beside = (predict("bf16-master", {"fsdp": "zero1", "overlap_gather": overlap}, **more) for overlap in (False, True))
+            saved = before["step_s"] - beside["step_s"]
+            gathers = before["breakdown"]["exposed_communication"]["all_gather"]
+            self.assertGreater(saved, 0.2 * gathers)
+            self.assertLessEqual(saved, 1.001 * gathers)
+            self.adds_up(beside)
+
+    def test_an_optimizer_on_the_host_frees_memory_and_takes_time(self):
+        for fsdp in ("zero1", "zero2", "zero3"):
+            gpu, host = (predict("deepspeed-bf16", {"fsdp": fsdp, "offload": where}) for where in ("none", "optimizer"))
+            self.assertEqual(host["memory"]["optimizer"], 0)
+            self.assertLess(host["peak_bytes"], gpu["peak_bytes"])
+            self.assertGreater(host["step_s"], gpu["step_s"])
+            self.assertTrue(any("host" in warning for warning in host["warnings"]))
+            self.adds_up(host)
+
+    def test_fewer_recomputed_layers_are_faster_and_larger(self):
+        for recompute in ("full", "per-op"):
+            reports = [predict("fsdp-bf16", {"fsdp": "full"}, recompute="none"),
+                       *(predict("fsdp-bf16", {"fsdp": "full"}, recompute=recompute, recompute_layers=count) for count in (1, 2, 4)),
+                       predict("fsdp-bf16", {"fsdp": "full"}, recompute=recompute)]
+            for fewer, more in zip(reports, reports[1:]):
+                self.assertLessEqual(fewer["step_s"], more["step_s"])
+                self.assertGreaterEqual(fewer["peak_bytes"], 0.99 * more["peak_bytes"])  # blocks fall otherwise
+            self.assertEqual(reports[-1]["step_s"], reports[-2]["step_s"])
+        kept = predict("fsdp-bf16", {"fsdp": "full"}, recompute="per-op")
+        self.assertLess(kept["step_s"], predict("fsdp-bf16", {"fsdp": "full"}, recompute="full")["step_s"])
+
+    def test_buckets_of_views_are_kept_once(self):
+        plain, views = (predict("amp-bf16", {"bucket_views": kept}) for kept in (False, True))
+        self.assertLess(views["memory"]["gradients"], 0.6 * plain["memory"]["gradients"])
+        self.assertLess(views["step_s"], plain["step_s"])
+
+
+class Imports(unittest.TestCase):
+    FLAGS = {"deepspeed_zero2.json": ["--model", "gpt2", "--gpus", "8"], "deepspeed_offload.json": ["--model", "gpt2", "--gpus", "8"],
+             "megatron_gpt.sh": ["--layers", "2"], "megatron_llama.yaml": ["--gpus", "16"], "torchtitan_llama3.toml": ["--layers", "2"],
+             "accelerate_fsdp.yaml": ["--model", "gpt2", "--batch", "2"], "accelerate_deepspeed.yaml": ["--model", "gpt2"],
+             "trainer_arguments.json": ["--gpus", "8", "--layers", "2"], "lightning.yaml": ["--model", "resnet50"]}
+
+    def test_every_example_has_flags(self):
+        self.assertEqual(set(self.FLAGS), {path.name for path in EXAMPLES.iterdir()})
+
+    def test_a_printed_request_predicts_the_same(self):
+        for name, flags in self.FLAGS.items():
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                given = ["--from", EXAMPLES / name, "--gpu", "h100-sxm", *flags]
+                printed = program.run("predict", *given, "--print-request")
+                self.assertEqual(printed.returncode, 0, printed.stderr)
+                job = pathlib.Path(folder) / "job.json"
+                job.write_text(printed.stdout)
+                self.assertEqual(program.run("predict", job, "--json").stdout, program.run("predict", *given, "--json").stdout)
+
+    def test_inspect_takes_one_too(self):
+        done = program.run("inspect", "--from", EXAMPLES / "torchtitan_llama3.toml", "--layers", "1", "--batch", "1", "--seq", "256")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("llama3-8b in fsdp-bf16-fp32reduce", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
