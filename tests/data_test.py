@@ -9,7 +9,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"
-FOLDERS = {"gpus": 30, "models": 28, "precisions": 7, "clusters": 5, "networks": 5, "hosts": 1, "profiles": 1}  # and at least how many
+FOLDERS = {"gpus": 30, "models": 28, "precisions": 7, "clusters": 5, "networks": 5, "hosts": 1, "software": 4, "profiles": 1}  # and at least how many
 
 
 def strict(text):
@@ -73,7 +73,7 @@ class DataFiles(unittest.TestCase):
 
     def test_every_figure_names_a_listed_source(self):
         seen = 0
-        for folder in ("gpus", "clusters", "networks", "hosts"):
+        for folder in ("gpus", "clusters", "networks", "hosts", "software"):
             for path in sorted((DATA / folder).glob("*.json")):
                 document = strict(path.read_text())
                 sources = document.get("sources", {})

@@ -7,6 +7,7 @@ DIR holds published/published_dl.csv.gz; of it the rows of NVIDIA's DeepLearning
 tools/published_models.json says which model, GPU and settings a row means, as for tools/published_speedups.py, whose reading of
 rows this shares. --write puts the tables into docs/published_scaling.md (between its two marks); --list prints every row.
 
+Runs whose source sums gradients in another way than the one that is modelled (OTHER_KINDS) are predicted and shown by themselves.
 A configuration is everything but the number of GPUs, at one batch per GPU. Its scaling efficiency on N GPUs is its rate there
 over N times its rate on one; the error of a predicted one is in points. Rows without a time of one GPU have a step time only.
 """
@@ -26,6 +27,8 @@ SOURCES = ("NVIDIA/DeepLearningExamples", "Oneflow-Inc/DLPerf")
 FAMILIES = ("ResNet-50", "BERT", "medical U-Net 2D", "medical U-Net 3D", "detection")  # CNNs and BERT
 UNITS = ("img/s", "sent/s", "items/s", "samples/s")
 # Machines as their sources describe them; elsewhere the GPU's usual one.
+# Data parallelism of another kind, by the sources' own scripts: not predicted, but counted.
+OTHER_KINDS = {("Oneflow-Inc/DLPerf", "TensorFlow2"): "tf.distribute: one process drives a node's GPUs and sums gradients after backward; between nodes through the hosts"}
 EDR_ONE_PORT = {"network": "ib-edr", "nics_per_node": 1}  # DLPerf: eight V100 and one 100 Gb/s InfiniBand port per node
 
 
@@ -37,12 +40,12 @@ def read_rows():
             if row["source_repo_or_paper"] not in SOURCES or "SUSPECT" in row["notes"] or "CHECK" in row["notes"] or not row["throughput"]:
                 continue
             fields = {name: published.plain(row[column]) for name, column in published.COLUMNS.items()}
-            fields |= {"edition": published.edition(row), "precision": row["precision"], "unit": row["throughput_unit"],
+            fields |= {"edition": published.edition(row), "system": published.system(row), "precision": row["precision"], "unit": row["throughput_unit"],
                        "nodes": published.plain(row["num_nodes"]) or "1", "slow": row["precision"], "fast": row["precision"]}
             found[tuple(fields.items())].append(float(row["throughput"]))
     rows = [dict(key) | {"rate": statistics.median(rates)} for key, rates in found.items()]
     # The same figure in several editions of a README is one row: the last counts.
-    told_anew = ("edition", "version", "mem")
+    told_anew = ("edition", "version", "mem", "system")
     kept = {}
     for row in sorted(rows, key=lambda row: (row["edition"] == "README@HEAD", row["version"])):
         kept[tuple(value for field, value in row.items() if field not in told_anew)] = row
@@ -64,12 +67,14 @@ def request_of(row, mapping, recipes):
     if request["batch"] != int(float(row["batch"])):
         return "captured for another batch"
     gpus, nodes = int(row["gpus"]), int(row["nodes"])
+    if gpus > 1 and (row["source"], row["framework"]) in OTHER_KINDS:
+        row["other_kind"] = OTHER_KINDS[row["source"], row["framework"]]
     if gpus % nodes:
         return "GPUs do not divide among the nodes"
     cluster = request["cluster"] = {"gpu": request["cluster"]["gpu"], "gpus": gpus, "gpus_per_node": gpus // nodes}
     if gpus == 16 and nodes == 1 and cluster["gpu"].startswith("v100-sxm2"):
         cluster["name"] = "dgx-2"
-        cluster["gpu"] = "v100-sxm3-32gb" if "v100-sxm3-32gb" in mapping.get("chips", ()) else "v100-sxm2-32gb"
+        cluster["gpu"] = "v100-sxm2-32gb"
     if row["source"] == "Oneflow-Inc/DLPerf":
         cluster.update(EDR_ONE_PORT)
     accumulation = int(float(row["accumulation"] or 1))
@@ -103,7 +108,7 @@ def evaluate():
         row["predicted_s"] = seconds[row["place"]]
         row["error"] = row["predicted_s"] / row["measured_s"] - 1
     alone = {}
-    apart = ("gpus", "nodes", "rate", "measured_s", "predicted_s", "error", "place", "reason")
+    apart = ("gpus", "nodes", "rate", "measured_s", "predicted_s", "error", "place", "reason", "other_kind")
     key = lambda row: tuple(sorted((field, value) for field, value in row.items() if field not in apart))
     for row in rows:
         if row["gpus"] == "1" and "predicted_s" in row:
@@ -115,6 +120,11 @@ def evaluate():
             row["predicted_efficiency"] = one["predicted_s"] / row["predicted_s"]
             row["points"] = 100 * (row["predicted_efficiency"] - row["efficiency"])
     return rows
+
+
+def judged(rows):
+    """Rows of several GPUs whose data parallelism is the one that is modelled."""
+    return [row for row in rows if int(row["gpus"]) > 1 and "other_kind" not in row]
 
 
 def figures(rows):
@@ -152,13 +162,15 @@ def table(rows, by):
 
 
 def tables(rows):
-    several = [row for row in rows if int(row["gpus"]) > 1]
+    several = judged(rows)
     lines = ["## Rows of several GPUs", ""] + HEAD
     lines += [line("all", figures(several))]
     for name, keep in (("PyTorch", lambda row: row["framework"].startswith("PyTorch")), ("one node", lambda row: row["nodes"] == "1"),
                        ("several nodes", lambda row: row["nodes"] != "1")):
         found = figures([row for row in several if keep(row)])
         lines += [line(name, found)] if found else []
+    for reason in sorted({row["other_kind"] for row in rows if "other_kind" in row}):
+        lines += [line(f"not among them: {reason}", figures([row for row in rows if row.get("other_kind") == reason]))]
     alone = figures([row for row in rows if row["gpus"] == "1"])
     lines += [line("beside them, rows of one GPU", alone)] if alone else []
     lines += [""]

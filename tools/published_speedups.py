@@ -48,6 +48,12 @@ def edition(row):
     return found.group().removeprefix("superseded README version, commit ") if found else ""
 
 
+def system(row):
+    """The machine that the row names: the same GPU in another machine is another configuration."""
+    found = re.search(r"system=([\w -]+)", row["notes"])
+    return found.group(1).strip() if found else ""
+
+
 def plain(text):
     """12.0 and 12 are one number, in the file and in the rules."""
     return text[:-2] if text.endswith(".0") and text[:-2].isdigit() else text
@@ -61,14 +67,14 @@ def read_pairs(path):
                 continue
             if plain(row["num_nodes"]) not in ("", "1"):
                 continue
-            key = (*(plain(row[column]) for column in COLUMNS.values()), edition(row))
+            key = (*(plain(row[column]) for column in COLUMNS.values()), system(row), edition(row))
             configurations[key][row["precision"]].append(float(row["throughput"]))
     pairs = []
     for key, precisions in configurations.items():
         for slow in SLOW:
             for fast in FAST:
                 if slow in precisions and fast in precisions:
-                    pairs.append(dict(zip((*COLUMNS, "edition"), key), slow=slow, fast=fast, pair=f"{slow} to {fast}",
+                    pairs.append(dict(zip((*COLUMNS, "system", "edition"), key), slow=slow, fast=fast, pair=f"{slow} to {fast}",
                                       rates=[statistics.median(precisions[which]) for which in (slow, fast)]))
                     pairs[-1]["measured"] = pairs[-1]["rates"][1] / pairs[-1]["rates"][0]
     return without_repeats(pairs)
@@ -116,11 +122,15 @@ def requests_of(pair, mapping, recipes):
             model = {"graph": str(ROOT / model["graph"])}
         request = {"schema": 1, "model": model, "batch": rule.get("batch", int(float(pair["batch"]))), "precision": recipe,
                    "optimizer": rule["optimizer"]}
+        software = next((entry["name"] for entry in mapping["software"]
+                         if matches({field: entry[field] for field in ("framework", "version") if field in entry}, pair)), None)
+        if software:
+            request["software"] = software
         cards = int(pair["gpus"])
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
-        for field in ("seq", "optimizer_impl", "memory_format", "attention", "clip_grad_norm"):
+        for field in ("seq", "mode", "optimizer_impl", "memory_format", "attention", "clip_grad_norm", "software", "reads_loss", "host", "input"):
             value = rule.get(field)
-            value = value.get(precision) if isinstance(value, dict) else value
+            value = value.get(precision) if isinstance(value, dict) and field != "input" else value
             if value is not None:
                 request[field] = value
         both.append(request)

@@ -15,10 +15,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class FixedNorm(nn.Module):
+    """A batch norm that is not trained: one factor and one summand per channel, in the picture's own type."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.ones(channels))
+        self.register_buffer("bias", torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.to(x.dtype).reshape(1, -1, 1, 1) + self.bias.to(x.dtype).reshape(1, -1, 1, 1)
+
+
 def _detector(name: str, height: int, width: int) -> nn.Module:
+    """With the backbone as the benchmarks train it: fixed norms, the stem and the first stage frozen (FREEZE_CONV_BODY_AT 2)."""
     import torchvision
     make = getattr(torchvision.models.detection, name)
-    return make(weights=None, weights_backbone=None, min_size=height, max_size=width).train()
+    model = make(weights=None, weights_backbone=None, min_size=height, max_size=width).train()
+    body = model.backbone.body
+    for path, part in list(body.named_modules()):
+        if isinstance(part, nn.BatchNorm2d):
+            owner, _, last = path.rpartition(".")
+            setattr(body.get_submodule(owner), last, FixedNorm(part.num_features))
+    for part in (body.conv1, body.layer1):
+        part.requires_grad_(False)
+    return model
 
 
 def mask_rcnn() -> nn.Module:

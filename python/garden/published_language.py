@@ -6,7 +6,7 @@ them: an estimate from the word counts of WikiText-103 (about 3% of the tokens b
 beyond that, half a per cent beyond 200,000). With `narrower` each rarer cluster has embeddings that many times narrower, and a
 projection.
 
-`plain=True` writes the same model as a TensorFlow graph without XLA runs it: layer norm, GELU and dropout are chains of single
+`plain=True` writes a model as a TensorFlow graph without XLA runs it: layer norm, GELU and dropout are chains of single
 operators, a bias is added by a kernel of its own, and slices and transposes are copies.
 """
 from __future__ import annotations
@@ -206,36 +206,48 @@ def transformer_xl_base_plain() -> nn.Module:
     return TransformerXL(16, 512, 8, 2048, 0.1, 0.0, plain=True).train()
 
 
-class PlainBert(nn.Module):
-    """BERT (Devlin et al. 2018) in pre-training, as a TensorFlow graph without XLA computes it; 20 masked words in 128."""
+class Bert(nn.Module):
+    """BERT (Devlin et al. 2018): in pre-training, with 20 masked words in 128 (80 in 512), or with `labels`, one for every word.
 
-    def __init__(self, width: int = 768, depth: int = 12, heads: int = 12, words: int = 30522, longest: int = 512) -> None:
+    `plain`: as a TensorFlow graph without XLA computes it. Otherwise norms, GELU and dropout are one kernel each; with `apart`, a bias
+    is still added and an axis moved by a kernel of its own.
+    """
+
+    def __init__(self, plain: bool, labels: int = 0, apart: bool = False, width: int = 768, depth: int = 12, heads: int = 12, words: int = 30522,
+                 longest: int = 512) -> None:
         super().__init__()
-        self.width, self.heads, self.words = width, heads, words
+        linear, norm, drop = parts(plain)
+        linear = PlainLinear if apart else linear
+        self.plain, self.apart = plain, plain or apart
+        self.labels, self.width, self.heads, self.words = labels, width, heads, words
         self.token, self.position, self.segment = nn.Embedding(words, width), nn.Embedding(longest, width), nn.Embedding(2, width)
-        self.norm, self.dropout = PlainNorm(width), PlainDropout(0.1)
+        self.norm, self.dropout = norm(width), drop(0.1)
         self.blocks = nn.ModuleList(nn.ModuleDict({
-            "q": PlainLinear(width, width), "k": PlainLinear(width, width), "v": PlainLinear(width, width), "o": PlainLinear(width, width),
-            "up": PlainLinear(width, 4 * width), "down": PlainLinear(4 * width, width), "norm1": PlainNorm(width), "norm2": PlainNorm(width)})
+            "q": linear(width, width), "k": linear(width, width), "v": linear(width, width), "o": linear(width, width),
+            "up": linear(width, 4 * width), "down": linear(4 * width, width), "norm1": norm(width), "norm2": norm(width)})
             for _ in range(depth))
-        self.transform, self.head_norm, self.bias = PlainLinear(width, width), PlainNorm(width), nn.Parameter(torch.zeros(words))
-        self.pool, self.next = PlainLinear(width, width), PlainLinear(width, 2)
+        if labels:
+            self.label = linear(width, labels)
+        else:
+            self.transform, self.head_norm, self.bias = linear(width, width), norm(width), nn.Parameter(torch.zeros(words))
+            self.pool, self.next = linear(width, width), linear(width, 2)
 
-    @staticmethod
-    def gelu(x: Tensor) -> Tensor:
-        return x * (0.5 * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3)))))
+    def gelu(self, x: Tensor) -> Tensor:
+        return x * (0.5 * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * torch.pow(x, 3))))) if self.plain else F.gelu(x)
 
-    def forward(self, ids: Tensor, segments: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, ids: Tensor, segments: Tensor, places: Tensor) -> tuple[Tensor, ...]:
         batch, length = ids.shape
         x = self.token(ids) + self.position(torch.arange(length, device=ids.device)) + self.segment(segments)
         x = self.dropout(self.norm(x))
         hidden = torch.zeros(batch, 1, length, length, device=ids.device, dtype=x.dtype)
         for block in self.blocks:
-            q, k, v = (copied(block[name](x).view(batch, length, self.heads, -1).transpose(1, 2), True) for name in ("q", "k", "v"))
+            q, k, v = (copied(block[name](x).view(batch, length, self.heads, -1).transpose(1, 2), self.apart) for name in ("q", "k", "v"))
             shares = self.dropout(F.softmax(torch.matmul(q, k.transpose(2, 3)) * 0.125 + hidden, dim=-1))
             mixed = copied(torch.matmul(shares, v).transpose(1, 2), True).view(batch, length, -1)
             x = block["norm1"](x + self.dropout(block["o"](mixed)))
             x = block["norm2"](x + self.dropout(block["down"](self.gelu(block["up"](x)))))
+        if self.labels:
+            return (self.label(x),)
         masked = x.flatten(0, 1).index_select(0, places.flatten())
         masked = self.head_norm(self.gelu(self.transform(masked)))
         return F.linear(masked, self.token.weight) + self.bias, self.next(torch.tanh(self.pool(copied(x[:, 0], True))))
@@ -243,9 +255,20 @@ class PlainBert(nn.Module):
 
 def masked_text(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     length = seq or 128
+    hidden = length * 20 // 128
     return {"ids": torch.randint(0, model.words, (batch, length), device=device), "segments": torch.randint(0, 2, (batch, length), device=device),
-            "places": torch.randint(0, length, (batch, 20), device=device), "words": torch.randint(0, model.words, (batch, 20), device=device),
+            "places": torch.randint(0, length, (batch, hidden), device=device), "words": torch.randint(0, model.words, (batch, hidden), device=device),
             "follows": torch.randint(0, 2, (batch,), device=device)}
+
+
+def labelled_text(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    data = masked_text(model, batch, seq, device, dtype)
+    return {**data, "labels": torch.randint(0, model.labels, tuple(data["ids"].shape), device=device)}
+
+
+def labelling(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    scores, = model(data["ids"], data["segments"], data["places"])
+    return F.cross_entropy(scores.flatten(0, 1), data["labels"].flatten())
 
 
 def pre_training(model: nn.Module, data: dict[str, Any]) -> Tensor:
@@ -253,5 +276,5 @@ def pre_training(model: nn.Module, data: dict[str, Any]) -> Tensor:
     return F.cross_entropy(scores, data["words"].flatten()) + F.cross_entropy(follows, data["follows"])
 
 
-def plain_bert_base() -> nn.Module:
-    return PlainBert().train()
+def bert_base(plain: bool = False, labels: int = 0, apart: bool = False) -> nn.Module:
+    return Bert(plain, labels, apart).train()

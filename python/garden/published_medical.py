@@ -13,6 +13,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
+class PlainNorm(nn.Module):
+    """Instance norm as a chain of operators, as TensorFlow 1 computes tf.contrib.layers.instance_norm without XLA."""
+
+    def __init__(self, channels: int, dims: int) -> None:
+        super().__init__()
+        self.places = tuple(range(2, 2 + dims))
+        self.weight, self.bias = (nn.Parameter(torch.zeros(channels, *[1] * dims)) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = x.mean(dim=self.places, keepdim=True)
+        gap = x - mean
+        factor = torch.rsqrt((gap * gap).mean(dim=self.places, keepdim=True) + 1e-6) * self.weight
+        return x * factor + (self.bias - mean * factor)
+
+
 class Block(nn.Module):
     """Two convolutions, each with instance norm and leaky ReLU; the first may halve the picture.
 
@@ -20,13 +35,13 @@ class Block(nn.Module):
     returns no view; so does an ordinary ReLU after it.
     """
 
-    def __init__(self, dims: int, inputs: int, outputs: int, stride: int = 1, fused: bool = False) -> None:
+    def __init__(self, dims: int, inputs: int, outputs: int, stride: int = 1, fused: bool = False, plain: bool = False) -> None:
         super().__init__()
-        self.in_place = not fused
+        self.in_place = not fused and not plain
         conv, norm = (nn.Conv2d, nn.InstanceNorm2d) if dims == 2 else (nn.Conv3d, nn.InstanceNorm3d)
         self.conv1 = conv(inputs, outputs, 3, stride, 1, bias=False)
         self.conv2 = conv(outputs, outputs, 3, 1, 1, bias=False)
-        self.norm1, self.norm2 = norm(outputs, affine=True), norm(outputs, affine=True)
+        self.norm1, self.norm2 = (PlainNorm(outputs, dims) if plain else norm(outputs, affine=True) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.leaky_relu(self.norm1(self.conv1(x)), 0.01, inplace=self.in_place)
@@ -34,15 +49,16 @@ class Block(nn.Module):
 
 
 class UNet(nn.Module):
-    def __init__(self, dims: int, widths: tuple[int, ...], inputs: int = 4, classes: int = 4, fused: bool = False) -> None:
+    def __init__(self, dims: int, widths: tuple[int, ...], inputs: int = 4, classes: int = 4, fused: bool = False,
+                 plain: bool = False) -> None:
         super().__init__()
         conv, up = (nn.Conv2d, nn.ConvTranspose2d) if dims == 2 else (nn.Conv3d, nn.ConvTranspose3d)
         self.dims, self.inputs, self.classes = dims, inputs, classes
         before = (inputs,) + widths[:-1]
-        self.down = nn.ModuleList(Block(dims, a, b, 1 if level == 0 else 2, fused) for level, (a, b) in enumerate(zip(before, widths)))
+        self.down = nn.ModuleList(Block(dims, a, b, 1 if level == 0 else 2, fused, plain) for level, (a, b) in enumerate(zip(before, widths)))
         pairs = list(zip(widths[:0:-1], widths[-2::-1]))
         self.up = nn.ModuleList(up(a, b, 2, 2, bias=True) for a, b in pairs)
-        self.merge = nn.ModuleList(Block(dims, 2 * b, b, 1, fused) for _, b in pairs)
+        self.merge = nn.ModuleList(Block(dims, 2 * b, b, 1, fused, plain) for _, b in pairs)
         self.output = conv(widths[0], classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -86,3 +102,7 @@ def nnunet_3d_fused() -> nn.Module:
 
 def nnunet_2d_fused() -> nn.Module:
     return UNet(2, (32, 64, 128, 256, 512, 512), fused=True).train()
+
+
+def unet_3d_plain() -> nn.Module:
+    return UNet(3, (32, 64, 128, 256, 320, 320), plain=True).train()

@@ -1,5 +1,7 @@
-// Gradient-boosted regression trees: squared loss, histogram splits, shallow trees, shrinkage. Deterministic: no random
-// numbers, ties go to the first feature and the lowest limit. Knows nothing of kernels: rows of numbers in, trees out.
+// Gradient-boosted regression trees: histogram splits, the leaf that gains most is split first, shrinkage; a loss that is
+// square for most samples and linear for the few that are far off, of which timings have some. Each tree sees some of the
+// samples and of the features. Deterministic: what a tree sees follows from its number, ties go to the first feature and the
+// lowest limit. Knows nothing of kernels: rows of numbers in, trees out.
 #pragma once
 
 #include <span>
@@ -16,10 +18,13 @@ struct Sample {
 
 struct BoostingOptions {
   int trees = 200, depth = 4;
+  int leaves = 0;           // of a tree at most; 0: as many as the depth allows
   double shrinkage = 0.1;
   double least_leaf = 3;    // weight of the samples in a leaf, at least
   double prior = 1;         // a leaf's value is its sum over weight + this: few samples say little
   int bins = 48;
+  double feature_share = 1, sample_share = 1;  // that a tree sees
+  double square_share = 1;  // of the samples, the nearest: the others count as if they were as far off as the last of these
 };
 
 // Trees that sum up to the targets.

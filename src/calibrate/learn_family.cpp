@@ -7,12 +7,15 @@
 
 #include <fmt/format.h>
 
+#include "cost/own_constant.h"
+
 namespace precog {
 namespace {
 
 constexpr double kPriorShapes = 4;     // as many shapes say nothing against a constant
 constexpr std::size_t kLeastForTrees = 40, kLeastShapesForTrees = 12;
 constexpr unsigned kFolds = 5;
+constexpr std::size_t kMany = 1500;    // samples from which one fold in five tells enough
 constexpr Range kUnknownRatio{0.85, 1.18};  // of families too small to tell: no interval is narrower
 
 using Constants = std::map<std::string, double, std::less<>>;
@@ -59,51 +62,76 @@ Constants learn_constants(const std::vector<const KernelSample*>& all) {
   return constants;
 }
 
-std::vector<Tree> learn_trees(const std::vector<const KernelSample*>& samples, const Constants& constants, const BoostingOptions& options) {
+std::vector<Tree> learn_trees(const std::vector<const KernelSample*>& samples, const Constants& constants, FeatureKind kind, const BoostingOptions& options) {
   std::vector<Sample> rest;
   for (const KernelSample* s : samples) {
-    rest.push_back(*s);
-    rest.back().target -= constants_of(constants, *s);
+    rest.push_back({with_own_constant(s->features, kind, constants, s->dtype, s->name), s->target - constants_of(constants, *s), s->weight});
   }
   return boost(rest, options);
 }
 
 struct Tried {
   int trees = 0;
-  double error = 0;                 // mean absolute, on shapes left out
-  std::vector<double> left_out;     // each sample's prediction by what never saw its shape
+  double error = std::numeric_limits<double>::infinity();  // mean absolute, on shapes left out
+  std::vector<std::pair<const KernelSample*, double>> left_out;  // predictions by what never saw the shape
 };
 
-Tried cross_validate(const std::vector<KernelSample>& samples, const BoostingOptions& options) {
-  const auto steps = static_cast<std::size_t>(options.trees) + 1;
-  std::vector<std::vector<double>> after(samples.size(), std::vector<double>(steps, 0));
-  for (unsigned fold = 0; fold < kFolds; ++fold) {
+// Over `folds` of the kFolds: all of them where samples are few.
+Tried cross_validate(const std::vector<KernelSample>& samples, FeatureKind kind, const BoostingOptions& options, unsigned folds) {
+  struct Fold {
+    Constants constants;
+    std::vector<Tree> trees;
+    std::vector<const KernelSample*> judged;
+    std::vector<std::vector<double>> features;
+  };
+  const bool any_cold = std::any_of(samples.begin(), samples.end(), [](const KernelSample& s) { return !s.warm; });  // then those count
+  std::vector<Fold> made(folds);
+  std::vector<double> errors(static_cast<std::size_t>(options.trees) + 1, 0);
+  double weight = 0;
+  for (unsigned fold = 0; fold < folds; ++fold) {
+    Fold& one = made[fold];
     std::vector<const KernelSample*> kept;
-    for (const KernelSample& s : samples)
+    for (const KernelSample& s : samples) {
       if (s.shape % kFolds != fold) kept.push_back(&s);
-    const Constants constants = learn_constants(kept);
-    const std::vector<Tree> trees = options.trees > 0 ? learn_trees(kept, constants, options) : std::vector<Tree>();
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      if (samples[i].shape % kFolds != fold) continue;
-      after[i][0] = constants_of(constants, samples[i]);
-      for (std::size_t t = 0; t + 1 < steps; ++t) after[i][t + 1] = after[i][t] + (t < trees.size() ? value_of(trees[t], samples[i].features) : 0);
+      else if (any_cold != s.warm) one.judged.push_back(&s);
+    }
+    one.constants = learn_constants(kept);
+    if (options.trees > 0) one.trees = learn_trees(kept, one.constants, kind, options);
+    for (const KernelSample* s : one.judged) {
+      one.features.push_back(with_own_constant(s->features, kind, one.constants, s->dtype, s->name));
+      double left = s->target - constants_of(one.constants, *s);
+      weight += s->weight;
+      for (std::size_t t = 0; t < errors.size(); ++t) {
+        if (t > 0 && t <= one.trees.size()) left -= value_of(one.trees[t - 1], one.features.back());
+        errors[t] += s->weight * std::abs(left);
+      }
     }
   }
   Tried out;
-  out.error = std::numeric_limits<double>::infinity();
-  double weight = 0;
-  const bool any_cold = std::any_of(samples.begin(), samples.end(), [](const KernelSample& s) { return !s.warm; });  // then those count
-  for (const KernelSample& s : samples)
-    if (any_cold != s.warm) weight += s.weight;
-  for (std::size_t t = 0; t < steps; ++t) {
-    double error = 0;
-    for (std::size_t i = 0; i < samples.size(); ++i)
-      if (any_cold != samples[i].warm) error += samples[i].weight * std::abs(samples[i].target - after[i][t]);
-    error /= weight;
-    if (error < out.error * 0.999) out.error = error, out.trees = static_cast<int>(t);
-  }
-  for (const std::vector<double>& predictions : after) out.left_out.push_back(predictions[static_cast<std::size_t>(out.trees)]);
+  for (std::size_t t = 0; t < errors.size(); ++t)
+    if (weight > 0 && errors[t] / weight < out.error * 0.999) out.error = errors[t] / weight, out.trees = static_cast<int>(t);
+  for (const Fold& one : made)
+    for (std::size_t i = 0; i < one.judged.size(); ++i) {
+      double sum = constants_of(one.constants, *one.judged[i]);
+      for (std::size_t t = 0; t < static_cast<std::size_t>(out.trees) && t < one.trees.size(); ++t) sum += value_of(one.trees[t], one.features[i]);
+      out.left_out.emplace_back(one.judged[i], sum);
+    }
   return out;
+}
+
+// How large a model so many samples carry. Few: two depths are tried. Many: trees of many leaves, each on half of the features
+// and four fifths of the samples, as many as the profile's size allows by how much of a step's time the kind takes.
+std::vector<BoostingOptions> worth_trying(std::size_t samples, FeatureKind kind) {
+  if (samples < kMany) return {{.trees = 200, .depth = 3}, {.trees = kind == FeatureKind::memory ? 80 : 200, .depth = 6, .leaves = 24}};
+  BoostingOptions o;
+  o.depth = 12, o.bins = 160, o.feature_share = 0.5, o.sample_share = 0.8, o.square_share = 0.9, o.least_leaf = 4;
+  switch (kind) {
+    case FeatureKind::gemm: o.trees = 700, o.leaves = 63, o.shrinkage = 0.1; break;
+    case FeatureKind::convolution: o.trees = 260, o.leaves = 63, o.shrinkage = 0.09; break;
+    case FeatureKind::attention: o.trees = 300, o.leaves = 31, o.shrinkage = 0.08; break;
+    case FeatureKind::memory: o.trees = 110, o.leaves = 31, o.shrinkage = 0.17; break;
+  }
+  return {o};
 }
 
 // The value below which a share of the weight lies.
@@ -130,25 +158,21 @@ FamilyResidual learn_family(const std::vector<KernelSample>& samples, FeatureKin
 
   BoostingOptions options;
   options.trees = 0;
-  Tried best = cross_validate(samples, options);
+  const unsigned folds = samples.size() < kMany ? kFolds : 1;
+  Tried best = cross_validate(samples, kind, options, folds);
   if (samples.size() >= kLeastForTrees && shapes.size() >= kLeastShapesForTrees)
-    for (int depth : {3, 6}) {
-      BoostingOptions tried;
-      tried.depth = depth;
-      tried.trees = 250;
-      const Tried one = cross_validate(samples, tried);
-      if (one.error < best.error * 0.99) best = one, options = tried;
+    for (const BoostingOptions& tried : worth_trying(samples.size(), kind)) {
+      Tried one = cross_validate(samples, kind, tried, folds);
+      if (one.error < best.error * 0.99) best = std::move(one), options = tried;
     }
   options.trees = best.trees;
   family.constants = learn_constants(all);
-  if (options.trees > 0) family.trees = learn_trees(all, family.constants, options);
+  if (options.trees > 0) family.trees = learn_trees(all, family.constants, kind, options);
 
   std::vector<std::pair<double, double>> errors, targets;
-  const bool any_cold = std::any_of(samples.begin(), samples.end(), [](const KernelSample& s) { return !s.warm; });
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    if (any_cold == samples[i].warm) continue;
-    errors.emplace_back(std::exp(samples[i].target - best.left_out[i]), samples[i].weight);
-    targets.emplace_back(samples[i].target, samples[i].weight);
+  for (const auto& [sample, predicted] : best.left_out) {
+    errors.emplace_back(std::exp(sample->target - predicted), sample->weight);
+    targets.emplace_back(sample->target, sample->weight);
   }
   family.ratio = {quantile(errors, 0.1), quantile(errors, 0.9)};
   if (errors.size() < kLeastForTrees) family.ratio = {std::min(family.ratio.least, kUnknownRatio.least), std::max(family.ratio.most, kUnknownRatio.most)};

@@ -12,7 +12,10 @@ void product(const Line& line, const std::string& op, Calls& calls) {
   GemmAttributes attributes{.batch = b, .m = m, .n = n, .k = k};
   const auto made = [&](std::int64_t rows, std::int64_t columns) { return b > 1 ? calls.tensor({b, rows, columns}) : calls.tensor({rows, columns}); };
   if (op.starts_with("bmm")) {
-    calls.add(OpKind::matmul, {made(m, k), made(k, n)}, {made(m, n)}, attributes);
+    // The named layout is how each operand lies, (m,k) and (k,n) being "nn".
+    const TensorId x = op == "bmm tn" ? calls.view(made(k, m), b > 1 ? Shape{b, m, k} : Shape{m, k}, ViewKind::transpose) : made(m, k);
+    const TensorId w = op == "bmm nt" ? calls.view(made(n, k), b > 1 ? Shape{b, k, n} : Shape{k, n}, ViewKind::transpose) : made(k, n);
+    calls.add(OpKind::matmul, {x, w}, {made(m, n)}, attributes);
   } else if (op.starts_with("nt") || op == "plain") {
     if (op.find("relu") != std::string::npos || op.find("gelu") != std::string::npos) throw Unusable{"has an activation in its epilogue, which PyTorch's layers do not use"};
     attributes.bias = op == "nt+bias";
@@ -32,9 +35,10 @@ void scaled_product(const Line& line, const std::string& op, Calls& calls) {
   const std::int64_t m = line.extent("m"), n = line.extent("n"), k = line.extent("k");
   const auto scale = [&](std::int64_t count) { return calls.tensor({count}, DType::fp32); };
   const bool blocks = op.starts_with("block");
-  Op& made = calls.add(OpKind::scaled_mm, {calls.tensor({m, k}, DType::fp8), calls.tensor({k, n}, DType::fp8), scale(blocks ? m * k / 128 : 1), scale(1)},
+  Op& made = calls.add(OpKind::scaled_mm, {calls.tensor({m, k}, DType::fp8), calls.tensor({k, n}, DType::fp8), scale(blocks ? m * k / 128 : op.starts_with("row") ? m : 1), scale(1)},
                        {calls.tensor({m, n}, DType::bf16)}, GemmAttributes{.m = m, .n = n, .k = k});
   if (blocks) made.math = DType::fp8_block;
+  if (!op.ends_with("fast")) made.phase = Phase::backward;
 }
 
 // Of one to three axes. Padding is half the filter, and none for filters of 16 (patches), unless the line says.

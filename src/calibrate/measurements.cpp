@@ -15,8 +15,6 @@ namespace {
 
 // Operands of so many times the cache's size do not survive in it from one repetition to the next.
 constexpr double kPastCache = 1.6;
-// So few are in the cache in a step too, where they have just been written.
-constexpr double kAlwaysCached = 256 * 1024;
 
 // What a line says beside the shape.
 constexpr std::array<std::string_view, 20> kNotShape = {"family", "op", "dtype", "layout", "s", "s_min", "calls", "bytes", "flops", "rotated", "cold", "graph",

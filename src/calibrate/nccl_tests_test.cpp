@@ -66,7 +66,7 @@ TEST_CASE("NcclTestsThatWentWrongAreRefused") {
   CHECK_FALSE(parse_nccl_tests("", "log.txt"));
   CHECK_FALSE(parse_nccl_tests(kHead + kTable, "all_reduce.txt"));                  // a table without lines
   CHECK_FALSE(parse_nccl_tests(kHead + kTable + "1048576 nonsense x sum -1 a b c 0 1 2 3 0\n", "all_reduce.txt"));
-  CHECK_FALSE(parse_nccl_tests(kTable + line(1048576, 50, "sum", 0, 1.0), "all_reduce.txt"));  // how many GPUs?
+  CHECK_FALSE(parse_nccl_tests(kTable + line(1048576, 50, "sum", 0, 1.0), "sendrecv.txt"));  // how many GPUs?
 }
 
 TEST_CASE("CalibrationFollowsTheClustersOwnTimings") {

@@ -79,6 +79,18 @@ using S = Situation;
   {{"alignment n", false}, [](const S& s) { return alignment(s.n); }},                                              \
   {{"alignment k", false}, [](const S& s) { return alignment(s.k); }}
 
+// Tiles that Hopper's libraries take beside those above, and how a split of the sum fills the GPU.
+#define PRECOG_MORE_TILES                                                                                           \
+  {{"wave efficiency 256x256", false}, [](const S& s) { return s.wave_efficiency(256, 256); }},                     \
+  {{"wave efficiency 192x128", false}, [](const S& s) { return s.wave_efficiency(192, 128); }},                     \
+  {{"wave efficiency 128x192", false}, [](const S& s) { return s.wave_efficiency(128, 192); }},                     \
+  {{"wave efficiency 128x64", false}, [](const S& s) { return s.wave_efficiency(128, 64); }},                       \
+  {{"wave efficiency 64x128", false}, [](const S& s) { return s.wave_efficiency(64, 128); }},                       \
+  {{"log waves 64x64", true}, [](const S& s) { return octaves(s.waves(64, 64)); }},                                 \
+  {{"log tile's work", true}, [](const S& s) { return octaves(s.kernel.flops.value / s.launches / s.tiles(128, 128)); }}, \
+  {{"log operand bytes", true}, [](const S& s) { return octaves(s.batch * s.k * (s.m + s.n) * s.element_bytes()); }}, \
+  {{"log result bytes", true}, [](const S& s) { return octaves(real(s.kernel.written.value) / s.launches); }}
+
 constexpr Feature kGemm[] = {
     PRECOG_COMMON_FEATURES, PRECOG_PRODUCT_FEATURES,
     {{"a stored [k,m]", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).transposed_a ? 1.0 : 0.0; }},
@@ -88,6 +100,12 @@ constexpr Feature kGemm[] = {
     {{"log smaller of m and n", true}, [](const S& s) { return octaves(std::min(s.m, s.n)); }},
     // A linear layer's weight is [n,k]; the operands of other products lie as they are multiplied, but for a's transpose.
     {{"b stored [n,k]", false}, [](const S& s) { return s.kernel.name == "linear" ? 1.0 : 0.0; }},
+    {{"a turned", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).a_turned ? 1.0 : 0.0; }},
+    {{"b turned", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).b_turned ? 1.0 : 0.0; }},
+    {{"bias", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).bias ? 1.0 : 0.0; }},
+    {{"row scales", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).row_scales ? 1.0 : 0.0; }},
+    {{"careful sums", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).careful_sums ? 1.0 : 0.0; }},
+    PRECOG_MORE_TILES,
 };
 
 constexpr Feature kConvolution[] = {
@@ -103,6 +121,15 @@ constexpr Feature kConvolution[] = {
     {{"alignment channels", false}, [](const S& s) { return alignment(real(std::min(s.conv->in_channels, s.conv->out_channels))); }},
     {{"alignment pixels", false}, [](const S& s) { return alignment(real(s.conv->out_h * s.conv->out_w)); }},
     {{"native", false}, [](const S& s) { return s.conv->native ? 1.0 : 0.0; }},
+    PRECOG_MORE_TILES,
+    {{"filter width", false}, [](const S& s) { return real(s.conv->kernel_w); }},
+    {{"dilation", false}, [](const S& s) { return real(s.conv->dilation); }},
+    {{"log row", true}, [](const S& s) { return octaves(real(s.conv->in_w)); }},
+    {{"log rows", true}, [](const S& s) { return octaves(real(s.conv->in_h)); }},
+    {{"log result row", true}, [](const S& s) { return octaves(real(s.conv->out_w)); }},
+    {{"alignment in channels", false}, [](const S& s) { return alignment(real(s.conv->in_channels) / real(s.conv->groups)); }},
+    {{"alignment out channels", false}, [](const S& s) { return alignment(real(s.conv->out_channels) / real(s.conv->groups)); }},
+    {{"alignment row", false}, [](const S& s) { return alignment(real(s.conv->in_w)); }},
 };
 
 constexpr Feature kAttention[] = {
@@ -120,6 +147,21 @@ constexpr Feature kAttention[] = {
     {{"wave efficiency 128", false}, [](const S& s) { return s.m / s.gpu.sms / std::ceil(s.m / s.gpu.sms); }},
     {{"tile efficiency 128", false}, [](const S& s) { return real(s.attention->q_len) / (std::ceil(real(s.attention->q_len) / 128) * 128); }},
     {{"alignment queries", false}, [](const S& s) { return alignment(real(s.attention->q_len)); }},
+    {{"tile efficiency keys 128", false}, [](const S& s) { return real(s.attention->kv_len) / (std::ceil(real(s.attention->kv_len) / 128) * 128); }},
+    {{"tile efficiency 64", false}, [](const S& s) { return real(s.attention->q_len) / (std::ceil(real(s.attention->q_len) / 64) * 64); }},
+    {{"wave efficiency keys 128", false},
+     [](const S& s) {
+       const double waves = std::max(1.0, real(s.attention->batch * s.attention->heads) * std::ceil(real(s.attention->kv_len) / 128)) / s.gpu.sms;
+       return waves / std::ceil(waves);
+     }},
+    {{"wave efficiency heads", false},
+     [](const S& s) {
+       const double waves = std::max(1.0, real(s.attention->batch * s.attention->heads)) / s.gpu.sms;
+       return waves / std::ceil(waves);
+     }},
+    {{"alignment keys", false}, [](const S& s) { return alignment(real(s.attention->kv_len)); }},
+    {{"alignment head dim", false}, [](const S& s) { return alignment(real(s.attention->head_dim)); }},
+    {{"log work", true}, [](const S& s) { return octaves(s.kernel.flops.value / s.launches); }},
 };
 
 constexpr Feature kMemory[] = {
@@ -135,6 +177,11 @@ constexpr Feature kMemory[] = {
     {{"alignment rows", false}, [](const S& s) { return alignment(real(s.memory->rows)); }},
     {{"channels last", false}, [](const S& s) { return s.memory->channels_last ? 1.0 : 0.0; }},
     {{"log launches", true}, [](const S& s) { return octaves(s.launches); }},
+    {{"log part", false}, [](const S& s) { return octaves(real(std::max<std::int64_t>(1, s.memory->part))); }},
+    {{"alignment part", false}, [](const S& s) { return alignment(real(s.memory->part)); }},
+    {{"log read bytes", true}, [](const S& s) { return octaves(real(s.kernel.read.value) / s.launches + 1); }},
+    {{"log written bytes", true}, [](const S& s) { return octaves(real(s.kernel.written.value) / s.launches + 1); }},
+    {{"own constant", false}, [](const S&) { return 0.0; }},  // the last: filled in by who knows it (own_constant.h)
 };
 
 std::span<const Feature> features(FeatureKind kind) {

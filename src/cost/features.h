@@ -32,6 +32,9 @@ struct FeatureName {
 };
 std::span<const FeatureName> feature_names(FeatureKind kind);
 
+// Calls that move less find their operands in the L2 cache however they are timed, and in a step as well: not a matter of `warm`.
+inline constexpr double kAlwaysCached = 256 * 1024;
+
 // In the order of feature_names. `physics` is the uncorrected cost. `warm`: timed again and again on operands that stayed in
 // the L2 cache, which a training step's do not.
 std::vector<double> features_of(const Kernel& kernel, const KernelCost& physics, const GpuSpec& gpu, bool warm = false);

@@ -2,6 +2,7 @@
 // kernels thousands of times, so each is worked out once. Used by one thread; takes kernels, returns costs.
 #pragma once
 
+#include <optional>
 #include <unordered_map>
 
 #include "cost/cost.h"
@@ -10,13 +11,14 @@
 namespace precog {
 
 // Physics alone where `fitted` is null or does not know the kernel's family. `own`: fitted on this very GPU, not on a
-// relative of the same architecture.
-KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, bool own);
+// relative of the same architecture. `warm`: what it reads is in the L2 cache.
+KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, bool own, bool warm = false);
 
 class KernelPrices {
  public:
   KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted);
-  const KernelCost& operator()(const Kernel& kernel);
+  // `cached`: the share of its traffic that the L2 cache saves (kernel/cached_reads.h).
+  KernelCost operator()(const Kernel& kernel, double cached = 0);
 
  private:
   struct Same {
@@ -29,7 +31,11 @@ class KernelPrices {
   const ArchitectureProfile& physics_;
   const FittedProfile* fitted_;
   bool own_;
-  std::unordered_map<Kernel, KernelCost, Hash, Same> known_;
+  struct Price {
+    KernelCost cold;
+    std::optional<double> warm;  // over cold
+  };
+  std::unordered_map<Kernel, Price, Hash, Same> known_;
 };
 
 }  // namespace precog

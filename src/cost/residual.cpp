@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "cost/own_constant.h"
+
 namespace precog {
 namespace {
 
@@ -179,7 +181,7 @@ std::string limits(const Range& r) { return fmt::format("[{},{}]", number(r.leas
 std::string tree_text(const Tree& tree) {
   std::string out = "\"";  // a text: a tenth of the time to read that so many JSON numbers would take
   for (const TreeNode& node : tree)
-    out += node.feature < 0 ? fmt::format("{}-1 {:.3g}", out.size() > 1 ? " " : "", node.number) : fmt::format("{}{} {}", out.size() > 1 ? " " : "", node.feature, number(node.number));
+    out += node.feature < 0 ? fmt::format("{}-1 {:.3g}", out.size() > 1 ? " " : "", std::abs(node.number) < 2e-5 ? 0.0 : node.number) : fmt::format("{}{} {}", out.size() > 1 ? " " : "", node.feature, number(node.number));
   return out + "\"";
 }
 
@@ -204,6 +206,14 @@ double value_of(const Tree& tree, const std::vector<double>& features) {
   return tree[at].number;
 }
 
+std::vector<double> with_own_constant(std::vector<double> features, FeatureKind kind, const std::map<std::string, double, std::less<>>& constants,
+                                      std::string_view dtype, std::string_view name) {
+  if (kind != FeatureKind::memory || features.empty()) return features;
+  const auto own = constants.find(fmt::format("{} {}", dtype, name));
+  features.back() = own == constants.end() ? 0 : own->second;
+  return features;
+}
+
 double FamilyResidual::correct(const Kernel& kernel, const std::vector<double>& features) const {
   double sum = 0;
   const auto add = [&](std::string_view key) {
@@ -213,7 +223,8 @@ double FamilyResidual::correct(const Kernel& kernel, const std::vector<double>& 
   add("");
   add(dtype);
   add(fmt::format("{} {}", dtype, kernel.name));
-  for (const Tree& tree : trees) sum += value_of(tree, features);
+  const std::vector<double> known = with_own_constant(features, kind, constants, dtype, kernel.name);
+  for (const Tree& tree : trees) sum += value_of(tree, known);
   return std::clamp(sum, correction.least, correction.most) * fade(*this, features);
 }
 

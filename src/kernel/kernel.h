@@ -20,6 +20,10 @@ namespace precog {
 struct GemmShape {  // out[batch,m,n] from a[batch,m,k] and b[batch,k,n]; grouped products are batches of their mean size
   std::int64_t batch = 1, m = 0, n = 0, k = 0;
   bool transposed_a = false;  // a is stored [k,m]: the layout of a weight's gradient
+  bool a_turned = false, b_turned = false;  // lies the other way round than it is multiplied, as far as shapes and views tell
+  bool bias = false;                        // added by the same kernel
+  bool row_scales = false;                  // fp8: a scale for each row, not one for all
+  bool careful_sums = false;                // fp8: gradients, which libraries do not sum in the tensor cores' own width
   friend bool operator==(const GemmShape&, const GemmShape&) = default;
 };
 
@@ -33,6 +37,7 @@ struct ConvShape {
   friend bool operator==(const ConvShape&, const ConvShape&) = default;
   std::int64_t stride_volume = 0;  // the strides multiplied; 0: stride along both axes
   bool native = false;  // depthwise: PyTorch's own kernel, not cuDNN's
+  std::int64_t dilation = 1;  // the largest
   std::int64_t strides() const { return stride_volume > 0 ? stride_volume : stride * stride; }
   bool depthwise() const { return groups > 1 && groups == in_channels; }
 };
@@ -57,7 +62,10 @@ struct MemoryShape {
   MemoryPattern pattern = MemoryPattern::pointwise;
   std::int64_t rows = 1, row_length = 1;  // of a row-wise kernel: how many rows, how long; their product is the large
                                           // operand's elements for every pattern
-  bool channels_last = false;             // batch norm: how the image is laid out
+  bool channels_last = false;             // batch norm, pooling: how the image is laid out; reductions: sums down the columns
+  std::int64_t part = 0;                  // what else tells two kernels of a pattern apart, 0: nothing. Copies that turn: the
+                                          // source's innermost extent; joined tensors: how many; layout: channels; pooling: the
+                                          // window; indexing: how many places; broadcasts: elements of the smallest operand
   friend bool operator==(const MemoryShape&, const MemoryShape&) = default;
 };
 

@@ -148,7 +148,28 @@ class Lowering {
   Kernel& reduce(std::string_view name, const Op& op, MemoryPattern pattern, Bytes read, Bytes written, std::int64_t outputs,
                  std::int64_t length, bool columns) {
     if (sums_across_blocks(outputs, length, columns, gpu_.sms)) clear(op);
-    return memory(name, op, pattern, read, written, outputs, length);
+    Kernel& kernel = memory(name, op, pattern, read, written, outputs, length);
+    std::get<MemoryShape>(kernel.shape).channels_last = columns;
+    return kernel;
+  }
+  // How the large operand's rows lie, and what tells it from others of its pattern (MemoryShape::part).
+  void rows_of(Kernel& kernel, const Op& op, std::int64_t part = 0) const {
+    auto& shape = std::get<MemoryShape>(kernel.shape);
+    shape.part = part;
+    const Shape& result = op.output_count > 0 ? out(op).shape : in(op, 0).shape;
+    const std::int64_t all = shape.rows * shape.row_length, length = result.rank() > 0 ? std::max<std::int64_t>(1, result[-1]) : 1;
+    if (all % length == 0) shape.rows = all / length, shape.row_length = length;
+  }
+  // Elements of the smallest operand, or of the first one of whole numbers.
+  std::int64_t smallest_input(const Op& op) const {
+    std::int64_t least = 0;
+    for (TensorId id : graph_.inputs(op)) least = least == 0 ? graph_.tensors[id].shape.elements() : std::min(least, graph_.tensors[id].shape.elements());
+    return least;
+  }
+  std::int64_t places(const Op& op) const {
+    for (TensorId id : graph_.inputs(op))
+      if (!is_floating(graph_.tensors[id].dtype)) return graph_.tensors[id].shape.elements();
+    return 0;
   }
   // The framework's own name of a generic operator; both live as long as the program.
   std::string_view name_of(const Op& op) const {
@@ -196,6 +217,7 @@ class Lowering {
         if (known_ && known_->reduces_after && input_elements(op) > out(op).shape.elements()) return lower_loss(op);
         // A kernel that mixes types is the slower, unrolled one: its input type is its narrowest large operand's.
         Kernel& kernel = memory(name_of(op), op, pointwise_pattern(op));
+        if (std::get<MemoryShape>(kernel.shape).pattern == MemoryPattern::broadcast) rows_of(kernel, op, smallest_input(op));
         for (TensorId id : graph_.inputs(op)) {
           const Tensor& operand = graph_.tensors[id];
           if (is_floating(operand.dtype) && bits_of(operand.dtype) < bits_of(kernel.input) && operand.shape == out(op).shape)
@@ -211,7 +233,7 @@ class Lowering {
         if (op.kind == OpKind::shard_copy) lower_shard_copy(op);
         else if (op.kind == OpKind::bucket_copy) memory("bucket_copy", op, MemoryPattern::copy, in_bytes(op, 0), in_bytes(op, 0));
         else if (op.kind == OpKind::copy) lower_copy(op);
-        else memory(name_of(op), op, copy_pattern(op));
+        else rows_of(memory(name_of(op), op, copy_pattern(op)), op, op.kind == OpKind::cat ? op.input_count : source_row(op));
         return;
       case Family::reduction: {
         if (op.kind == OpKind::scan) return row_wise(op, MemoryPattern::reduction);
@@ -219,14 +241,19 @@ class Lowering {
         const std::int64_t all = std::max(kept, op.kind == OpKind::reduction ? input_elements(op) : in(op, 0).shape.elements());
         // Backward sums over rows into a bias; forward sums along a row.
         const Work work = work_of(graph_, op);
-        reduce(name_of(op), op, op.phase == Phase::backward ? MemoryPattern::bias_gradient : MemoryPattern::reduction, work.read, work.written,
-               kept, all / kept, op.output_count > 0 && keeps_innermost(widest_input(op), out(op).shape));
+        const bool columns = op.output_count > 0 && keeps_innermost(widest_input(op), out(op).shape);
+        Kernel& kernel = reduce(name_of(op), op, op.phase == Phase::backward ? MemoryPattern::bias_gradient : MemoryPattern::reduction, work.read,
+                                work.written, kept, all / kept, columns);
+        if (columns && out(op).shape.rank() > 0) std::get<MemoryShape>(kernel.shape).part = out(op).shape[-1];
         return;
       }
       case Family::pooling: {
         const bool forward = op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::pool;
         Kernel& kernel = memory(name_of(op), op, forward ? MemoryPattern::pooling_forward : MemoryPattern::pooling_backward);
         const Shape& large = forward ? out(op).shape : in(op, 0).shape;
+        const auto* window = std::get_if<PoolAttributes>(&op.attributes);
+        rows_of(kernel, op, window ? window->kernel : 0);
+        std::get<MemoryShape>(kernel.shape).channels_last = format_ == MemoryFormat::channels_last;
         if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
           kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], format_ == MemoryFormat::channels_last};
         return;
@@ -333,6 +360,13 @@ class Lowering {
     return worst == Order::turned ? MemoryPattern::transpose : MemoryPattern::permute;
   }
 
+  // The innermost extent of what a copy reads, as it lies in memory.
+  std::int64_t source_row(const Op& op) const {
+    if (op.input_count == 0) return 0;
+    const Shape& stored = graph_.tensors[in(op, 0).storage].shape;
+    return stored.rank() > 0 ? stored[-1] : 0;
+  }
+
   void lower_shard_copy(const Op& op) {
     const auto& a = std::get<ShardCopyAttributes>(op.attributes);
     const Work work = work_of(graph_, op);
@@ -350,7 +384,7 @@ class Lowering {
       const Work work = work_of(graph_, op);
       memory(name_of(op), op, MemoryPattern::index, (work.read + work.written) * 2.0, (work.read + work.written) * 2.0).launches = 6;
     } else {
-      memory(name_of(op), op, MemoryPattern::index);
+      rows_of(memory(name_of(op), op, MemoryPattern::index), op, places(op));
     }
   }
 
@@ -437,7 +471,22 @@ class Lowering {
       call_.waits_for_gpu = true;
       return;
     }
-    product(op, name_of(op), GemmShape{a.batch, a.m, a.n, a.k, a.transposed_a});
+    GemmShape shape{a.batch, a.m, a.n, a.k, a.transposed_a};
+    shape.a_turned = a.transposed_a || lies_turned(op, 0, a.k);
+    shape.b_turned = op.kind == OpKind::linear || lies_turned(op, 1, a.n);
+    shape.bias = a.bias;
+    if (op.kind == OpKind::scaled_mm) {
+      shape.row_scales = op.input_count > 2 && in(op, 2).shape.elements() > 1;
+      shape.careful_sums = op.phase == Phase::backward;
+    }
+    product(op, name_of(op), shape);
+  }
+  // Whether an operand that is multiplied with `inner` innermost is stored with that axis second.
+  bool lies_turned(const Op& op, std::size_t operand, std::int64_t inner) const {
+    if (operand >= op.input_count) return false;
+    const Shape& shape = in(op, operand).shape;
+    const bool other = shape.rank() >= 2 && shape[-1] != inner && shape[-2] == inner;
+    return other != (order_[graph_.input(op, operand).index()] == Order::turned);
   }
   void product(const Op& op, std::string_view name, const GemmShape& shape) {
     const ProductHelpers helpers = product_helpers(shape, op.math, gpu_, op.phase != Phase::backward);
@@ -500,10 +549,13 @@ class Lowering {
                     format_ == MemoryFormat::channels_last};
     shape.stride_volume = a.stride[0] * a.stride[1] * a.stride[2];
     shape.native = shape.depthwise() && native_depthwise(op, x, a);
+    shape.dilation = std::max({a.dilation[0], a.dilation[1], a.dilation[2]});
     return shape;
   }
-  void transpose_of(const Op& op, std::string_view name, Bytes bytes, int times = 1) {
-    memory(name, op, MemoryPattern::layout, bytes, bytes, 1, bytes.value * 8 / bits_of(op.math)).launches = times;
+  void transpose_of(const Op& op, std::string_view name, Bytes bytes, int times, std::int64_t channels) {
+    Kernel& kernel = memory(name, op, MemoryPattern::layout, bytes, bytes, 1, bytes.value * 8 / bits_of(op.math));
+    kernel.launches = times;
+    std::get<MemoryShape>(kernel.shape).part = channels;
     call_.workspace += bytes;
   }
   // The convolution between its layout copies: both operands on the way in, the result on the way out (the filter too: seen in
@@ -513,8 +565,10 @@ class Lowering {
     const bool tensor_cores = op.math != DType::fp32 && gpu_.matrix.has(op.math);
     const bool pointwise = shape.kernel_h * shape.kernel_w == 1 && shape.strides() == 1 && shape.groups == 1;
     const bool turned = !layout && pointwise && turns_pointwise(shape, op.math, tensor_cores);
-    if (layout || turned) transpose_of(op, "nchw_to_nhwc", first, helpers.loops);
-    if (layout || turned) transpose_of(op, "nchw_to_nhwc", second, helpers.loops);
+    const bool forward = shape.direction == ConvDirection::forward, of_weight = shape.direction == ConvDirection::weight_gradient;
+    const std::int64_t in = shape.in_channels, out = shape.out_channels, filters = in / std::max<std::int64_t>(1, shape.groups);
+    if (layout || turned) transpose_of(op, "nchw_to_nhwc", first, helpers.loops, forward ? in : out);
+    if (layout || turned) transpose_of(op, "nchw_to_nhwc", second, helpers.loops, of_weight ? in : filters);
     if (helpers.clears) clear(op);
     if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
     // The bytes of transforms are in the pace that was fitted to the whole convolution; here are their launches.
@@ -523,7 +577,7 @@ class Lowering {
     if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
     put(name, op, one, work).launches = helpers.loops;
     if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
-    if (layout || (turned && tensor_cores)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops);
+    if (layout || (turned && tensor_cores)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops, of_weight ? filters : forward ? out : in);
   }
   // A small kernel of a library's own.
   void helper(const Op& op, std::string_view name, Bytes read, Bytes written, int times) {
@@ -731,7 +785,7 @@ class Lowering {
 
   void lower_embedding(const Op& op) {
     if (op.kind == OpKind::embedding) {
-      memory("embedding", op, MemoryPattern::embedding);
+      rows_of(memory("embedding", op, MemoryPattern::embedding), op, places(op));
       return;
     }
     // Zero the table's gradient; then one kernel, or for many indices: sort them, find the segments, sum each (Embedding.cu,

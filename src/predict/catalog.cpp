@@ -99,6 +99,7 @@ Result<Catalog> load_catalog(const fs::path& data_dir) {
     return parse_host(json, where, catalog.host_files);
   };
   catalog.hosts = read_folder<HostSpec>(data_dir / "hosts", parse_extended_host, problems);
+  catalog.software = read_folder<SoftwareSpec>(data_dir / "software", parse_software, problems);
   catalog.models = read_folder<ModelSpec>(data_dir / "models", parse_model, problems);
   const fs::path profile_file = data_dir / "profiles" / "datasheet.json";
   auto profile_json = read_json_file(profile_file);
@@ -135,6 +136,7 @@ Result<const PrecisionRecipe*> Catalog::precision(const std::string& name) const
   return find(precisions, name, "precision", "precog precisions");
 }
 Result<const HostSpec*> Catalog::host(const std::string& name) const { return find(hosts, name, "host", "precog hosts"); }
+Result<const SoftwareSpec*> Catalog::software_named(const std::string& name) const { return find(software, name, "software", "data/software"); }
 Result<const ModelSpec*> Catalog::model(const std::string& name) const { return find(models, name, "model", "precog models"); }
 
 Result<const FittedProfile*> Catalog::fitted_for(const GpuSpec& gpu) const {

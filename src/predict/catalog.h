@@ -1,5 +1,5 @@
-// Everything under data/, read and checked once: GPUs, clusters, networks, precisions, models, hosts, cost profile. Profiles of
-// single GPUs are read when one is asked for.
+// Everything under data/, read and checked once: GPUs, clusters, networks, precisions, models, hosts, software, cost profile.
+// Profiles of single GPUs are read when one is asked for.
 // Names and aliases are looked up folded ("H100_SXM" finds "h100-sxm"); an unknown one is an error with the nearest.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include "spec/host_spec.h"
 #include "spec/precision_recipe.h"
 #include "spec/recipe_json.h"
+#include "spec/software_spec.h"
 
 namespace precog {
 
@@ -26,6 +27,7 @@ struct Catalog {
   HostFiles host_files;  // hosts as written, for files that extend them
   std::vector<NamedJson> recipe_files;  // the same as written, for recipes that extend them
   std::vector<HostSpec> hosts;
+  std::vector<SoftwareSpec> software;
   std::vector<ModelSpec> models;
   CostProfile profile;
   CollectiveCatalog collectives;
@@ -36,6 +38,7 @@ struct Catalog {
   Result<const NetworkSpec*> network(const std::string& name) const;
   Result<const PrecisionRecipe*> precision(const std::string& name) const;
   Result<const HostSpec*> host(const std::string& name) const;
+  Result<const SoftwareSpec*> software_named(const std::string& name) const;
   Result<const ModelSpec*> model(const std::string& name) const;
   // What was measured on this GPU, else on a relative of its architecture, else nullptr. Lives as long as the catalog.
   Result<const FittedProfile*> fitted_for(const GpuSpec& gpu) const;

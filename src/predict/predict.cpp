@@ -9,6 +9,7 @@
 #include "cost/older_kernels.h"
 #include "cost/pricing.h"
 #include "frontend/traced.h"
+#include "kernel/cached_reads.h"
 #include "kernel/fuse.h"
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
@@ -76,6 +77,26 @@ std::string costs_text(const ChunkOfStep& chunk) {
                        to_text(costs[i].bound), to_text(costs[i].source), to_text(costs[i].compute), to_text(costs[i].memory),
                        to_text(costs[i].launch));
   return out;
+}
+
+// loss.item() after backward, before what ends the step.
+void read_loss(Graph& graph) {
+  const Store<OpId, Op> before = std::move(graph.ops);
+  graph.ops = {};
+  graph.ops.reserve(before.size() + 1);
+  bool read = false;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const Op& op = before[before.id_at(i)];
+    if (!read && (op.phase == Phase::loss_scaling || op.phase == Phase::optimizer)) {
+      Op item;
+      item.kind = OpKind::read_back;
+      item.phase = op.phase;
+      item.label = graph.intern("loss");
+      graph.add_op(item, {}, {});
+      read = true;
+    }
+    graph.ops.add(op);
+  }
 }
 
 // A model that cannot be built from this request: the message names the request it came from.
@@ -161,7 +182,10 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     return made;
   }, steps_text);
   chunks = stages.run("parallel", [&] {
-    for (ChunkOfStep& chunk : chunks) chunk.step = apply_plan(request.plan, request.replicas, *request.precision, std::move(chunk.step));
+    for (ChunkOfStep& chunk : chunks) {
+      chunk.step = apply_plan(request.plan, request.replicas, *request.precision, std::move(chunk.step));
+      if (request.reads_loss) read_loss(chunk.step.graph);
+    }
     return std::move(chunks);
   }, steps_text);
   std::vector<FusionPlan> fusions(chunks.size());
@@ -192,10 +216,11 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     KernelPrices prices(*request.gpu, *profile, request.fitted);
     for (ChunkOfStep& chunk : chunks) {
       chunk.costs.reserve(chunk.program.kernels.size());
+      const std::vector<double> cached = cached_reads(chunk.step.graph, chunk.program, *request.gpu);
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
-                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel));
+                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel, cached[chunk.costs.size()]));
       }
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);

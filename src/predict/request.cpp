@@ -46,8 +46,6 @@ class RequestReader {
     read_profile();
     read_input();
     read_run();
-    for (const char* later : {"software"})
-      if (root_.raw(later)) root_.problem(later, "is not modelled by this version; leave it out");
     if (request_.input && request_.plan.pp > 1) root_.problem("input", "is not modelled together with a pipeline (pp); leave one out");
     root_.reject_unknown_keys();
     if (!problems_.empty()) return fail(std::move(problems_));
@@ -556,9 +554,13 @@ class RequestReader {
     request_.training.optimizer = choice<OptimizerKind>(root_, "optimizer",
         {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
          {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
+    read_software();
+    request_.reads_loss = root_.boolean("reads_loss").value_or(false);
     request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
         {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
-        request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused : OptimizerImpl::foreach_);
+        request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused
+        : request_.training.tensor_by_tensor                     ? OptimizerImpl::for_loop
+                                                                 : OptimizerImpl::foreach_);
     if (request_.replicas.offload_optimizer && request_.training.optimizer != OptimizerKind::adam && request_.training.optimizer != OptimizerKind::adamw)
       root_.problem("optimizer", fmt::format("is {}; on the host (plan.offload) adam and adamw are modelled", to_text(request_.training.optimizer)));
     request_.clip_grad_norm = root_.number("clip_grad_norm", 1e-12, 1e12);
@@ -589,6 +591,18 @@ class RequestReader {
     which.every = static_cast<int>(root_.integer("recompute_every", 1, 4096).value_or(1));
     for (const char* key : {"recompute_layers", "recompute_every"})
       if (root_.has(key) && request_.training.recompute == Recompute::none) root_.problem(key, "says which layers are recomputed: it needs another recompute than none");
+  }
+
+  void read_software() {
+    const auto name = root_.text("software");
+    if (!name) return;
+    request_.software = look_up(root_, "software", catalog_.software_named(*name));
+    if (!request_.software) return;
+    if (request_.mode != Mode::eager && request_.software->tensor_by_tensor)
+      root_.problem("software", fmt::format("is '{}', which has no compiler; leave out the mode", request_.software->name));
+    request_.training.tensor_by_tensor = request_.software->tensor_by_tensor;
+    request_.training.zeroes_gradients = request_.software->zeroes_gradients;
+    request_.training.clip_reads = request_.software->clip_reads;
   }
 
   // A name of data/hosts, or the file that `precog host` wrote.
@@ -699,6 +713,8 @@ class RequestReader {
     constexpr const char* kImpl[] = {"foreach", "fused", "for-loop"};
     out["optimizer_impl"] = kImpl[static_cast<int>(r.training.optimizer_impl)];
     if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
+    if (r.software) out["software"] = r.software->name;
+    if (r.reads_loss) out["reads_loss"] = true;
     constexpr const char* kRecompute[] = {"none", "selective", "full", "up-projections"};
     out["recompute"] = r.checkpoints.per_operator ? "per-op" : kRecompute[static_cast<int>(r.training.recompute)];
     if (r.checkpoints.first > 0) out["recompute_layers"] = r.checkpoints.first;

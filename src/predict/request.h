@@ -43,6 +43,7 @@ struct Request {
   ClusterSpec cluster;
   double jitter = 0;  // relative standard deviation of the ranks' own times for a step
   const HostSpec* host = nullptr;
+  const SoftwareSpec* software = nullptr;  // an older framework's; nullptr: the current one
   std::shared_ptr<const HostSpec> own_host;  // one from a file of the user's; `host` then points to it
   std::string own_host_path;                 // and where that is, as it was given
   std::shared_ptr<const SystemSpec> own_system;  // a cluster from a file of the user's
@@ -55,6 +56,7 @@ struct Request {
   TrainingOptions training;
   Checkpoints checkpoints;  // which layers are recomputed, where any are
   MemoryFormat memory_format = MemoryFormat::contiguous;
+  bool reads_loss = false;  // the loop reads the loss back in every step (loss.item()): the host waits for the GPU
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
   Stack stack = Stack::pytorch;

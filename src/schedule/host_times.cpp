@@ -72,7 +72,7 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
     case Phase::optimizer: {
       const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
       if (!many) return forward_[kind] + more_launches(call, program);  // single small operators: of the scaler, of clipping
-      if (many->one_by_one) return forward_[static_cast<std::size_t>(OpKind::add)] * static_cast<double>(many->tensors);
+      if (many->one_by_one) return (forward_[static_cast<std::size_t>(OpKind::add)] + host_.python_call) * static_cast<double>(many->tensors);
       std::int64_t launches = 0;
       for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
       return host_.optimizer_op + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));

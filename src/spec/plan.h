@@ -64,12 +64,19 @@ struct Plan {
 enum class OptimizerKind { sgd, sgd_momentum, adam, adamw };
 enum class OptimizerImpl { foreach_, fused, for_loop };
 
+// What torch.nn.utils.clip_grad_norm_ reads back: nothing, the whole norm once (`if coefficient < 1`), or every tensor's norm.
+enum class ClipReads { nothing, norm, every_norm };
+
 struct TrainingOptions {
   OptimizerKind optimizer = OptimizerKind::adamw;
   OptimizerImpl optimizer_impl = OptimizerImpl::foreach_;
   Recompute recompute = Recompute::none;
   bool clip_grad_norm = false;     // torch.nn.utils.clip_grad_norm_ before the optimizer
   std::int64_t micro_batches = 1;  // per optimizer step: gradient accumulation
+  // What older software does (software_spec.h).
+  ClipReads clip_reads = ClipReads::nothing;
+  bool tensor_by_tensor = false;   // clipping loops over tensors; the optimizer, where the request says nothing of it, too
+  bool zeroes_gradients = false;   // gradients are filled with zeros, and backward adds to them
 };
 
 std::string_view to_text(OptimizerKind kind);

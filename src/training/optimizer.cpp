@@ -115,6 +115,8 @@ class EndOfStep {
     if (options_.clip_grad_norm) clip();
     for (const ParameterGroup& group : groups_) update(group);
     for (const ParameterGroup& group : groups_) refresh(group);
+    if (options_.zeroes_gradients && !recipe_.master_weights)
+      for (const ParameterGroup& group : groups_) put(OpKind::multi_tensor, Phase::optimizer, "zero_", passing(group, 1, bytes_of(group.gradient)), {}, {}, group.gradient);
     if (recipe_.fp8 && recipe_.fp8->scaling == Scaling::delayed)
       for (const char* direction : {"amax_and_scale_update (forward)", "amax_and_scale_update (backward)"}) put(OpKind::multi_tensor, Phase::optimizer, direction, scales());
     if (recipe_.loss_scaling) put(OpKind::update_scale, Phase::loss_scaling, "", {}, std::array{scale});
@@ -179,17 +181,32 @@ class EndOfStep {
         put(OpKind::multi_tensor, Phase::optimizer, "copy main gradients", over(group, 2, bytes_of(group.parameter) + bytes_of(group.gradient)), {}, {}, group.gradient);
   }
 
+  // One call over all tensors, or where the software has none, one per tensor.
+  MultiTensorAttributes passing(const ParameterGroup& group, int depth, int element_bytes) const {
+    if (options_.tensor_by_tensor) return {group.tensors(), group.elements, group.tensors(), element_bytes, true};
+    return over(group, depth, element_bytes);
+  }
+
   // torch.nn.utils.clip_grad_norm_: a norm per tensor, the norm of those, its ratio to the limit, every gradient times that.
   void clip() {
     for (const ParameterGroup& group : groups_) {
       const TensorId norms = graph_.add_tensor({.shape = {group.tensors()}, .dtype = group.gradient});
-      put(OpKind::multi_tensor, Phase::optimizer, "norm", over(group, 1, bytes_of(group.gradient)), {}, std::array{norms}, group.gradient);
+      if (options_.clip_reads == ClipReads::every_norm) {
+        for (std::int64_t size : group.sizes) {
+          put(OpKind::multi_tensor, Phase::optimizer, "norm", MultiTensorAttributes{1, size, 1, bytes_of(group.gradient), true}, {}, {}, group.gradient);
+          put(OpKind::read_back, Phase::optimizer, "norm", {});
+        }
+        put(OpKind::multi_tensor, Phase::optimizer, "mul_", passing(group, 1, 2 * bytes_of(group.gradient)), {}, {}, group.gradient);
+        continue;
+      }
+      put(OpKind::multi_tensor, Phase::optimizer, "norm", passing(group, 1, bytes_of(group.gradient)), {}, std::array{norms}, group.gradient);
       const TensorId total = scalar(group.gradient), ratio = scalar(group.gradient), limited = scalar(group.gradient);
       put(OpKind::copy, Phase::optimizer, "stack", {}, std::array{norms}, std::array{graph_.add_tensor({.shape = {group.tensors()}, .dtype = group.gradient})});
       put(OpKind::reduction, Phase::optimizer, "linalg_vector_norm", {}, std::array{norms}, std::array{total}, group.gradient);
       put(OpKind::pointwise, Phase::optimizer, "reciprocal", {}, std::array{total}, std::array{ratio}, group.gradient);
       put(OpKind::pointwise, Phase::optimizer, "clamp", {}, std::array{ratio}, std::array{limited}, group.gradient);
-      put(OpKind::multi_tensor, Phase::optimizer, "mul_", over(group, 1, 2 * bytes_of(group.gradient)), {}, {}, group.gradient);
+      if (options_.clip_reads == ClipReads::norm) put(OpKind::read_back, Phase::optimizer, "norm", {});
+      put(OpKind::multi_tensor, Phase::optimizer, "mul_", passing(group, 1, 2 * bytes_of(group.gradient)), {}, {}, group.gradient);
     }
   }
 

@@ -348,8 +348,8 @@ class Autograd : public GradientContext::Sink {
 };
 
 // Each gradient is added to what is there as soon as it is complete: from the second micro-batch on, or, where there is a
-// buffer of main gradients, in every one. A weight's product can do that itself.
-void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& main) {
+// buffer of main gradients or gradients were zeroed and kept, in every one. A weight's product can do that itself.
+void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& main, bool always) {
   Graph& graph = step.graph;
   const Store<OpId, Op> before = std::move(graph.ops);
   graph.ops = {};
@@ -362,7 +362,7 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
       ParameterGradient& g = step.gradients[gradient];
       Op op;
       op.kind = OpKind::accumulate_gradient;
-      op.phase = main ? Phase::backward : Phase::accumulate;
+      op.phase = main || always ? Phase::backward : Phase::accumulate;
       Op& maker = graph.ops[graph.ops.id_at(graph.ops.size() - 1)];
       if (main && main->made == MainGradients::Made::in_product && definition(maker.kind).family == Family::gemm && graph.output(maker) == g.gradient) {
         std::get<GemmAttributes>(maker.attributes).accumulates = true;
@@ -393,7 +393,8 @@ StepGraph make_step(Graph forward, const PrecisionRecipe& recipe, const Training
   std::optional<MainGradients> main = recipe.main_gradients;
   if (main && main->made != MainGradients::Made::in_backward && main->made != MainGradients::Made::in_product) main.reset();
   step.gradients_folded = main.has_value();
-  if (main || options.micro_batches > 1) accumulate_gradients(step, main);
+  const bool zeroed = options.zeroes_gradients && !recipe.master_weights;  // Apex drops the model's own gradients in every step
+  if (main || zeroed || options.micro_batches > 1) accumulate_gradients(step, main, zeroed);
   append_loss_scaler_and_optimizer(step, recipe, options);
   return step;
 }

@@ -231,6 +231,25 @@ TEST_CASE("ClippingReadsEveryGradientAndMultipliesIt") {
   CHECK(!has(labels(step_of(uniform(DType::fp32)).graph, Phase::optimizer), "norm"));
 }
 
+TEST_CASE("OlderSoftwareClipsTensorByTensorAndWaits") {
+  const TrainingOptions once{.clip_grad_norm = true, .clip_reads = ClipReads::norm, .tensor_by_tensor = true};
+  const StepGraph waits = step_of(uniform(DType::fp32), once);
+  CHECK(count(waits.graph, OpKind::read_back) == 1);
+  TrainingOptions each = once;
+  each.clip_reads = ClipReads::every_norm;
+  CHECK(count(step_of(uniform(DType::fp32), each).graph, OpKind::read_back) == static_cast<int>(waits.gradients.size()));
+  for (const Op& op : waits.graph.ops)
+    if (op.kind == OpKind::multi_tensor && waits.graph.name(op.label) == "norm") CHECK(std::get<MultiTensorAttributes>(op.attributes).one_by_one);
+}
+
+TEST_CASE("GradientsThatWereZeroedAreAddedTo") {
+  const TrainingOptions zeroed{.zeroes_gradients = true};
+  const StepGraph step = step_of(uniform(DType::fp32), zeroed);
+  CHECK(count(step.graph, OpKind::accumulate_gradient) == static_cast<int>(step.gradients.size()));
+  CHECK(has(labels(step.graph, Phase::optimizer), "zero_"));
+  CHECK(count(step_of(master(MainGradients::Made::at_step), zeroed).graph, OpKind::accumulate_gradient) == 0);  // Apex drops them
+}
+
 TEST_CASE("AWrapperWithMasterWeightsReadsTheFlagBackEvenWhenFused") {
   PrecisionRecipe recipe = master(MainGradients::Made::at_step);
   recipe.loss_scaling = true;

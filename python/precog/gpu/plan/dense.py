@@ -235,9 +235,9 @@ def sdpa(dice: Dice) -> Iterator[Case]:
         yield Case(family, dtype, (backend + " forward", backend + " backward"), shape)
 
 
-# Of several kernels of different kinds: a fit has no use for them.
+# Of several kernels of different kinds, which a fit has no use for; and a resize whose gradient takes seconds.
 MIXED = ("is finite", "max of abs", "mul clamp cast", "cumsum over rows", "embedding_bag", "instance_norm", "channel layer_norm",
-         "grad norm foreach", "grad scale foreach", "cast foreach", "zero foreach", "scaler update")
+         "bicubic", "grad norm foreach", "grad scale foreach", "cast foreach", "zero foreach", "scaler update")
 
 
 def _useful(case: Case) -> bool:
