@@ -231,7 +231,10 @@ def validated(requests, data=None):
 
 def predict(requests, data=None):
     """Seconds by place, and the reasons where there are none."""
-    result = validated(requests, data)
+    return answers(validated(requests, data))
+
+
+def answers(result):
     seconds = {int(run["id"]): run["predicted_s"] for run in result["runs"] if run.get("predicted_s")}
     return seconds, {int(entry["id"]): entry["reason"] for entry in result["unpredicted"]}
 
@@ -249,12 +252,15 @@ def predicted_rows(rows):
             places[text] = len(asked)
             asked.append(made)
         row["request"], row["place"] = made, places[text]
-    seconds, reasons = predict(asked)
+    result = validated(asked)
+    seconds, reasons = answers(result)
+    fits = {int(run["id"]): run["predicted_fits"] for run in result["runs"]}
     for row in rows:
         if "place" not in row:
             continue
         if row["place"] in seconds:
             row["predicted"] = seconds[row["place"]]
+            row["fits"] = fits[row["place"]]
             row["error"] = row["predicted"] / row["measured"] - 1
         else:
             row["reason"] = "refused: " + re.sub(r"^[^:]*runs\.jsonl[^:]*(:\d+)?: ", "", reasons[row["place"]].splitlines()[0])
@@ -467,8 +473,7 @@ def single_node_tables(found):
 def tables(rows, megatron=None, single_node=None):
     done = sum("predicted" in row for row in rows)
     lines = [f"{len(rows)} rows say their architecture, plan, batch and time; {done} of them ({100 * done / len(rows):.0f}%) are predicted.", ""]
-    fits = validated([row["request"] for row in rows if "predicted" in row])["fits"]
-    lines += [f"All of them ran, so they fit in memory; {fits['right']} of the {fits['rows']} are predicted to.", ""]
+    lines += [f"All of them ran, so they fit in memory; {sum(row.get('fits', False) for row in rows)} of the {done} are predicted to.", ""]
     lines += HEAD + [line("all", figures(rows))]
     told = figures([row for row in rows if stated(row)])
     if told:
@@ -476,6 +481,11 @@ def tables(rows, megatron=None, single_node=None):
     for name, key in (("source", lambda r: r["source"]), ("framework", lambda r: r["framework"]), ("GPU", lambda r: r["gpu"]),
                       ("precision", lambda r: r["precision"]), ("size", size_of)):
         lines += ["", f"By {name}:", ""] + HEAD + by_group(rows, key)
+    lines += ["", "## Plans that ran and are predicted not to fit", "", "| source | rows | of |", "|---|---|---|"]
+    for source in sorted({row["source"] for row in rows}):
+        ran = [row for row in rows if row["source"] == source and "fits" in row]
+        if not all(row["fits"] for row in ran):
+            lines.append(f"| {source} | {sum(not row['fits'] for row in ran)} | {len(ran)} |")
     pairs = precision_pairs(rows)
     if pairs:
         lines += ["", "## Two precisions of one job", "", "| | pairs | median error | 90th percentile | bias | best constant | Spearman |", "|---|---|---|---|---|---|---|"]
@@ -508,7 +518,7 @@ def described(row):
     said = row.get("reason") or f"{row['predicted']:9.3f} ({100 * row['error']:+.0f}%)"
     return (f"{row['id']} {row['source'][:14]:14} {row['model'][:16]:16} L{row['layers']:<3} s{row['seq_len']:<6} {row['gpu'][:10]:10} x{row['num_gpus']:<5} {row['precision']:6} "
             f"tp{row['tp']} pp{row['pp']} v{row['vp'] or 1} cp{row['cp'] or 1} ep{row['ep'] or 1} dp{row['dp']:<4} mb{row['micro_batch']:<3} gb{row['global_batch']:<5} "
-            f"{row['recompute'][:6]:6} {row['measured']:9.3f} {said}")
+            f"{row['recompute'][:6]:6} {row['measured']:9.3f} {said}{'' if row.get('fits', True) else ' does not fit'}")
 
 
 def main():

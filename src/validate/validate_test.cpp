@@ -218,7 +218,7 @@ TEST_CASE("ValidationViews") {
   Json json = to_json(report);
   for (const char* key : {"overall", "groups", "speedups", "unpredicted", "runs"}) CHECK(json.contains(key));
   for (const char* key : {"rows", "predicted", "mape", "median", "p95", "bias"}) CHECK(json["overall"].contains(key));
-  for (const char* key : {"id", "measured_s", "predicted_s", "error", "measured_peak_bytes", "predicted_peak_bytes"})
+  for (const char* key : {"id", "measured_s", "predicted_s", "error", "measured_peak_bytes", "predicted_peak_bytes", "predicted_fits"})
     CHECK(json["runs"][0].contains(key));
   CHECK(json["unpredicted"][0]["id"] == "line 2");
   CHECK(json["memory"]["mape"].is_null());

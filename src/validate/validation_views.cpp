@@ -74,6 +74,7 @@ Json to_json(const ValidationReport& report) {
                            {"error", or_null(run.error)},
                            {"measured_peak_bytes", bytes_or_null(run.measured_peak_bytes)},
                            {"predicted_peak_bytes", bytes_or_null(run.predicted_peak_bytes)},
+                           {"predicted_fits", run.predicted_fits ? Json(*run.predicted_fits) : Json()},
                            {"predicted_by_op_class", std::move(by_class)}});
   }
   out["warnings"] = report.warnings;
