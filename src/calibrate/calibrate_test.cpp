@@ -137,7 +137,7 @@ TEST_CASE("a line is the kernels that the program launches for it") {
   const auto kernels = [&](const char* line) { return kernels_of(parse_json(line, "").value(), machine().gpu).value(); };
   const auto linear = kernels(R"({"family":"gemm","op":"nt+bias","dtype":"tf32","m":64,"n":32,"k":16,"s":1})");
   REQUIRE(linear.size() == 1);
-  CHECK(std::get<GemmShape>(linear[0].shape) == GemmShape{1, 64, 32, 16});
+  CHECK(std::get<GemmShape>(linear[0].shape) == GemmShape{.m = 64, .n = 32, .k = 16, .b_turned = true, .bias = true});
   CHECK(linear[0].math == DType::tf32);
   CHECK(linear[0].read.value == 4 * (64 * 16 + 32 * 16 + 32));
   const auto convolution = kernels(R"({"family":"conv","op":"forward","dtype":"bf16","batch":2,"cin":64,"cout":64,"kernel":3,"stride":1,"size":14,"groups":1,"layout":"nchw","s":1})");
