@@ -46,6 +46,7 @@ constexpr Group kGroups[] = {
                                    "_batch_norm_no_update _batch_norm_impl_index miopen_batch_norm"},
     {{.kind = OpKind::nll_loss}, "nll_loss nll_loss_forward nll_loss2d nll_loss2d_forward"},
     {{.kind = OpKind::max_pool2d}, "max_pool2d max_pool2d_with_indices"},
+    {{.kind = OpKind::max_pool2d_backward}, "max_pool2d_with_indices_backward"},
     {{.kind = OpKind::adaptive_avg_pool2d}, "adaptive_avg_pool2d _adaptive_avg_pool2d"},
     {{.kind = OpKind::index_select}, "index_select"},
     {{.kind = OpKind::topk}, "topk"},
@@ -152,7 +153,7 @@ constexpr Group kGroups[] = {
      "upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa "
      "max_unpool3d"},
     {{.kind = OpKind::pool_backward},
-     "max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward "
+     "max_pool3d_with_indices_backward avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward "
      "_adaptive_avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward fractional_max_pool2d_backward "
      "upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward _upsample_nearest_exact1d_backward "
      "_upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward upsample_linear1d_backward upsample_bilinear2d_backward "

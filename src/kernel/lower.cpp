@@ -252,7 +252,10 @@ class Lowering {
         Kernel& kernel = memory(name_of(op), op, forward ? MemoryPattern::pooling_forward : MemoryPattern::pooling_backward);
         const Shape& large = forward ? out(op).shape : in(op, 0).shape;
         const auto* window = std::get_if<PoolAttributes>(&op.attributes);
-        rows_of(kernel, op, window ? window->kernel : 0);
+        // A graph that does not say the window says by how much the image shrinks: at least that.
+        const Shape &from = in(op, 0).shape, &to = out(op).shape;
+        const bool shrinks = from.rank() >= 3 && from.rank() == to.rank() && std::min(from[-1], to[-1]) > 0;
+        rows_of(kernel, op, window ? window->kernel : shrinks ? std::max(from[-1], to[-1]) / std::min(from[-1], to[-1]) : 0);
         std::get<MemoryShape>(kernel.shape).channels_last = format_ == MemoryFormat::channels_last;
         if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
           kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], format_ == MemoryFormat::channels_last};
