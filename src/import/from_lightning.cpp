@@ -17,8 +17,8 @@ void read_strategy(Settings& s, Json& request) {
   else if (of_class.ends_with("DeepSpeedStrategy")) name = fmt::format("deepspeed-stage-{}", s.whole(given + "stage").value_or(2));
   else if (!of_class.empty()) return s.problem("trainer.strategy.class_path", fmt::format("is '{}'; modelled: DDPStrategy, FSDPStrategy, DeepSpeedStrategy", of_class.substr(0, 80)));
   Json& plan = request["plan"];
-  const bool optimizer = name.ends_with("-offload") || s.on(given + "offload_optimizer");
-  if (name.ends_with("-offload")) name.resize(name.size() - 8);
+  const bool by_name = name.ends_with("-offload"), optimizer = by_name || s.on(given + "offload_optimizer");
+  if (by_name) name.resize(name.size() - 8);
   if (s.on(given + "gradient_as_bucket_view")) plan["bucket_views"] = true;
   if (s.on(given + "find_unused_parameters") || name == "ddp-find-unused-parameters-true") plan["find_unused"] = true;
   if (auto bucket = s.whole(given + "bucket_cap_mb"); bucket && *bucket > 0) plan["bucket_mb"] = *bucket;
@@ -37,7 +37,7 @@ void read_strategy(Settings& s, Json& request) {
     if (stage == "1" || stage == "2" || stage == "3") plan["fsdp"] = "zero" + stage;
     else s.problem("trainer.strategy", fmt::format("is '{}'; modelled: deepspeed_stage_1, _2, _3, with _offload or without", name.substr(0, 40)));
     if (optimizer) plan["offload"] = "optimizer";
-    if (optimizer && stage == "3" && name.find("offload") != std::string::npos) s.problem("trainer.strategy", "of stage 3 with offload keeps parameters on the host too, which is not modelled");
+    if (by_name && stage == "3") s.problem("trainer.strategy", "of stage 3 with offload keeps parameters on the host too, which is not modelled");
     s.refuse(given + "offload_parameters", "parameters that live on the host are not modelled");
     s.refuse(given + "cpu_checkpointing", "checkpoints that travel to the host are not modelled");
   } else if (name == "model-parallel") {
