@@ -153,14 +153,6 @@ def line(name, f):
     return f"| {name} | {f['rows']} | {f['mape']:.1f}% | {f['median']:.1f}% | {f['bias']:+.1f}% | {scaled}"
 
 
-def table(rows, by):
-    groups = collections.defaultdict(list)
-    for row in rows:
-        groups[by(row)].append(row)
-    found = [(name, figures(members)) for name, members in groups.items()]
-    return HEAD + [line(name, f) for name, f in sorted(found) if f]
-
-
 def tables(rows):
     several = judged(rows)
     lines = ["## Rows of several GPUs", ""] + HEAD
@@ -177,7 +169,7 @@ def tables(rows):
     for name, by in (("source", lambda row: row["source"]), ("framework", lambda row: row["framework"]), ("model family", lambda row: row["family"]),
                      ("precision", lambda row: row["precision"]), ("GPU", lambda row: row["card"]),
                      ("number of GPUs", lambda row: f"{int(row['gpus']):4} on {row['nodes']} node" + ("s" if row["nodes"] != "1" else ""))):
-        lines += [f"By {name}:", ""] + table(several, by) + [""]
+        lines += [f"By {name}:", ""] + published.table(several, by, figures, line, HEAD) + [""]
     lines += ["## Not predicted", "", "| reason | rows |", "|---|---|"]
     reasons = collections.Counter(row["reason"] for row in several if "reason" in row)
     return lines + [f"| {reason} | {count} |" for reason, count in reasons.most_common()]

@@ -260,12 +260,12 @@ def line(name, f):
             f"{f['constant_p90']:.1f}% | {rank} |")
 
 
-def table(pairs, by):
+def table(pairs, by, figures=figures, line=line, head=HEAD):
     groups = collections.defaultdict(list)
     for pair in pairs:
         groups[by(pair)].append(pair)
     found = [(name, figures(members)) for name, members in groups.items()]
-    return HEAD + [line(name, f) for name, f in sorted(found) if f]
+    return head + [line(name, f) for name, f in sorted(found) if f]
 
 
 def described(p):

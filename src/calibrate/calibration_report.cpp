@@ -81,8 +81,8 @@ std::string to_markdown(const Calibration& calibration, const Measurements& meas
   out += "Written by `precog calibrate ... --report`; [how](how_to/calibrate_a_gpu.md). Each measured operator is turned into the kernels that a\n"
          "prediction would launch for it. A fifth of the shapes, chosen by a hash of the shape with all its types, layouts and directions, is held\n"
          "out: the tables below are of those alone. *Physics* is the cost model without corrections; *learned* is with the residual of the profile.\n"
-         "Errors are of the time of the call, in per cent; bias is their median with its sign. The 80% interval comes from shapes left out one fold after\n"
-         "the other among the fitted ones; what it covers is counted here, on the held-out ones.\n\n";
+         "Errors are of the time of the call, in per cent; bias is their median with its sign. The 80% interval comes from shapes left out among\n"
+         "the fitted ones, a fifth of large families, all of small ones in turn; what it covers is counted here, on the held-out ones.\n\n";
   out += fmt::format("{} rows were fitted, {} are held out, from the files below. {} of all were timed again and again on operands that stayed in the L2 cache: a\n"
                      "feature tells them apart, a prediction is for operands that come from memory, and the memory-bound among them are not judged here.\n\n",
                      calibration.fitted, calibration.held_out, calibration.warm);

@@ -19,20 +19,6 @@ double recurrent_slowdown(const Kernel& kernel, const GemmShape& s) {
   return s.n % 8 == 0 && s.k % 8 == 0 ? 1 : kRecurrentUnaligned;
 }
 
-// Groups of a 16-bit convolution with a very long filter (wav2vec 2's positions: 48 channels a group, 128 taps) have no tensor-core
-// kernel: each group runs in one for ordinary arithmetic whose few blocks walk the whole sum of channels and taps, two or three
-// groups side by side. Seconds per term and group, from the kernels of one model at two batches; a data gradient of many
-// rows is spared. An estimate elsewhere.
-constexpr std::int64_t kLongFilter = 64, kSparedRows = 1024;
-constexpr double kTerm = 0.059e-6;
-
-Seconds long_filter_time(const Kernel& kernel, const ConvShape& s) {
-  const std::int64_t taps = s.kernel_h * s.kernel_w, groups = s.groups * std::max(1, kernel.launches);
-  const bool spared = s.direction == ConvDirection::data_gradient && s.batch * s.out_h * s.out_w > kSparedRows;
-  if (!is_16bit(kernel.math) || s.channels_last || s.depthwise() || groups <= 1 || taps < kLongFilter || spared) return {};
-  return {static_cast<double>(groups * (s.in_channels / s.groups) * taps) * kTerm};
-}
-
 // PyTorch's resizing of images (aten/native/cuda/UpSample*.cu). Bilinear and bicubic ones in NCHW have a thread per pixel of the result that
 // walks all planes, images times channels, one after the other: small images leave the GPU idle. The gradient of a bilinear one is
 // added atomically, the more slowly the more results meet in a pixel, and in 16 bits by exchanges of whole words; that of a bicubic
@@ -72,13 +58,6 @@ KernelCost with_fallbacks(const Kernel& kernel, KernelCost cost) {
     const double slowdown = recurrent_slowdown(kernel, *product);
     cost.compute = cost.compute * slowdown;
     cost.total = cost.total * slowdown;
-  } else if (const auto* convolution = std::get_if<ConvShape>(&kernel.shape)) {
-    const Seconds walked = long_filter_time(kernel, *convolution);
-    if (walked > cost.total) {
-      cost.compute = cost.total = walked;
-      cost.bound = Bound::compute;
-      cost.source = CostSource::estimate;
-    }
   } else if (const auto* memory = std::get_if<MemoryShape>(&kernel.shape)) {
     if (const auto resized = resize_time(kernel, *memory)) cost.total = std::max(cost.memory + cost.launch, cost.launch + *resized);
   }

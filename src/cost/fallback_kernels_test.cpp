@@ -29,15 +29,6 @@ TEST_CASE("a recurrent layer's products are slower than others, aligned 16-bit o
   CHECK(time("rnn_recurrent", 512, DType::fp32) > 15e-6);
 }
 
-TEST_CASE("long filters in groups walk their whole sum in 16 bits") {
-  ConvShape s;
-  s.batch = 2, s.in_channels = s.out_channels = 768, s.groups = 16, s.in_h = s.out_h = 1, s.in_w = 199, s.out_w = 200, s.kernel_h = 1, s.kernel_w = 128;
-  CHECK(with_fallbacks(kernel_of(s, "conv2d", DType::bf16), ten_microseconds()).total.value > 1e-3);
-  CHECK(with_fallbacks(kernel_of(s, "conv2d", DType::tf32), ten_microseconds()).total.value == doctest::Approx(10e-6));
-  s.kernel_w = 3;
-  CHECK(with_fallbacks(kernel_of(s, "conv2d", DType::bf16), ten_microseconds()).total.value == doctest::Approx(10e-6));
-}
-
 TEST_CASE("resizing many small planes takes as long as walking them, its gradient as long as its collisions") {
   Kernel kernel = kernel_of(MemoryShape{MemoryPattern::pooling_forward, 49 * 208, 40 * 40, false}, "upsample_bilinear2d", DType::bf16);
   kernel.read = Bytes{49 * 208 * 20 * 20 * 2}, kernel.written = Bytes{49 * 208 * 40 * 40 * 2};

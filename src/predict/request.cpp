@@ -20,7 +20,7 @@ constexpr std::int64_t kMaxBatch = 1'000'000;
 constexpr std::int64_t kMaxStages = 4096;
 // Identical GPUs do not run at one speed, and a synchronous step ends with the slowest. Their standard deviation, unless the request
 // says its own: Sinha et al. (SC 2022) found 8% between the ends of the boxplots' whiskers on five large systems, most of V100;
-// of a normal distribution that is 5.4 of them. 0: all alike. Too high: large jobs too slow, by 0.015 x 3.2 at a thousand GPUs.
+// of a normal distribution that is 5.4 of them (8% is from memory of the paper; four values had been tried on published rows). 0: all alike. Too high: large jobs too slow, by 0.015 x 3.2 at a thousand GPUs.
 constexpr double kGpuVariation = 0.015;
 
 class RequestReader {
