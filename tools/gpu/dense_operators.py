@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """As many operator shapes as a few minutes hold, timed on the GPU with operands out of its caches.
 
-  python3 tools/gpu/dense_operators.py --out DIR [--seconds 540] [--only gemm,conv] [--dry-run]
+  python3 tools/gpu/dense_operators.py --out DIR [--plan dense|convolutions] [--seconds 540] [--only gemm,conv] [--dry-run]
 
 Writes DIR/operators.jsonl line by line (as precog.gpu.operators does; `precog calibrate` reads it) and packs it at the end;
-DIR/clocks.csv beside it has clock, power and temperature twice a second. What is measured: precog.gpu.plan.dense.
+DIR/clocks.csv beside it has clock, power and temperature twice a second. What is measured: precog.gpu.plan.dense, or as --plan says.
 
 A case costs a few milliseconds, because nothing waits: operands are cut out of gigabytes of random numbers; every timed call
 has operands of its own, and the L2 cache is overwritten before the first; calls are queued behind a sleeping GPU in three
@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import gc
 import gzip
+import importlib
 import json
 import os
 import shutil
@@ -109,6 +110,10 @@ class Timer:
         self.event_s = min(max(mean_s - slope * mean_n, 0.0), 3e-6)
 
 
+def shares_of(plan: str) -> dict[str, Any]:
+    return importlib.import_module("precog.gpu.plan." + plan).SHARES
+
+
 def measure(timer: Timer, case: Any, make: Callable[..., Any]) -> int:
     """Queues a case's operators; returns how many."""
     device = timer.device
@@ -146,8 +151,9 @@ def child(arguments: argparse.Namespace) -> int:
     import torch
     from precog.gpu.device import Device, describe_machine
     from precog.gpu.make import make
-    from precog.gpu.plan.dense import SHARES, Dice
+    from precog.gpu.plan.dense import Dice
     from precog.gpu.random_data import Pool, using
+    shares = shares_of(arguments.plan)
     device = Device(arguments.dry_run)
     path = os.path.join(arguments.out, "operators.jsonl")
     lines = open(path, "a")
@@ -166,7 +172,7 @@ def child(arguments: argparse.Namespace) -> int:
     timer.measure_events()
     lines.write(json.dumps({"meta": {"script": "dense_operators.py", "seed": arguments.seed, "event_s": timer.event_s,
                                      **describe_machine(arguments.dry_run)}}) + "\n")
-    chosen = {name: share for name, share in SHARES.items() if not arguments.only or name in arguments.only.split(",")}
+    chosen = {name: share for name, share in shares.items() if not arguments.only or name in arguments.only.split(",")}
     cases = {name: make_cases(Dice("%s %d" % (name, arguments.seed), device.dry_run)) for name, (_, make_cases) in chosen.items()}
     spent = {name: 0.0 for name in chosen}
     said = time.time()
@@ -211,7 +217,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", type=float, default=540)
-    parser.add_argument("--only", default="", help="families, with commas: see precog.gpu.plan.dense")
+    parser.add_argument("--plan", default="dense", choices=("dense", "convolutions"), help="which module of precog.gpu.plan")
+    parser.add_argument("--only", default="", help="families, with commas: see the plan")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dry-run", action="store_true", help="small cases on the CPU: the times mean nothing")
     parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)
@@ -227,7 +234,7 @@ def main() -> int:
                                  stdout=open(os.path.join(arguments.out, "clocks.csv"), "w"), stderr=subprocess.DEVNULL)
     seed = arguments.seed
     while time.time() < until - 15 or seed == arguments.seed:
-        command = [sys.executable, os.path.abspath(__file__), "--out", arguments.out, "--only", arguments.only, "--seed", str(seed),
+        command = [sys.executable, os.path.abspath(__file__), "--out", arguments.out, "--plan", arguments.plan, "--only", arguments.only, "--seed", str(seed),
                    "--until", str(until)] + (["--dry-run"] if arguments.dry_run else [])
         status = subprocess.run(command).returncode
         if status == 0:
