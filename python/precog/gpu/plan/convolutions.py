@@ -63,7 +63,9 @@ def _case(dice: Dice, family: str, axes: int, dtype: str, layout: str, batch: in
         else:
             return None
     shape: Shape = {"batch": batch, "cin": cin, "cout": cout, "kernel": _plain(kernel), "stride": _plain(stride), "size": _plain(size),
-                    "groups": groups, "padding": _plain(padding), "layout": layout}
+                    "groups": groups, "layout": layout}
+    if padding != [0 if k == 16 else k // 2 for k in kernel]:  # said where it is not the usual: one shape has one description
+        shape["padding"] = _plain(padding)
     if dilation > 1:
         shape["dilation"] = dilation
     if transposed:
