@@ -84,8 +84,12 @@ def sdpa(case: Case, device: str) -> Made:
     shape, dtype = case.shape, DTYPES[case.dtype]
     b, heads, seq, dim = shape["b"], shape["heads"], shape["seq"], shape["dim"]
     kv_heads, kv_seq = shape.get("kv_heads", heads), shape.get("kv_seq", seq)
-    q = random(device, b, heads, seq, dim, dtype=dtype).requires_grad_()
-    k, v = (random(device, b, kv_heads, kv_seq, dim, dtype=dtype).requires_grad_() for _ in range(2))
+    moved = shape.get("lies") == "bshd"
+
+    def operand(count: int, length: int) -> torch.Tensor:
+        plain = random(device, *((b, length, count, dim) if moved else (b, count, length, dim)), dtype=dtype)
+        return (plain.transpose(1, 2) if moved else plain).requires_grad_()
+    q, k, v = operand(heads, seq), operand(kv_heads, kv_seq), operand(kv_heads, kv_seq)
     mask = None
     if "mask" in shape:
         mask = random(device, b, 1, seq, kv_seq, dtype=dtype)
@@ -96,9 +100,9 @@ def sdpa(case: Case, device: str) -> Made:
     with within():
         backward = gradient(forward(), (q, k, v))
     flops = 4 * b * heads * seq * kv_seq * dim // (2 if shape["causal"] else 1)
-    moved = 2 * q.nbytes + 2 * k.nbytes
-    return {case.ops[0]: Work(forward, moved, flops, 8, False, within),
-            case.ops[1]: Work(backward, 2 * moved, flops * 5 // 2, 14, False, within)}
+    least = 2 * q.nbytes + 2 * k.nbytes
+    return {case.ops[0]: Work(forward, least, flops, 8, False, within),
+            case.ops[1]: Work(backward, 2 * least, flops * 5 // 2, 14, False, within)}
 
 
 def recurrent(case: Case, device: str) -> Made:
