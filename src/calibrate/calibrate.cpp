@@ -12,7 +12,8 @@ namespace precog {
 namespace {
 
 constexpr std::uint32_t kHeldOutOf = 5;
-constexpr double kMostTarget = 1.5;   // of a logarithm: a row further off says that it is no such kernel
+constexpr double kMostTarget = 1.5;   // of a logarithm: a row further off says that it is no such kernel ...
+constexpr double kMostBorrowed = 5;   // ... unless its pattern was another's: then it says how far that was off
 constexpr double kLeastLeft = 0.25;   // of a kernel's physical time, when what ran beside it seems to have taken all
 
 
@@ -88,7 +89,8 @@ std::vector<KernelSample> samples_of(std::string_view family, const std::vector<
       if (!row.charged[i] || row.family[i] != family) continue;
       KernelSample sample;
       sample.features = row.features[i];
-      sample.target = std::clamp(std::log(left / own), -kMostTarget, kMostTarget);
+      const double most = row.measured->kernels[i].estimated ? kMostBorrowed : kMostTarget;
+      sample.target = std::clamp(std::log(left / own), -most, most);
       sample.weight = corrected(row, i, base) / own;
       sample.dtype = residual_dtype(row.measured->kernels[i]);
       sample.name = row.measured->kernels[i].name;

@@ -128,7 +128,7 @@ std::vector<BoostingOptions> worth_trying(std::size_t samples, FeatureKind kind)
   switch (kind) {
     case FeatureKind::gemm: o.trees = 700, o.leaves = 63, o.shrinkage = 0.1; break;
     case FeatureKind::convolution: o.trees = 260, o.leaves = 63, o.shrinkage = 0.09; break;
-    case FeatureKind::attention: o.trees = 300, o.leaves = 31, o.shrinkage = 0.08; break;
+    case FeatureKind::attention: o.trees = 400, o.leaves = 20, o.shrinkage = 0.08; break;
     case FeatureKind::memory: o.trees = 110, o.leaves = 31, o.shrinkage = 0.17; break;
   }
   return {o};

@@ -16,6 +16,8 @@ constexpr std::int64_t kReduceThreads = 512, kWarp = 32, kFewValues = 16, kManyV
 
 constexpr std::int64_t kTile = 128;  // of the products below, either way
 constexpr std::int64_t kLongSum = 768;
+constexpr double kThinWave = 48;             // length squared over the result's elements
+constexpr std::int64_t kManyTokens = 16384;  // rows: from here on, in 16 bits, of any width (recorded: DINOv2, AST, Swin, ConvNeXt; not at 12,608)
 constexpr std::int64_t kFewWaves = 8, kManyWaves = 12;
 constexpr std::int64_t kWideGroup = 32;
 constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
@@ -55,9 +57,12 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   const std::int64_t tiles = s.batch * divide_up(s.m, kTile) * divide_up(s.n, kTile);
   const bool wide = math == DType::fp32 || math == DType::tf32;
   if (s.transposed_a && s.batch == 1) {
-    // Weight gradients: a long sum and few tiles. nvjet's 16-bit kernels split only very long ones.
+    // Weight gradients: a long sum and few tiles. nvjet's 16-bit kernels split only very long ones,
+    // and where a few tiles more than SMs would wait for a second wave, sooner (recorded kernels of BEiT and DINOv2: 768 x 3072
+    // from 12,608 rows on, not from 8,192).
     const double length = static_cast<double>(s.k), side = static_cast<double>(s.m) * static_cast<double>(s.n);
-    helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= kLongSum : length * length > 144 * side && tiles < gpu.sms * 2;
+    const double enough = tiles > gpu.sms && tiles * 4 < gpu.sms * 5 ? kThinWave : 144;
+    helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= kLongSum : length * length > enough * side && tiles < gpu.sms * 2;
     const bool cleared_sums = math == DType::fp32 && (s.k <= 2048 || s.k > 8192);
     helpers.clears = (helpers.reduces && cleared_sums) || (is_16bit(math) && gpu.capability() >= 90 && tiles > 7 * gpu.sms);
     return helpers;
@@ -69,7 +74,7 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   if (gpu.capability() < 90 || tiles <= gpu.sms) return helpers;
   const bool many = tiles > kManyWaves * gpu.sms, few = tiles <= kFewWaves * gpu.sms;
   if (math == DType::tf32) helpers.clears = s.batch > 1 || many || few;
-  else if (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0) helpers.clears = s.batch > 1 || many;
+  else if (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0) helpers.clears = s.batch > 1 || many || (s.m > kManyTokens && s.n > kTile);
   return helpers;
 }
 
