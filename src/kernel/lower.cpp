@@ -273,6 +273,7 @@ class Lowering {
   void lower(const Op& op) {
     switch (call_.family) {
       case Family::view:
+        pass_on_planes(op);
         layouts_.follow(op);
         return note_order(op);
       case Family::host:
@@ -286,6 +287,7 @@ class Lowering {
       case Family::softmax:
         // The product of gradient and result is written out first (softmax_backward_cuda_out, aten/src/ATen/native/cuda/SoftMax.cu).
         if (op.kind == OpKind::softmax_backward) call_.workspace += in_bytes(op, 0);
+        for (TensorId id : graph_.outputs(op)) planar_[id.index()] = true;  // it makes its operands contiguous, and so is what it returns
         return row_wise(op, op.kind == OpKind::softmax || op.kind == OpKind::log_softmax ? MemoryPattern::softmax_forward
                                                                                         : MemoryPattern::softmax_backward);
       case Family::loss:
@@ -315,6 +317,7 @@ class Lowering {
         return;
       }
       case Family::cast:
+        pass_on_planes(op);
         if (op.kind == OpKind::quantize) lower_quantize(op);
         else walk_operands(memory("cast", op, MemoryPattern::cast), op);
         return;
@@ -347,9 +350,11 @@ class Lowering {
         const Shape &from = in(op, 0).shape, &to = out(op).shape;
         const bool shrinks = from.rank() >= 3 && from.rank() == to.rank() && std::min(from[-1], to[-1]) > 0;
         rows_of(kernel, op, window ? window->kernel : shrinks ? std::max(from[-1], to[-1]) / std::min(from[-1], to[-1]) : 0);
-        std::get<MemoryShape>(kernel.shape).channels_last = format_ == MemoryFormat::channels_last;
+        // A gradient goes by how it arrives.
+        const bool last = format_ == MemoryFormat::channels_last && !planar_[graph_.input(op, 0).index()];
+        std::get<MemoryShape>(kernel.shape).channels_last = last;
         if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
-          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], format_ == MemoryFormat::channels_last};
+          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], last};
         return;
       }
       case Family::recurrent: return lower_recurrent(op);
@@ -395,6 +400,10 @@ class Lowering {
     for (TensorId id : graph_.inputs(op))
       if (graph_.tensors[id].shape.elements() > graph_.tensors[widest].shape.elements()) widest = id;
     return widest;
+  }
+  void pass_on_planes(const Op& op) {
+    if (op.input_count > 0 && planar_[graph_.input(op, 0).index()])
+      for (TensorId id : graph_.outputs(op)) planar_[id.index()] = true;
   }
   const Shape& widest_input(const Op& op) const { return graph_.tensors[widest_operand(op)].shape; }
   std::int64_t input_elements(const Op& op) const { return op.input_count > 0 ? widest_input(op).elements() : 0; }
@@ -829,10 +838,13 @@ class Lowering {
     const std::int64_t length = std::max<std::int64_t>(1, x.elements() / rows);
     const Bytes image = in_bytes(op, 0), small{rows * 16};
     const Bytes read = backward && op.input_count > 1 ? image + in_bytes(op, 1) : image;
+    // Its kernels want images plane by plane (Tensor::contiguous in native/group_norm.cpp).
+    if (!backward && format_ == MemoryFormat::channels_last && x.rank() >= 4 && !call_.compiled)
+      std::get<MemoryShape>(memory("group_norm_copy", op, MemoryPattern::transpose, image, image, x[0] * pixels(x), x[1]).shape).part = x[1];
     memory(backward ? "group_norm_sums" : "group_norm_moments", op, MemoryPattern::reduction, read, small, rows, length);
     memory("group_norm_parameters", op, MemoryPattern::pointwise, small, small, 1, rows);
     if (backward) memory("group_norm_scales", op, MemoryPattern::pointwise, small, small, 1, rows);
-    memory(name_of(op), op, MemoryPattern::broadcast, read, image);
+    memory(name_of(op), op, MemoryPattern::broadcast, read, image, rows, length);
     if (backward && op.output_count > 1) memory("group_norm_parameter_gradients", op, MemoryPattern::bias_gradient, small, out_bytes(op, 1), 1, rows);
   }
 
@@ -896,7 +908,9 @@ class Lowering {
       memory("embedding_segments", op, MemoryPattern::index, indices * 2.0, indices * 2.0).launches = 8;
       memory("embedding_sum_segments", op, MemoryPattern::index, rows * 0.25, rows * 0.25);
     }
-    memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows);
+    const std::int64_t tokens = std::max<std::int64_t>(1, in(op, 1).shape.elements());
+    Kernel& kernel = memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows, tokens, std::max<std::int64_t>(1, in(op, 0).shape.elements() / tokens));
+    std::get<MemoryShape>(kernel.shape).part = out(op).shape.rank() > 0 ? out(op).shape[0] : 0;
   }
 
   const Graph& graph_;
@@ -905,6 +919,7 @@ class Lowering {
   const FusionPlan* fusion_;  // of a compiled step
   Layouts layouts_;
   std::vector<Order> order_ = std::vector<Order>(graph_.tensors.size(), Order::plain);
+  std::vector<bool> planar_ = std::vector<bool>(graph_.tensors.size(), false);  // contiguous, whatever images are
   std::vector<bool> on_host_ = std::vector<bool>(graph_.tensors.size(), false);
   KernelProgram program_;
   Call call_;
