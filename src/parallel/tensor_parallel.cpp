@@ -256,7 +256,10 @@ class TensorParallel {
   // --- operators ---
 
   void visit(const Op& op) {
-    if (is_experts(module(op))) return plan_.whole_experts() ? visit_whole_experts(op) : visit_experts(op);
+    if (is_experts(module(op))) {
+      if (plan_.whole_experts()) return visit_own_rows(op);
+      return plan_.ep > 1 && plan_.sp ? visit_sent_experts(op) : visit_experts(op);
+    }
     complete_sums(op);
     visit_layer(op);
   }
@@ -358,8 +361,18 @@ class TensorParallel {
     const Shape shape = whole(id);
     return shape.rank() > 0 && sequence_ > 0 && shape[0] % ranks_ == 0 && (shape[0] % sequence_ == 0 || expert_rows_.contains(shape[0]));
   }
-  // Experts that no rank shares: each rank sends its own tokens of the sequence to them, so that rows are a rank's part, and weights whole.
-  void visit_whole_experts(const Op& op) {
+  // Experts on other ranks, each split like an MLP: a rank sends its own tokens of the sequence; those that arrive are gathered by the ranks
+  // that share an expert, and their sums scattered before they travel back (Megatron-Core's token dispatcher).
+  void visit_sent_experts(const Op& op) {
+    if (op.kind == OpKind::all_to_all) {
+      complete_sums(op);
+      arrived_ = !arrived_;
+      return visit_own_rows(op);
+    }
+    return arrived_ ? visit_experts(op) : visit_own_rows(op);
+  }
+  // Where each rank has its own tokens of the sequence: rows are a rank's part, weights whole. Whole experts work so throughout.
+  void visit_own_rows(const Op& op) {
     std::vector<TensorId> inputs = operands(op);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (is_parameter(inputs[i]) || placed(inputs[i]).split() || !counts_rows(inputs[i])) continue;
@@ -725,6 +738,7 @@ class TensorParallel {
   OpId current_;  // the operator at hand
   NameId label_;  // whose collectives these are
   int columns_ = 0;
+  bool arrived_ = false;  // tokens are with their experts
 };
 
 }  // namespace

@@ -256,7 +256,8 @@ class PrecisionPass {
   // cuDNN's recurrent layers: fp16 whatever autocast's type. Without autocast, the type that the operands have anyway.
   DType lower_type(const Op& op, Autocast rule, std::optional<DType> autocast) const {
     if (rule == Autocast::lower) return op.kind == OpKind::rnn ? DType::fp16 : *autocast;
-    return op.autocast == Autocast::lower && !inputs_.empty() ? dtype(inputs_[0]) : DType::fp32;
+    const bool product = op.autocast == Autocast::lower || op.kind == OpKind::grouped_linear;
+    return product && !inputs_.empty() ? dtype(inputs_[0]) : DType::fp32;
   }
 
   // A layer: a product of an activation with a parameter. One that does not qualify is told why in `decided.reason`.
