@@ -80,7 +80,8 @@ KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec&
       } else if (all_to_all) {
         if (local > 1) inside = ((ranks - 1) + c.direct_own_share) / ranks * bytes / link;
         if (across) outside = local * (ranks - local) / ranks * bytes / (ports * port_share);
-      } else {  // one rank's message takes its own ports only, however many its node has
+      } else {  // one rank's message takes its own ports only, however many its node has; to its neighbour, as a ring's steps are
+        hop = between.hop[protocol], port_share = between.ring, join = between.ring_join;
         const double own = std::max(port, ports * groups / std::max(1, cluster.gpus_per_node));
         (across ? outside : inside) = across ? bytes / (std::min(own, ports) * port_share) : bytes / link;
       }
