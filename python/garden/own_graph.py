@@ -72,7 +72,7 @@ class GinLayer(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(), nn.Linear(outputs, outputs))
 
     def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
-        return self.mlp(((1 + self.own) * x).index_add(0, target, x[source]))
+        return self.mlp(((1 + self.own).to(x.dtype) * x).index_add(0, target, x[source]))
 
 
 class GraphNetwork(nn.Module):

@@ -99,8 +99,8 @@ def _signal(model: nn.Module, batch: int, seq: int | None, device: torch.device,
 
 
 def _speech(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    return {"x": torch.randn(batch, 1, model.bands, seq or 400, device=device, dtype=dtype),
-            "target": torch.randint(1, model.words, (batch, 40), device=device)}
+    return {"x": torch.randn(batch, 1, model.bands, 400, device=device, dtype=dtype),
+            "target": torch.randint(1, model.words, (batch, seq or 40), device=device)}
 
 
 def _alignment(model: nn.Module, data: dict[str, Any]) -> Tensor:
@@ -132,4 +132,4 @@ add(Entry("bilstm-tagger", "recurrent", "own", lambda layers=None, tiny=False: T
 add(Entry("tcn", "recurrent", "own", lambda layers=None, tiny=False: TemporalConvolutions().train(), _signal,
           _next_word, 16, 256, {"batch": 8, "seq": 256}, "dilated conv1d with weight normalisation"))
 add(Entry("deep-speech-2", "recurrent", "own", lambda layers=None, tiny=False: SpeechRecogniser(width=64 if tiny else 512).train(),
-          _speech, _alignment, 8, 400, None, "five bidirectional GRUs; seq counts frames"))
+          _speech, _alignment, 8, None, None, "five bidirectional GRUs on 400 frames; seq counts letters"))

@@ -120,7 +120,7 @@ FOURTH = {  # chosen before anything of them had been timed here, in an order of
     "mmdit-b2": ((4, None), (32, None)),
     "m2m100-418m": ((4, 128), (16, 256)),
     "mobilenetv4_conv_medium": ((32, None), (192, None)),
-    "deep-speech-2": ((8, 400), (32, 800)),
+    "deep-speech-2": ((8, None), (64, None)),
     "yolos-small": ((2, None), (16, None)),
     "dcn-v2": ((1024, None), (65536, None)),
     "wavlm-base": ((2, 20), (8, 20)),
