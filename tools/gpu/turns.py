@@ -58,6 +58,14 @@ class _Running:
         *lines, self._begun = (self._begun + got).split(b"\n")
         return lines if got else None
 
+    def close(self) -> None:
+        assert self.process.stdin and self.process.stdout
+        for file in (self.said, self.process.stdout, self.process.stdin):
+            try:
+                file.close()
+            except OSError:  # what it was told and never read
+                pass
+
     def last_words(self) -> str:
         self.said.seek(0, os.SEEK_END)
         self.said.seek(max(0, self.said.tell() - 2000))
@@ -123,6 +131,7 @@ def run(waiting: list[Job], budget_s: float, processes: int, take: Callable[[Job
                     ready.remove(one)
                 if one is measuring:
                     release()
+                one.close()
                 ended(one.job)
             for message in map(_message, lines or ()):
                 if message.get("ready"):
@@ -137,6 +146,7 @@ def run(waiting: list[Job], budget_s: float, processes: int, take: Callable[[Job
         one.signal(signal.SIGKILL)
         one.process.wait()
         say("budget: %s ended" % one.job.label)
+        one.close()
         ended(one.job)
 
 
