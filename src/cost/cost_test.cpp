@@ -443,7 +443,7 @@ TEST_CASE("CopiesOfARowCrossToANodeOnce") {
   CHECK(time(0) == doctest::Approx(4 * 40));           // four ranks, each with half of its bytes for the other node
   CHECK(time(1) == doctest::Approx(time(0)));          // one copy: nothing to save
   CHECK(time(2) == doctest::Approx(4 * 40 * 0.75));    // of 40 rows' bytes each goes to 2 x (1 - 1/4) nodes, half of them the other
-  CHECK(time(40) == doctest::Approx(4 * 2 * 0.5));     // rows of 2 bytes, all of which the other node wants
+  CHECK(time(40) == doctest::Approx(4 * 2));           // rows of 2 bytes, each of which the other node wants once
   cluster.gpus_per_node = 8;
   CHECK(collective_cost({{1 << 30}, 8, Collective::all_to_all, 1, 8}, cluster, slow_gpu()).total < collective_cost({{1 << 30}, 8, Collective::all_to_all}, cluster, slow_gpu()).total);
 }
