@@ -127,7 +127,11 @@ def requests_of(pair, mapping, recipes):
                          if matches({key: entry[key] for key in ("framework", "version") if key in entry}, pair)), None)
             if name:
                 request[field] = name
+        exchange = next((entry for entry in mapping["exchange"]
+                         if matches(entry["match"], pair) and entry.get("precision", precision) == precision), None)
         cards = int(pair["gpus"])
+        if exchange and cards > 1:
+            request["plan"] = exchange["plan"]
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
         for field in ("seq", "mode", "optimizer_impl", "memory_format", "attention", "clip_grad_norm", "software", "reads_loss", "host", "input"):
             value = rule.get(field)

@@ -243,6 +243,7 @@ class RequestReader {
     jitter_given_ = jitter.has_value();
     out.intra_kind = system->intra_kind;
     out.intra_bandwidth = system->intra_bandwidth.value > 0 ? system->intra_bandwidth : request_.gpu->link_bandwidth;
+    out.intra_among = system->intra_among;
     out.intra_latency = system->intra_latency;
     out.nics_per_node = nics_per_node ? static_cast<int>(*nics_per_node) : system->nics_per_node;
     if (!network) network = *catalog_.network(system->network);
