@@ -127,6 +127,8 @@ def requests_of(pair, mapping, recipes):
                          if matches({key: entry[key] for key in ("framework", "version") if key in entry}, pair)), None)
             if name:
                 request[field] = name
+        if any(pair["framework"] in entry["framework"] for entry in mapping["loops"]):
+            request["reads_loss"] = True
         exchange = next((entry for entry in mapping["exchange"]
                          if matches(entry["match"], pair) and entry.get("precision", precision) == precision), None)
         cards = int(pair["gpus"])
@@ -138,6 +140,11 @@ def requests_of(pair, mapping, recipes):
             value = value.get(precision) if isinstance(value, dict) and field != "input" else value
             if value is not None:
                 request[field] = value
+        if "copies" in rule:
+            copied = rule["copies"].get("step", 0) + rule["copies"].get("sample", 0) * request["batch"]
+            for link in mapping["host_links"]:  # a shared link is as slow as twice the bytes
+                copied *= link["share"] if matches({"system": link["system"], "gpus": link["gpus"]}, pair) else 1
+            request["input"] = {"seconds_per_batch": 0, "workers": 1, "bytes_per_batch": copied}
         both.append(request)
     return both
 
