@@ -136,6 +136,7 @@ def requests_of(pair, mapping, recipes):
         if exchange and cards > 1:
             request["plan"] = exchange["plan"]
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
+        request["cluster"] |= {"name": entry["cluster"] for entry in mapping["systems"] if pair["system"] in entry["system"]}
         for field in ("seq", "mode", "optimizer_impl", "memory_format", "attention", "clip_grad_norm", "software", "reads_loss", "host", "input"):
             value = rule.get(field)
             value = value.get(precision) if isinstance(value, dict) and field != "input" else value
