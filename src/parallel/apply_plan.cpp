@@ -63,15 +63,18 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   step.replica_stride = plan.tp;
   step.expert_ranks = plan.ep;
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
-  if (plan.fsdp == Sharding::full || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
-    fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, recipe, step);
+  if (replicas.offload_layers > 0) offload_activations(replicas.offload_layers, step);
+  if (plan.fsdp == Sharding::full || replicas.offload_parameters || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
+    fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, replicas.offload_parameters, recipe, step);
   } else if (ranks > 1 && plan.fsdp != Sharding::none) {
     distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas.overlap_gather, recipe, step);
   } else if (all > 1) {
     replicate(all, replicas, recipe, step);
   }
   if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
-  if (replicas.offload_optimizer) offload_optimizer(plan.fsdp == Sharding::none ? 1 : ranks, replicas.node_ranks, recipe, step);
+  const int owners = plan.fsdp == Sharding::none ? 1 : ranks;
+  if (replicas.offload_optimizer) offload_optimizer(owners, replicas, recipe, step);
+  else if (replicas.offload_states || replicas.offload_master || replicas.offload_parameters) offload_states(owners, replicas, replicas.state_tensors, step);
   if (plan.tp > 1) finish_split_layers(plan.tp, recipe, step);
   return step;
 }
