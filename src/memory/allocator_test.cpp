@@ -2,6 +2,7 @@
 
 #include "memory/allocator.h"
 
+using precog::Allocator;
 using precog::CachingAllocator;
 
 namespace {

@@ -114,8 +114,21 @@ class Tracer {
     chunk_[first.index()] = 2;
     last_use_[first.index()] = last;
   }
+  // A program that plans its memory turns queries and keys in place and keeps of a tensor what backward reads: the views of it
+  // that are read, not all that they are views of.
+  void find_parts_read_later() {
+    if (training_.allocator != Allocator::planned) return;
+    part_.assign(graph_.tensors.size(), 0);
+    std::vector<char> counted(graph_.tensors.size(), 0);
+    for (const Op& op : graph_.ops) {
+      if (op.phase == Phase::forward || op.phase > Phase::backward) continue;
+      for (TensorId id : graph_.inputs(op))
+        if (!std::exchange(counted[id.index()], 1)) part_[storage(id)] += graph_.bytes(id).value;
+    }
+  }
   std::int64_t bytes_of(TensorId id) const {
-    const std::int64_t bytes = graph_.bytes(id).value;
+    std::int64_t bytes = graph_.bytes(id).value;
+    if (!part_.empty() && part_[id.index()] > 0) bytes = std::min(bytes, part_[id.index()]);
     if (chunk_.empty() || id.index() >= chunk_.size() || !chunk_[id.index()]) return bytes;
     return chunk_[id.index()] == 2 ? (bytes + training_.loss_chunks - 1) / training_.loss_chunks : 0;
   }
@@ -171,6 +184,18 @@ class Tracer {
     if (step_.shards.parameters_on_host) return true;
     return step_.shards.converted_on_host && !read_itself_[parameter.index()];
   }
+  // Products that read a weight in 8 or 4 bits, which came so: beside it stands the parameter, for its gradient.
+  void find_narrow_weights() {
+    if (step_.shards.parameters > 1) return;  // gathered in that type, and kept in another
+    for (const Op& op : graph_.ops) {
+      if (op.kind != OpKind::scaled_mm || op.phase != Phase::forward) continue;
+      const Tensor& weight = graph_.tensors[graph_.input(op, 1)];
+      if (weight.role != Role::buffer) continue;
+      has_narrow_.resize(graph_.tensors.size());
+      for (TensorId id : graph_.inputs(op))
+        if (graph_.tensors[id].role == Role::parameter && graph_.tensors[id].shape.elements() == weight.shape.elements()) has_narrow_[id.index()] = 1;
+    }
+  }
   void find_what_is_read_itself() {
     if (!step_.shards.converted_on_host) return;
     read_itself_.assign(graph_.tensors.size(), 0);
@@ -184,6 +209,8 @@ class Tracer {
 
   void hold_what_stays() {
     find_what_is_read_itself();
+    find_narrow_weights();
+    find_parts_read_later();
     const DType state = step_.optimizer_state_type;
     for (std::size_t i = 0; i < graph_.tensors.size(); ++i) {
       const TensorId id = graph_.tensors.id_at(i);
@@ -191,7 +218,10 @@ class Tracer {
       const std::int64_t bytes = graph_.bytes(id).value;
       if (tensor.role == Role::parameter && !on_host(id)) {
         const DType kept = step_.shards.parameter_type.value_or(tensor.dtype);
-        reside({share(tensor.shape.elements(), step_.shards.parameters) * bits_of(kept) / 8, MemoryCategory::parameters, kept, tensor.name, true});
+        // What is there in 8 bits is not there in 16: the optimizer has its own, or each rank its share (Megatron's fp8_param_gather, llm.q).
+        const bool narrow = !has_narrow_.empty() && has_narrow_[i];
+        if (narrow && step_.master_weights.value > 0) continue;
+        reside({share(tensor.shape.elements(), narrow ? step_.shards.optimizer : step_.shards.parameters) * bits_of(kept) / 8, MemoryCategory::parameters, kept, tensor.name, true});
       }
       if (tensor.role == Role::input) reside({bytes, MemoryCategory::inputs, tensor.dtype});
       if (tensor.role == Role::buffer && tensor.storage == id) reside({bytes, MemoryCategory::parameters, tensor.dtype, tensor.name, true});
@@ -275,6 +305,8 @@ class Tracer {
     if (is_gradient_[id.index()]) return MemoryCategory::gradients;
     // What the optimizer makes on its way is no activation: recomputation would not save it.
     if (op.phase == Phase::optimizer || op.phase == Phase::loss_scaling) return MemoryCategory::optimizer_temporaries;
+    if (op.kind == OpKind::shard_copy && graph_.name(op.label) == "from_host")
+      return graph_.tensors[id].dtype == DType::uint8 ? MemoryCategory::gathered_parameters : MemoryCategory::activations;
     if (op.kind == OpKind::shard_copy)
       return op.phase == Phase::backward && graph_.name(op.label) != "all_gather" && graph_.name(op.label) != "split_with_sizes_copy"
                  ? MemoryCategory::gradient_buckets : MemoryCategory::gathered_parameters;
@@ -297,6 +329,8 @@ class Tracer {
   std::vector<std::int32_t> last_use_;
   std::vector<char> is_gradient_;
   std::vector<char> chunk_;              // by tensor: of the scores' size, and the one that stands for all; where they are made in pieces
+  std::vector<char> has_narrow_;         // by parameter
+  std::vector<std::int64_t> part_;       // by storage: bytes of it that backward reads
   std::vector<char> read_itself_;        // by parameter, see on_host
   std::vector<MemoryBlock> states_;
   std::vector<std::int64_t> updated_elements_;

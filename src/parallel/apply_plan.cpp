@@ -57,7 +57,9 @@ void shard_end_of_step(int ranks, StepGraph& step) {
 StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step) { return apply_plan(plan, Replicas{}, recipe, std::move(step)); }
 
 StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const PrecisionRecipe& recipe, StepGraph step) {
-  const bool gathers = recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather);
+  // Transformer Engine's weights are converted by the optimizer that is shared out, and gathered so: no gathers of their own.
+  const bool by_optimizer = recipe.fp8 && recipe.fp8->fused && plan.fsdp != Sharding::full;
+  const bool gathers = (recipe.gathers_fp8 && !by_optimizer) || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather);
   const int all = std::max(1, plan.replicas());
   const int ranks = replicas.shard_size > 0 && plan.fsdp != Sharding::none ? replicas.shard_size * plan.cp : all, copies = all / ranks;
   step.replica_stride = plan.tp;

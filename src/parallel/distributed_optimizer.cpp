@@ -76,13 +76,21 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
     else out.keep(i);
     while (next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
   }
+  std::vector<char> narrow;  // weights that products read in 8 bits only travel so
+  if (recipe.gathers_fp8) {
+    narrow.resize(graph.tensors.size());
+    for (const Op& op : graph.ops)
+      if (op.kind == OpKind::scaled_mm && op.phase == Phase::forward)
+        for (TensorId id : graph.inputs(op)) narrow[id.index()] = graph.tensors[id].role == Role::parameter && graph.tensors[id].shape.rank() > 1;
+  }
   for (std::size_t k = 0; k < buckets.size(); ++k) {
     // Forward wants first what backward finished last. Gathers that name their parameters are waited for where those are read.
     const Bucket& bucket = buckets[overlap_gather ? buckets.size() - 1 - k : k];
     Bytes bytes;
     std::vector<TensorId> waited_for;
     for (std::size_t i : bucket.gradients) {
-      bytes += graph.bytes(step.gradients[i].parameter);
+      const TensorId parameter = step.gradients[i].parameter;
+      bytes += narrow.empty() || !narrow[parameter.index()] ? graph.bytes(parameter) : bytes_of(graph.tensors[parameter].shape.elements(), DType::fp8);
       if (overlap_gather) waited_for.push_back(step.gradients[i].parameter);
     }
     out.put({OpKind::all_gather, Phase::optimizer, graph.tensors[step.gradients[bucket.gradients.front()].parameter].dtype, group_of(bucket, step, bytes, ranks)}, waited_for, {});

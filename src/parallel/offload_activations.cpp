@@ -18,13 +18,13 @@ class OffloadActivations {
   OffloadActivations(int layers, StepGraph& step) : out_(step), graph_(step.graph) { choose(layers); }
 
   void run() {
-    std::size_t began = 0;  // layers of which backward has begun
+    std::size_t asked = 0;  // layers whose copies were asked for
     for (std::size_t i = 0; i < out_.size(); ++i) {
       const Op& op = out_.old(i);
       const bool back = op.phase == Phase::backward || op.phase == Phase::recompute;
-      if (back && began == 0 && !order_.empty()) fetch(0), began = 1;
-      if (back && op.block >= 0)  // the next layer's come while this one works
-        while (began < order_.size() && order_[began - 1] >= op.block) fetch(began++);
+      if (back && asked == 0 && !order_.empty() && order_.front() == last_block_) fetch(asked++);
+      if (back && op.block >= 0)  // a layer's come while the one behind it works
+        while (asked < order_.size() && op.block <= order_[asked] + 1) fetch(asked++);
       if (back) keep_reading_copies(i);
       else out_.keep(i);
       if (const auto done = ends_at_.find(i); done != ends_at_.end()) send(*done->second);
@@ -56,6 +56,7 @@ class OffloadActivations {
       }
     }
     std::map<int, int> place;
+    if (!last_forward.empty()) last_block_ = last_forward.rbegin()->first;
     for (const auto& [block, last] : last_forward) place.emplace(block, static_cast<int>(place.size()));
     for (std::size_t t = 0; t < graph_.tensors.size(); ++t) {
       const TensorId id = graph_.tensors.id_at(t);
@@ -142,6 +143,7 @@ class OffloadActivations {
   std::map<int, Layer> layers_;  // by block
   std::map<std::size_t, Layer*> ends_at_;  // by the last operator of its forward
   std::vector<int> order_;       // blocks, as backward comes to them
+  int last_block_ = -1;
   Layer* before_ = nullptr;
   std::map<std::int32_t, TensorId> copies_, views_;
 };

@@ -419,7 +419,8 @@ class RequestReader {
   void settle_sharding() {
     if (!request_.precision) return;
     const PrecisionRecipe& recipe = *request_.precision;
-    if (!(recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather))) return;
+    const bool by_optimizer = recipe.fp8 && recipe.fp8->fused;  // converted where the optimizer is shared out, with any sharding
+    if (!((recipe.gathers_fp8 && !by_optimizer) || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather))) return;
     Sharding& sharding = request_.plan.fsdp;
     if (request_.plan.dp > 1 && !sharding_given_) sharding = Sharding::full;
     if (request_.plan.dp > 1 && (sharding == Sharding::none || sharding == Sharding::zero1))

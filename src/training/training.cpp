@@ -14,6 +14,8 @@
 namespace precog {
 namespace {
 
+constexpr std::size_t kScaledOperands = 4;  // of a product of 8- or 4-bit operands: both, and their scales
+
 // Walks the forward operators backwards and lets each write its gradient.
 class Autograd : public GradientContext::Sink {
  public:
@@ -356,7 +358,13 @@ class Autograd : public GradientContext::Sink {
   }
   TensorId make_again(TensorId id) {
     const std::size_t by = static_cast<std::size_t>(made_by_[id.index()]);
-    const std::vector<TensorId> read(graph_.inputs(graph_.ops[graph_.ops.id_at(by)]).begin(), graph_.inputs(graph_.ops[graph_.ops.id_at(by)]).end());
+    const Op& op = graph_.ops[graph_.ops.id_at(by)];
+    std::vector<TensorId> read(graph_.inputs(op).begin(), graph_.inputs(op).end());
+    if (op.kind == OpKind::scaled_mm && read.size() > kScaledOperands) {  // behind them stands what autograd hands gradients to: not read again
+      const TensorId last = read.back();
+      read.resize(kScaledOperands);
+      if (std::get<GemmAttributes>(op.attributes).bias) read.push_back(last);
+    }
     std::vector<TensorId> inputs;
     for (TensorId input : read) inputs.push_back(saved(input));
     if (!remade_[id.index()].valid()) run_again(by, inputs);
