@@ -179,22 +179,11 @@ class Tracer {
     return role == Role::parameter || role == Role::gathered;
   }
 
-  // Parameters that are not on the GPU between their uses; and, where the host has them, those that only conversions read.
+  // Parameters that are not on the GPU between their uses; and, where the host or the optimizer's shares have them, those that only
+  // conversions read.
   bool on_host(TensorId parameter) const {
     if (step_.shards.parameters_on_host) return true;
     return step_.shards.converted_on_host && !read_itself_[parameter.index()];
-  }
-  // Products that read a weight in 8 or 4 bits, which came so: beside it stands the parameter, for its gradient.
-  void find_narrow_weights() {
-    if (step_.shards.parameters > 1) return;  // gathered in that type, and kept in another
-    for (const Op& op : graph_.ops) {
-      if (op.kind != OpKind::scaled_mm || op.phase != Phase::forward) continue;
-      const Tensor& weight = graph_.tensors[graph_.input(op, 1)];
-      if (weight.role != Role::buffer) continue;
-      has_narrow_.resize(graph_.tensors.size());
-      for (TensorId id : graph_.inputs(op))
-        if (graph_.tensors[id].role == Role::parameter && graph_.tensors[id].shape.elements() == weight.shape.elements()) has_narrow_[id.index()] = 1;
-    }
   }
   void find_what_is_read_itself() {
     if (!step_.shards.converted_on_host) return;
@@ -209,7 +198,6 @@ class Tracer {
 
   void hold_what_stays() {
     find_what_is_read_itself();
-    find_narrow_weights();
     find_parts_read_later();
     const DType state = step_.optimizer_state_type;
     for (std::size_t i = 0; i < graph_.tensors.size(); ++i) {
@@ -218,10 +206,7 @@ class Tracer {
       const std::int64_t bytes = graph_.bytes(id).value;
       if (tensor.role == Role::parameter && !on_host(id)) {
         const DType kept = step_.shards.parameter_type.value_or(tensor.dtype);
-        // What is there in 8 bits is not there in 16: the optimizer has its own, or each rank its share (Megatron's fp8_param_gather, llm.q).
-        const bool narrow = !has_narrow_.empty() && has_narrow_[i];
-        if (narrow && step_.master_weights.value > 0) continue;
-        reside({share(tensor.shape.elements(), narrow ? step_.shards.optimizer : step_.shards.parameters) * bits_of(kept) / 8, MemoryCategory::parameters, kept, tensor.name, true});
+        reside({share(tensor.shape.elements(), step_.shards.parameters) * bits_of(kept) / 8, MemoryCategory::parameters, kept, tensor.name, true});
       }
       if (tensor.role == Role::input) reside({bytes, MemoryCategory::inputs, tensor.dtype});
       if (tensor.role == Role::buffer && tensor.storage == id) reside({bytes, MemoryCategory::parameters, tensor.dtype, tensor.name, true});
@@ -329,7 +314,6 @@ class Tracer {
   std::vector<std::int32_t> last_use_;
   std::vector<char> is_gradient_;
   std::vector<char> chunk_;              // by tensor: of the scores' size, and the one that stands for all; where they are made in pieces
-  std::vector<char> has_narrow_;         // by parameter
   std::vector<std::int64_t> part_;       // by storage: bytes of it that backward reads
   std::vector<char> read_itself_;        // by parameter, see on_host
   std::vector<MemoryBlock> states_;

@@ -76,7 +76,7 @@ TEST_CASE("TensorAndSequenceParallelActivationsFollowKorthikantisTable") {
         using enum TensorSplit;
         const Plan plan{.tp = t, .sp = sequence, .tp_plan = {{"*.qkv", column}, {"*.projection", row}, {"*.up", column}, {"*.down", row}}};
         auto rank = shard_layers(plan, forward);
-        REQUIRE(rank);
+        REQUIRE_MESSAGE(rank, (rank ? std::string() : rank.error().text()));
         forward = rank->graph;
       }
       const PrecisionRecipe recipe = uniform(DType::bf16);

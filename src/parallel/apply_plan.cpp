@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "parallel/parallel.h"
 #include "parallel/rewrite.h"
@@ -54,6 +55,19 @@ void shard_end_of_step(int ranks, StepGraph& step) {
   if (!step.gradients_folded) step.main_gradients = {share_of(step.main_gradients.value, ranks)};  // made of the share alone
 }
 
+// Weights that products read in 8 bits only are kept so: the optimizer's master weights have the rest, or, where it has none of its
+// own, each rank's share of the weights themselves (Megatron's fp8_param_gather; llm.q).
+static void keep_converted(StepGraph& step) {
+  step.shards.converted_on_host = true;
+  if (step.master_weights.value > 0) return;
+  std::vector<char> counted(step.graph.tensors.size(), 0);
+  for (const Op& op : step.graph.ops)
+    if (op.kind == OpKind::scaled_mm && op.phase == Phase::forward)
+      for (TensorId id : step.graph.inputs(op))
+        if (const Tensor& tensor = step.graph.tensors[id]; tensor.role == Role::parameter && tensor.shape.rank() > 1 && !std::exchange(counted[id.index()], 1))
+          step.master_weights += step.graph.bytes(id);
+}
+
 StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step) { return apply_plan(plan, Replicas{}, recipe, std::move(step)); }
 
 StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const PrecisionRecipe& recipe, StepGraph step) {
@@ -74,6 +88,7 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
     replicate(all, replicas, recipe, step);
   }
   if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
+  if (by_optimizer && recipe.gathers_fp8) keep_converted(step);
   const int owners = plan.fsdp == Sharding::none ? 1 : ranks;
   if (replicas.offload_optimizer) offload_optimizer(owners, replicas, recipe, step);
   else if (replicas.offload_states || replicas.offload_master || replicas.offload_parameters) offload_states(owners, replicas, replicas.state_tensors, step);

@@ -108,7 +108,8 @@ void offload_states(int ranks, const Replicas& how, int state_tensors, StepGraph
   }
   out.finish();
   if (how.offload_states) step.master_weights = {};
-  step.shards.converted_on_host = how.offload_master;
+  step.shards.converted_on_host = step.shards.converted_on_host || how.offload_master;
+  if (how.offload_master) step.master_weights = {};
 }
 
 }  // namespace precog

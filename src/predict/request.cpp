@@ -614,7 +614,7 @@ class RequestReader {
     else if (recompute != "none" && read_parts(recompute, which.parts)) request_.training.recompute = Recompute::parts;
     else if (recompute != "none")
       root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, per-op, up-projections, or parts of a layer joined by +: norm, activation, mlp, qkv, core, attention, up-projections", recompute.substr(0, 80)));
-    which.converts_weights_again = (request_.plan.fsdp == Sharding::full || request_.replicas.offload_parameters) && request_.precision && !request_.precision->gathers_fp8;
+    which.converts_weights_again = (request_.plan.fsdp == Sharding::full || request_.replicas.offload_parameters) && request_.precision && !(request_.precision->gathers_fp8 && request_.precision->fp8 && !request_.precision->fp8->fused);
     which.first = static_cast<int>(root_.integer("recompute_layers", 1, 4096).value_or(0));
     which.every = static_cast<int>(root_.integer("recompute_every", 1, 4096).value_or(1));
     for (const char* key : {"recompute_layers", "recompute_every"})
