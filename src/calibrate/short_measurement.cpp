@@ -101,9 +101,17 @@ struct Process {
   }
 };
 
-// Of measured over predicted, each shape predicted by what the others say.
-Range spread_of(const Process& all, const Choice& choice, const std::vector<KernelSample>& samples) {
-  std::vector<double> ratios;
+struct Trusted {
+  double share = 1;  // of the process: all, or nothing
+  Range ratio = kUnknownRatio;
+};
+
+// Each shape predicted by what the others say: whether to believe that, and how far off measured over predicted then is. Rows
+// on operands in the cache say nothing of a step here, unless there are no others.
+// A relative's learned correction gives way only to what serves shapes that were left out better; physics always do.
+Trusted trusted(const Process& all, const Choice& choice, const std::vector<KernelSample>& samples, bool learned_below) {
+  const bool any_cold = std::any_of(samples.begin(), samples.end(), [](const KernelSample& s) { return !s.warm; });
+  std::vector<std::pair<double, double>> found;  // target, predicted
   for (unsigned fold = 0; fold < kFolds; ++fold) {
     Process kept;
     for (std::size_t i = 0; i < samples.size(); ++i)
@@ -111,12 +119,18 @@ Range spread_of(const Process& all, const Choice& choice, const std::vector<Kern
     if (kept.points.empty()) continue;
     const SmoothPart part = kept.solved(choice);
     for (std::size_t i = 0; i < samples.size(); ++i)
-      if (samples[i].shape % kFolds == fold && !samples[i].warm) ratios.push_back(std::exp(samples[i].target - part(all.points[i])));
+      if (samples[i].shape % kFolds == fold && samples[i].warm != any_cold) found.emplace_back(samples[i].target, part(all.points[i]));
   }
-  if (ratios.empty()) return kUnknownRatio;
+  Trusted out;
+  if (found.empty()) return out;  // of one shape: its constants, which are shrunken as they are
+  double without = 0, with = 0;
+  for (const auto& [target, predicted] : found) without += std::abs(target), with += std::abs(target - predicted);
+  if (learned_below && with >= without) out.share = 0;
+  std::vector<double> ratios;
+  for (const auto& [target, predicted] : found) ratios.push_back(std::exp(target - out.share * predicted));
   std::sort(ratios.begin(), ratios.end());
-  Range out{ratios[ratios.size() / 10], ratios[ratios.size() * 9 / 10]};
-  if (ratios.size() < kEnoughForRatio) out = {std::min(out.least, kUnknownRatio.least), std::max(out.most, kUnknownRatio.most)};
+  out.ratio = {ratios[ratios.size() / 10], ratios[ratios.size() * 9 / 10]};
+  if (ratios.size() < kEnoughForRatio) out.ratio = {std::min(out.ratio.least, kUnknownRatio.least), std::max(out.ratio.most, kUnknownRatio.most)};
   return out;
 }
 
@@ -147,8 +161,10 @@ FamilyResidual learn_short(const std::vector<KernelSample>& samples, FeatureKind
   family.carried = false;
   family.quality = {};
   family.quality.shapes = static_cast<std::int64_t>(shapes.size());
-  family.ratio = spread_of(process, choice, samples);
+  const Trusted trust = trusted(process, choice, samples, carried && carried->kind == kind);
+  family.ratio = trust.ratio;
   family.smooth = process.solved(choice);
+  for (double& weight : family.smooth.weights) weight *= trust.share;
   return family;
 }
 

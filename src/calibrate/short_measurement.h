@@ -1,6 +1,7 @@
 // What a short measurement says on top of what is carried over: of each family a Gaussian process over the measured kernels
 // (cost/smooth_part.h). How alike kernels are is chosen from a small grid by marginal likelihood, so that few or contradicting
-// rows move little; a row far off what the others say of it counts for little, too.
+// rows move little; a row far off what the others say of it counts for little, too; and what a
+// relative's measurements taught gives way only where that serves shapes that were left out.
 // Where thousands of rows were measured trees say more (learn_family.h).
 #pragma once
 
