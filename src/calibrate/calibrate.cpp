@@ -189,7 +189,7 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
   out.profile.gpu = gpu.name;
   out.profile.architecture = gpu.architecture;
   out.profile.sources = measurements.files;
-  out.from_few = is_short(measurements);
+  out.from_few = options.from_few.value_or(is_short(measurements));
   const FittedProfile nothing;
   const FittedProfile& base = options.base ? *options.base : nothing;
   std::vector<Row> rows;

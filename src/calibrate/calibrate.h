@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,8 @@ struct Calibration {
 };
 
 struct CalibrateOptions {
-  const FittedProfile* base = nullptr;  // what is fitted comes on top of this
+  const FittedProfile* base = nullptr;  // what is fitted comes on top of this: of trees, where the measurement is short
+  std::optional<bool> from_few;         // whether that is so: by default, as is_short says
   std::function<void(std::size_t done, std::size_t all)> progress;
 };
 
