@@ -34,7 +34,7 @@ class RequestReader {
 
   Result<Request> read() {
     root_.integer("schema", 1, 1);
-    root_.raw("imported");  // kept for the reader
+    const Json* imported = root_.raw("imported");  // kept for the reader
     read_model();
     read_cluster();
     read_plan();
@@ -49,6 +49,10 @@ class RequestReader {
     read_run();
     if (request_.input && request_.plan.pp > 1) root_.problem("input", "is not modelled together with a pipeline (pp); leave one out");
     root_.reject_unknown_keys();
+    // Who imported a configuration knows batches by its names.
+    if (const std::string names = imported ? batches_said_by(*imported) : std::string(); !names.empty())
+      for (Problem& problem : problems_)
+        if (problem.where.ends_with("batch") || problem.where.ends_with("micro_batches")) problem.message += fmt::format(" ({})", names);
     if (!problems_.empty()) return fail(std::move(problems_));
     echo();
     return std::move(request_);
