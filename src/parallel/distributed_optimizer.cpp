@@ -34,7 +34,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
   Graph& graph = step.graph;
   // DeepSpeed's bf16 optimizer sums its fp32 buffers on every rank, when all of backward is done, and each then reads its share (engine.py,
   // buffered_allreduce_fallback over the optimizer's get_grads_for_reduction; pipe/engine.py, _exec_reduce_grads).
-  const bool sums_everywhere = recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::in_backward;
+  const bool sums_everywhere = !gradients_too && recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::in_backward;
   bool accumulates = false;
   for (std::size_t i = 0; i < out.size(); ++i) accumulates = accumulates || out.old(i).phase == Phase::accumulate || out.old(i).kind == OpKind::accumulate_gradient;
 
