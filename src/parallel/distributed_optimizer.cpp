@@ -75,7 +75,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
     const Op& op = out.old(i);
     if (ends_step(op.phase))
       while (next < buckets.size()) send(buckets[next++]);
-    if (shards_kept && op.kind == OpKind::accumulate_gradient) out.drop(i);
+    if (shards_kept && out.accumulates(i)) out.drop(i);
     else out.keep(i);
     while (!sums_everywhere && next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
   }
