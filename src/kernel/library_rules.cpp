@@ -119,6 +119,10 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
     helpers.prepares = pointwise && data && !s.channels_last && s.out_channels > kTile;
     return helpers;
   }
+  if (pointwise && s.channels_last && is_16bit(math)) {  // one product over all images; its tiles are narrow, and no counter was seen
+    helpers.sums = weight && product_helpers({1, s.out_channels, s.in_channels, rows, true}, math, gpu).reduces;
+    return helpers;
+  }
   if (pointwise && pixels > 1 && !s.channels_last) {  // a product per image
     if (weight) helpers.sums = weights <= kFewWeights;
     else helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears &&
