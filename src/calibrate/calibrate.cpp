@@ -12,7 +12,8 @@ namespace precog {
 namespace {
 
 constexpr std::uint32_t kHeldOutOf = 5;
-constexpr double kMostTarget = 1.5;   // of a logarithm: a row further off says that it is no such kernel
+constexpr double kMostTarget = 1.5;   // of a logarithm: a row further off says that it is no such kernel ...
+constexpr double kMostOfConvolution = 4;  // ... but of a convolution: that the library took a bad one, as it does again
 constexpr double kLeastLeft = 0.25;   // of a kernel's physical time, when what ran beside it seems to have taken all
 
 
@@ -22,10 +23,13 @@ struct Row {
   std::vector<std::string_view> family;        // of each kernel
   std::vector<bool> charged;                   // whether what is off is this kernel's doing
   std::vector<std::vector<double>> features;
-  std::string_view label;                      // family of the longest one charged
+  std::string_view label;                      // family of the longest one charged, or of the convolution that it is
+  std::ptrdiff_t convolution = -1;             // which kernel, where the row is one's call
   bool held_out = false;
 
   double physical(std::size_t i) const { return physics[i].total.value; }
+  // A convolution always answers for what the kernels around it leave, its layout copies for rows that they dominate.
+  bool charges(std::size_t i, bool to_convolution) const { return to_convolution ? std::ptrdiff_t(i) == convolution : charged[i]; }
 };
 
 // What a row says about which kernels: those whose pattern is borrowed where they take most of it, else all of the family that does.
@@ -50,7 +54,9 @@ Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile
   for (std::size_t i = 0; i < m.kernels.size(); ++i) {
     row.charged.push_back(borrowed > all / 2 ? m.kernels[i].estimated : row.family[i] == most);
     if (row.charged[i] && row.physical(i) > longest) longest = row.physical(i), row.label = row.family[i];
+    if (std::holds_alternative<ConvShape>(m.kernels[i].shape)) row.convolution = static_cast<std::ptrdiff_t>(i);
   }
+  if (row.convolution >= 0) row.label = row.family[static_cast<std::size_t>(row.convolution)];
   return row;
 }
 
@@ -71,25 +77,28 @@ double predicted(const Row& row, const FittedProfile& profile) {
 
 // Samples of one family from the rows that are charged to it: what is left of a row's time after what ran beside, over what the
 // physics (and the base) say that its own kernels take.
-std::vector<KernelSample> samples_of(std::string_view family, const std::vector<Row>& rows, const FittedProfile& now, const FittedProfile& base) {
+std::vector<KernelSample> samples_of(std::string_view family, FeatureKind kind, const std::vector<Row>& rows, const FittedProfile& now, const FittedProfile& base) {
   std::vector<KernelSample> out;
+  const bool convolution = kind == FeatureKind::convolution;
   for (const Row& row : rows) {
     if (row.held_out) continue;
     double own = 0, beside = 0;
     bool any = false;
     for (std::size_t i = 0; i < row.physics.size(); ++i) {
-      if (row.charged[i]) own += corrected(row, i, base);
+      if (row.charges(i, convolution)) own += corrected(row, i, base);
       else beside += corrected(row, i, now);
-      any = any || (row.charged[i] && row.family[i] == family);
+      any = any || (row.charges(i, convolution) && row.family[i] == family);
     }
     if (!any || own <= 0) continue;
     const double left = std::max(row.measured->seconds - beside, kLeastLeft * own);
     for (std::size_t i = 0; i < row.physics.size(); ++i) {
-      if (!row.charged[i] || row.family[i] != family) continue;
+      if (!row.charges(i, convolution) || row.family[i] != family) continue;
       KernelSample sample;
       sample.features = row.features[i];
-      sample.target = std::clamp(std::log(left / own), -kMostTarget, kMostTarget);
+      const double most = convolution ? kMostOfConvolution : kMostTarget;
+      sample.target = std::clamp(std::log(left / own), -most, most);
       sample.weight = corrected(row, i, base) / own;
+      if (convolution) sample.weight *= own / (own + beside);  // what is off by as much matters by so much less
       sample.dtype = residual_dtype(row.measured->kernels[i]);
       sample.name = row.measured->kernels[i].name;
       sample.shape = row.measured->shape;
@@ -199,7 +208,7 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
     if (rows.back().held_out) continue;
     ++out.fitted;
     for (std::size_t i = 0; i < rows.back().family.size(); ++i)
-      if (rows.back().charged[i] && !rows.back().family[i].empty()) families.insert(rows.back().family[i]);
+      if ((rows.back().charged[i] || rows.back().charges(i, true)) && !rows.back().family[i].empty()) families.insert(rows.back().family[i]);
   }
   out.profile.families = base.families;
   for (auto& [name, family] : out.profile.families) family.carried = true;
@@ -215,7 +224,7 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::size_t done = 0;
   for (const auto& [kind, name] : order) {
-    const std::vector<KernelSample> samples = samples_of(name, rows, out.profile, base);
+    const std::vector<KernelSample> samples = samples_of(name, kind, rows, out.profile, base);
     if (!samples.empty()) {
       FamilyResidual learned = learn_family(samples, kind);
       learned.quality.rows = static_cast<std::int64_t>(samples.size());

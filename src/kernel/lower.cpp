@@ -553,6 +553,8 @@ class Lowering {
     shape.stride_volume = a.stride[0] * a.stride[1] * a.stride[2];
     shape.native = shape.depthwise() && native_depthwise(op, x, a);
     shape.dilation = std::max({a.dilation[0], a.dilation[1], a.dilation[2]});
+    shape.axes = last + 1;
+    if (last == 2) shape.in_d = std::max<std::int64_t>(1, image[2]), shape.kernel_d = std::max<std::int64_t>(1, a.kernel[0]);
     return shape;
   }
   void transpose_of(const Op& op, std::string_view name, Bytes bytes, int times, std::int64_t channels) {
