@@ -60,6 +60,15 @@ class Line {
     auto it = json_.find(key);
     return it != json_.end() && it->is_number_integer() && it->get<double>() == 0 ? 0 : extent(key);
   }
+  // One size for all axes, or a list of one for each; 0 too.
+  std::vector<std::int64_t> each(const char* key, std::size_t axes) const {
+    auto it = json_.find(key);
+    if (it == json_.end() || !it->is_array()) return std::vector<std::int64_t>(axes, whole(key));
+    if (it->size() != axes) throw Unusable{fmt::format("\"{}\" must be one size or a list of {}", key, axes)};
+    std::vector<std::int64_t> out;
+    for (const Json& one : *it) out.push_back(one == 0 ? 0 : checked(one, key));
+    return out;
+  }
   double number(const char* key) const {
     auto it = json_.find(key);
     if (it == json_.end() || !it->is_number() || !(it->get<double>() > 0) || it->get<double>() > 1e6) throw Unusable{fmt::format("\"{}\" must be a positive number", key)};

@@ -39,6 +39,8 @@ struct ConvShape {
   std::int64_t stride_volume = 0;  // the strides multiplied; 0: stride along both axes
   bool native = false;  // depthwise: PyTorch's own kernel, not cuDNN's
   std::int64_t dilation = 1;  // the largest
+  std::int64_t in_d = 1, kernel_d = 1;  // of what is folded into h: the first of three axes
+  int axes = 2;
   std::int64_t strides() const { return stride_volume > 0 ? stride_volume : stride * stride; }
   bool depthwise() const { return groups > 1 && groups == in_channels; }
 };

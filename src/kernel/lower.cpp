@@ -610,6 +610,8 @@ class Lowering {
     // Where TF32 is no faster than fp32 (consumer cards) the library has no reason to transpose for it.
     const bool idle_tf32 = op.math == DType::tf32 && gpu_.matrix[DType::tf32] < gpu_.vector[DType::fp32] * 1.5;
     if (op.math == DType::fp32 || !gpu_.matrix.has(op.math) || idle_tf32) {
+      const bool of_volume = conv.axes == 3 && direction == ConvDirection::weight_gradient && conv.volume() > 1;
+      if (of_volume && conv.groups == 1) return format_ != MemoryFormat::channels_last;  // the one kernel there is wants NHWC
       if (format_ != MemoryFormat::channels_last || image[1] <= 4 || conv.groups > 1) return false;
       return direction != ConvDirection::weight_gradient || (conv.kernel[0] == 3 && unit_stride(conv));
     }
@@ -654,6 +656,8 @@ class Lowering {
     shape.stride_volume = a.stride[0] * a.stride[1] * a.stride[2];
     shape.native = shape.depthwise() && native_depthwise(op, x, a);
     shape.dilation = std::max({a.dilation[0], a.dilation[1], a.dilation[2]});
+    shape.axes = last + 1;
+    if (last == 2) shape.in_d = std::max<std::int64_t>(1, image[2]), shape.kernel_d = std::max<std::int64_t>(1, a.kernel[0]);
     return shape;
   }
   void transpose_of(const Op& op, std::string_view name, Bytes bytes, int times, std::int64_t channels) {
