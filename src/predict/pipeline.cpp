@@ -153,8 +153,13 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     if (bytes.value == 0) return Picoseconds{0};
     const int from = static_cast<int>(position % static_cast<std::size_t>(shape.stages)), to = (from + 1) % shape.stages;
     const bool one_node = from * apart / node == to * apart / node;
-    const CollectiveShape sent{bytes, one_node ? 2 : std::max(2, shape.stages), Collective::send_recv, one_node ? 1 : apart};
-    return picoseconds(collective_cost(sent, request.cluster, *request.gpu).total);
+    // Ranks that share a layer have all of it, or each its tokens (sequence parallelism). In the first case Megatron and DeepSpeed have each
+    // rank send its part, and gather on the other side, where NVLink is (Narayanan et al. 2021, section 4.1; DeepSpeed's PartitionedTensor).
+    const int parts = request.stack != Stack::pytorch && !request.plan.sp ? request.plan.tp : 1;
+    CollectiveShape sent{bytes * (1.0 / parts), one_node ? 2 : std::max(2, shape.stages), Collective::send_recv, one_node ? 1 : apart};
+    Seconds time = collective_cost(sent, request.cluster, *request.gpu).total;
+    if (parts > 1) time += collective_cost({bytes, parts, Collective::all_gather}, request.cluster, *request.gpu).total;
+    return picoseconds(time);
   };
   for (std::size_t i = 0; i < cut.sent_forward.size(); ++i) {
     times.send_forward.push_back(message(i, cut.sent_forward[i]));
@@ -280,13 +285,15 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
 
   const std::size_t c = cut.chunk_at[worst.position];
   MemoryUse use = alone[c];
-  const double held = use.peak.value > 0 ? static_cast<double>(use.reserved.value) / static_cast<double>(use.peak.value) : 1;
+  // What is held beyond the peak: segments; with expandable ones, pages that nothing lives in can be had back.
+  const Bytes holds = request.training.allocator == Allocator::caching ? use.reserved : use.device_pinned;
+  const double held = use.peak.value > 0 ? static_cast<double>(holds.value) / static_cast<double>(use.peak.value) : 1;
   const bool elsewhere = worst.at_work && in_optimizer(c);
   if (elsewhere) use.activations = std::max(use.activations, saved[c]), use.workspace = {};
   use.parameters += worst.parameters, use.gradients += worst.gradients, use.optimizer += worst.optimizer, use.activations += worst.others;
   use.peak = worst.peak;
   use.fragmentation = use.peak * (held - 1);
-  use.device += use.peak * held - use.reserved;  // the context and the like stay as they are
+  use.device += use.peak * held - holds;  // the context and the like stay as they are
   use.reserved = use.peak * held;
   use.fits = use.device <= use.capacity;
   std::string peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
