@@ -494,6 +494,24 @@ TEST_CASE("SwitchThatReducesIsUsedFromFiveRanksOn") {
   CHECK(time(8) == doctest::Approx(14));  // links without a switch
 }
 
+TEST_CASE("AFewOfTheGpusThatAreWiredToEachOtherHaveFewerLinks") {
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 8;
+  cluster.intra_kind = "nvlink";
+  cluster.intra_bandwidth = {150e9};
+  cluster.intra_among = {{2, {25e9}}, {4, {100e9}}};  // a DGX-1's hybrid cube mesh
+  const auto link = [&](int ranks, int stride = 1) {
+    CollectiveShape shape{{1 << 20}, ranks, Collective::all_reduce};
+    shape.stride = stride;
+    return collective_setting(shape, cluster, slow_gpu()).link.value;
+  };
+  CHECK(link(2) == 25e9);
+  CHECK(link(3) == 100e9);
+  CHECK(link(4) == 100e9);
+  CHECK(link(8) == 150e9);
+  CHECK(link(16) == 150e9);  // two nodes, all eight of each
+}
+
 TEST_CASE("NcclTakesFlagsForShortMessagesAndChunksForLongOnes") {
   ClusterSpec cluster;
   cluster.gpus = cluster.gpus_per_node = 8;

@@ -24,7 +24,7 @@ void read_fsdp(Settings& s, std::int64_t node, Json& plan) {
   else s.problem(second ? "fsdp_config.fsdp_reshard_after_forward" : "fsdp_config.fsdp_sharding_strategy", fmt::format("is '{}'; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD", strategy.substr(0, 40)));
   const std::string prefetch = normalised_name(s.text("fsdp_config.fsdp_backward_prefetch").value_or("BACKWARD_PRE"));
   if (prefetch == "no-prefetch" || prefetch == "backward-post") s.note(fmt::format("fsdp_backward_prefetch is {}: modelled as BACKWARD_PRE, each block's parameters gathered before the block in front of it is done", prefetch));
-  s.refuse("fsdp_config.fsdp_offload_params", "parameters that live on the host are not modelled");
+  if (s.on("fsdp_config.fsdp_offload_params")) plan["offload"] = "optimizer+parameters";  // gradients go down too, and the host updates
 }
 
 void read_megatron(Settings& s, Json& request) {
@@ -50,7 +50,9 @@ void read_deepspeed(Settings& s, const ImportContext& context, Json& request) {
   const std::string optimizer = s.text("deepspeed_config.offload_optimizer_device").value_or("none");
   if (optimizer == "cpu") request["plan"]["offload"] = "optimizer";
   else if (optimizer != "none") s.problem("deepspeed_config.offload_optimizer_device", fmt::format("is '{}'; only the host's memory (cpu) is modelled", optimizer.substr(0, 40)));
-  s.refuse("deepspeed_config.offload_param_device", "parameters that live on the host are not modelled");
+  const std::string parameters = s.text("deepspeed_config.offload_param_device").value_or("none");
+  if (parameters == "cpu") request["plan"]["offload"] = optimizer == "cpu" ? "optimizer+parameters" : "parameters";
+  else if (parameters != "none") s.problem("deepspeed_config.offload_param_device", fmt::format("is '{}'; only the host's memory (cpu) is modelled", parameters.substr(0, 40)));
 }
 
 }  // namespace

@@ -62,7 +62,8 @@ void read_zero(Settings& s, Json& request) {
     if (stage == 0) s.problem("zero_optimization.offload_optimizer", "needs stage 1, 2 or 3");
     request["plan"]["offload"] = "optimizer";
   }
-  if (parameters) s.problem("zero_optimization.offload_param", "parameters that live on the host are not modelled; set its device to none");
+  if (parameters && stage != 3) s.problem("zero_optimization.offload_param", fmt::format("needs stage 3, not {}", stage));
+  if (parameters) request["plan"]["offload"] = optimizer ? "optimizer+parameters" : "parameters";
   if (stage > 0 && s.has("zero_optimization.overlap_comm") && !s.on("zero_optimization.overlap_comm") && stage < 3)
     s.note("zero_optimization.overlap_comm is false: the exchange of gradients is modelled as overlapping with backward all the same");
 }

@@ -31,14 +31,13 @@ void read_strategy(Settings& s, Json& request) {
     else if (strategy == "hybrid-shard") plan["fsdp"] = "hybrid";
     else s.problem(given + "sharding_strategy", fmt::format("is '{}'; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD", strategy.substr(0, 40)));
     if (s.raw(given + "activation_checkpointing_policy") || s.raw(given + "activation_checkpointing")) request["recompute"] = "full";
-    s.refuse(given + "cpu_offload", "parameters that live on the host are not modelled");
+    if (s.on(given + "cpu_offload")) plan["offload"] = "optimizer+parameters";
   } else if (name.starts_with("deepspeed")) {
     const std::string stage = name.size() > 16 ? name.substr(16) : "2";
     if (stage == "1" || stage == "2" || stage == "3") plan["fsdp"] = "zero" + stage;
     else s.problem("trainer.strategy", fmt::format("is '{}'; modelled: deepspeed_stage_1, _2, _3, with _offload or without", name.substr(0, 40)));
     if (optimizer) plan["offload"] = "optimizer";
-    if (by_name && stage == "3") s.problem("trainer.strategy", "of stage 3 with offload keeps parameters on the host too, which is not modelled");
-    s.refuse(given + "offload_parameters", "parameters that live on the host are not modelled");
+    if ((by_name && stage == "3") || s.on(given + "offload_parameters")) plan["offload"] = optimizer ? "optimizer+parameters" : "parameters";
     s.refuse(given + "cpu_checkpointing", "checkpoints that travel to the host are not modelled");
   } else if (name == "model-parallel") {
     if (auto tp = s.whole(given + "tensor_parallel_size")) plan["tp"] = *tp;

@@ -253,13 +253,25 @@ class Megatron {
     if (granularity != "none" && granularity != "full" && granularity != "selective") return s_.problem("recompute-granularity", fmt::format("is '{}'; known: full, selective", granularity.substr(0, 40)));
     request_["recompute"] = granularity;
     if (granularity == "selective") {
-      const Json* modules = s_.raw("recompute-modules");
-      if (modules && modules->dump().find("core_attn") == std::string::npos) s_.problem("recompute-modules", fmt::format("is {}; modelled: core_attn", modules->dump().substr(0, 60)));
-      else if (modules && modules->is_array() && modules->size() > 1) s_.note("--recompute-modules: only core_attn is recomputed here");
+      if (const Json* modules = s_.raw("recompute-modules")) read_modules(*modules);
     }
     if (granularity != "full" || !count) return;
     if (method == "block") request_["recompute_layers"] = *count;
     else if (*count > 1) s_.note(fmt::format("--recompute-num-layers {} with the uniform method: modelled as one checkpoint per layer (more memory between them, less while one is recomputed)", *count));
+  }
+
+  // --recompute-modules, one or several. "mlp" is that of dense layers, "moe" a layer's experts: one part here.
+  void read_modules(const Json& given) {
+    std::string parts;
+    for (const Json& module : given.is_array() ? given : Json::array({given})) {
+      const std::string name = module.is_string() ? module.get<std::string>() : module.dump();
+      const char* part = nullptr;
+      for (auto& [megatrons, ours] : {std::pair{"core_attn", "core"}, {"layernorm", "norm"}, {"moe_act", "activation"}, {"mlp", "mlp"}, {"moe", "mlp"}, {"mla_up_proj", "up-projections"}})
+        if (name == megatrons) part = ours;
+      if (!part) return s_.problem("recompute-modules", fmt::format("has '{}'; modelled: core_attn, layernorm, moe_act, mlp, moe, mla_up_proj", name.substr(0, 40)));
+      if (parts.find(part) == std::string::npos) parts += (parts.empty() ? "" : "+") + std::string(part);
+    }
+    if (!parts.empty() && parts != "core") request_["recompute"] = parts;
   }
 
   void read_rest() {
@@ -272,7 +284,7 @@ class Megatron {
     s_.refuse("mtp-num-layers", "multi-token prediction is not modelled");
     s_.refuse("num-experts-per-virtual-stage", "is not modelled");
     s_.refuse("lora-*", "adapters are not read from arguments");
-    s_.refuse("cpu-offloading", "activations that travel to the host are not modelled");
+    if (const auto layers = whole("cpu-offloading-num-layers"); layers && *layers > 0) plan_["offload"] = "activations", plan_["offload_layers"] = *layers;
   }
 
   void mark_harmless() {

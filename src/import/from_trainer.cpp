@@ -34,7 +34,7 @@ bool read_fsdp_words(Settings& s, Json& request) {
   else if (says("shard_grad_op")) request["plan"]["fsdp"] = "zero2";
   else if (says("no_shard")) request["plan"]["fsdp"] = "none";
   else s.problem("fsdp", fmt::format("is '{}'; modelled: full_shard, shard_grad_op, hybrid_shard, no_shard", said.substr(0, 60)));
-  if (says("offload")) s.problem("fsdp", "offload: parameters that live on the host are not modelled");
+  if (says("offload")) request["plan"]["offload"] = "optimizer+parameters";
   if (s.on("fsdp_config.activation_checkpointing")) request["recompute"] = "full";
   return true;
 }

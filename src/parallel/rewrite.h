@@ -66,6 +66,13 @@ class Rewrite {
     if (op.origin.valid()) op.origin = moved_[op.origin.index()];  // a forward operator, kept before
     moved_[i] = graph.ops.add(op);
   }
+  // The same, reading something else.
+  void keep(std::size_t i, std::span<const TensorId> inputs) {
+    Op op = old(i);
+    if (op.origin.valid()) op.origin = moved_[op.origin.index()];
+    const std::vector<TensorId> outputs(graph.outputs(op).begin(), graph.outputs(op).end());
+    moved_[i] = graph.add_op(op, inputs, outputs);
+  }
   void drop(std::size_t i) { moved_[i] = graph.ops.id_at(graph.ops.size() - 1); }
   void finish() {
     for (ParameterGradient& g : step.gradients) g.made_by = moved_[g.made_by.index()];
@@ -129,9 +136,13 @@ struct Replicas;
 void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);  // DistributedDataParallel
 // ZeRO 1 and 2; and ZeRO 3, FSDP. `ranks` share one copy, of which there are `copies`.
 void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step);
-void fully_shard(int ranks, int copies, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step);
+void fully_shard(int ranks, int copies, bool keep_gathered, bool on_host, const PrecisionRecipe& recipe, StepGraph& step);
 // What the optimizer's kernels did becomes the host's work; `ranks` share its elements out.
-void offload_optimizer(int ranks, int node_ranks, const PrecisionRecipe& recipe, StepGraph& step);
+void offload_optimizer(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
+// States (and master weights) come up for the update and go down again; parameters too, where the host has them.
+void offload_states(int ranks, const Replicas& how, int state_tensors, StepGraph& step);
+// What the first layers keep for backward waits in the host's memory.
+void offload_activations(int layers, StepGraph& step);
 // What tensor-parallel ranks tell each other once a step.
 void finish_split_layers(int ranks, const PrecisionRecipe& recipe, StepGraph& step);
 // The end of the step on 1/ranks of the elements.

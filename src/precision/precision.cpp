@@ -32,7 +32,7 @@ class PrecisionPass {
   }
 
   Graph run() {
-    if (recipe_.fp8) fp8_.emplace(out_, *recipe_.fp8, gpu_, recipe_.gathers_fp8);
+    if (recipe_.fp8) fp8_.emplace(out_, *recipe_.fp8, gpu_, recipe_.gathers_fp8 && !recipe_.fp8->fused);  // else every rank converts what the optimizer made
     const std::vector<DType> stored = parameter_types();
     out_.tensors.reserve(in_.tensors.size() * 2);
     out_.ops.reserve(in_.ops.size() * 2);

@@ -280,13 +280,15 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
 
   const std::size_t c = cut.chunk_at[worst.position];
   MemoryUse use = alone[c];
-  const double held = use.peak.value > 0 ? static_cast<double>(use.reserved.value) / static_cast<double>(use.peak.value) : 1;
+  // What is held beyond the peak: segments; with expandable ones, pages that nothing lives in can be had back.
+  const Bytes holds = request.training.allocator == Allocator::caching ? use.reserved : use.device_pinned;
+  const double held = use.peak.value > 0 ? static_cast<double>(holds.value) / static_cast<double>(use.peak.value) : 1;
   const bool elsewhere = worst.at_work && in_optimizer(c);
   if (elsewhere) use.activations = std::max(use.activations, saved[c]), use.workspace = {};
   use.parameters += worst.parameters, use.gradients += worst.gradients, use.optimizer += worst.optimizer, use.activations += worst.others;
   use.peak = worst.peak;
   use.fragmentation = use.peak * (held - 1);
-  use.device += use.peak * held - use.reserved;  // the context and the like stay as they are
+  use.device += use.peak * held - holds;  // the context and the like stay as they are
   use.reserved = use.peak * held;
   use.fits = use.device <= use.capacity;
   std::string peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");

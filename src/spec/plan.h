@@ -13,7 +13,8 @@ namespace precog {
 
 // selective: what lies between queries, keys, values and the attention's result; up_projections: what makes them from narrow
 // ones, where a model has that (Megatron's recompute_modules mla_up_proj).
-enum class Recompute { none, selective, full, up_projections };
+// parts: those of a layer that training/checkpoints.h names.
+enum class Recompute { none, selective, full, up_projections, parts };
 enum class MemoryFormat { contiguous, channels_last };
 // Operator by operator, or the model through torch.compile; the last replays each compiled graph as one CUDA graph.
 enum class Mode { eager, compile, compile_cudagraphs };
@@ -61,6 +62,10 @@ struct Plan {
   int replicas() const { return dp * cp; }  // ranks that have the same parameters: they share gradients
 };
 
+// Who hands out the GPU's memory: PyTorch's caching allocator as it comes, the same with expandable segments
+// (PYTORCH_CUDA_ALLOC_CONF), or a program that lays out every buffer before the first step.
+enum class Allocator { caching, expandable, planned };
+
 enum class OptimizerKind { sgd, sgd_momentum, adam, adamw };
 enum class OptimizerImpl { foreach_, fused, for_loop };
 
@@ -73,6 +78,10 @@ struct TrainingOptions {
   Recompute recompute = Recompute::none;
   bool clip_grad_norm = false;     // torch.nn.utils.clip_grad_norm_ before the optimizer
   std::int64_t micro_batches = 1;  // per optimizer step: gradient accumulation
+  Allocator allocator = Allocator::caching;
+  // Head and loss together in so many pieces of the tokens, scores' gradients written over the scores (Liger, llm.q's
+  // --lmhead-chunks); 0: as the model's code has it, all at once.
+  int loss_chunks = 0;
   // What older software does (software_spec.h).
   ClipReads clip_reads = ClipReads::nothing;
   bool tensor_by_tensor = false;   // clipping loops over tensors; the optimizer, where the request says nothing of it, too
