@@ -432,6 +432,22 @@ TEST_CASE("GatherAndScatterStepAroundTheWholeRingAcrossNodes") {
   CHECK(collective_cost({{80}, 8, Collective::reduce_scatter}, cluster, slow_gpu()).total.value == doctest::Approx(70 + 6 + 10));
 }
 
+TEST_CASE("CopiesOfARowCrossToANodeOnce") {
+  ClusterSpec cluster;
+  cluster.gpus = 8;
+  cluster.gpus_per_node = 4;
+  cluster.intra_bandwidth = {1e9};
+  cluster.network.port_bandwidth = {1};
+  cluster.network.efficiency = 1;
+  const auto time = [&](int copies) { return collective_cost({{80}, 8, Collective::all_to_all, 1, copies}, cluster, slow_gpu()).total.value; };
+  CHECK(time(0) == doctest::Approx(4 * 40));           // four ranks, each with half of its bytes for the other node
+  CHECK(time(1) == doctest::Approx(time(0)));          // one copy: nothing to save
+  CHECK(time(2) == doctest::Approx(4 * 40 * 0.75));    // of 40 rows' bytes each goes to 2 x (1 - 1/4) nodes, half of them the other
+  CHECK(time(40) == doctest::Approx(4 * 2));           // rows of 2 bytes, each of which the other node wants once
+  cluster.gpus_per_node = 8;
+  CHECK(collective_cost({{1 << 30}, 8, Collective::all_to_all, 1, 8}, cluster, slow_gpu()).total < collective_cost({{1 << 30}, 8, Collective::all_to_all}, cluster, slow_gpu()).total);
+}
+
 TEST_CASE("RanksThatLieApartShareTheNodesPorts") {
   ClusterSpec cluster;
   cluster.gpus = 16;

@@ -86,6 +86,11 @@ class Megatron {
     if (ep > 1 || (etp != tp_ && s_.has("num-experts"))) {
       plan_["ep"] = ep;
       if (etp != tp_) plan_["etp"] = etp;
+      const std::string dispatcher = s_.text("moe-token-dispatcher-type").value_or("alltoall");
+      const bool flex = dispatcher == "flex" || s_.on("moe-enable-deepep");
+      if (ep > 1 && flex) plan_["expert_dispatch"] = s_.text("moe-flex-dispatcher-backend").value_or("deepep");
+      if (ep > 1 && !flex && dispatcher != "alltoall") s_.problem("moe-token-dispatcher-type", fmt::format("is '{}'; modelled: alltoall, flex", dispatcher.substr(0, 40)));
+      if (ep > 1 && s_.on("overlap-moe-expert-parallel-comm")) plan_["expert_overlap"] = true;
     }
     read_pipeline();
     const bool fsdp = s_.on("use-megatron-fsdp") || s_.on("use-custom-fsdp"), torch_fsdp = s_.on("use-torch-fsdp2");
@@ -294,7 +299,7 @@ class Megatron {
                  "num-workers", "seed", "init-method-std", "exit-*", "distributed-backend", "distributed-timeout*", "norm-epsilon", "layernorm-epsilon", "rotary-base", "use-rope-scaling",
                  "rotary-scaling-factor", "rope-scaling-factor", "rotary-seq-len-interpolation-factor", "use-mcore-models", "use-legacy-models", "overlap-grad-reduce", "overlap-param-gather*", "overlap-p2p*",
                  "no-overlap-p2p*", "no-check-for-nan*", "check-for-nan*", "attention-softmax-in-fp32", "no-masked-softmax-fusion", "no-position-embedding", "no-create-attention-mask*",
-                 "reset-*", "eod-*", "manual-gc*", "no-async-tensor-model-parallel-allreduce", "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-token-dispatcher-type",
+                 "reset-*", "eod-*", "manual-gc*", "no-async-tensor-model-parallel-allreduce", "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-deepep-num-sms", "moe-shared-expert-overlap",
                  "moe-grouped-gemm", "moe-permute-fusion", "moe-router-*", "moe-per-layer-logging", "moe-pad-expert-input*", "moe-enable-deepep", "disable-*", "accumulate-allreduce-grads-in-fp32",
                  "grad-reduce-in-bf16", "fp8-*", "cross-entropy-*", "no-gradient-accumulation-fusion", "no-bias-*-fusion", "no-rope-fusion", "no-persist-layer-norm", "apply-layernorm-1p", "no-initialization",
                  "tp-comm-*", "profile*", "use-cpu-initialization", "empty-unused-memory-level", "transformer-impl", "dataloader-type", "no-mmap*", "ddp-*", "recompute-*", "te-rng-tracker", "inference-*",

@@ -76,6 +76,7 @@ struct CollectiveShape {
   int participants = 1;
   Collective kind = Collective::all_reduce;
   int stride = 1;  // how far apart the group's ranks are; as many groups run at the same time
+  int copies = 0;  // of each row of an all_to_all, of which a node gets one (CollectiveAttributes)
   friend bool operator==(const CollectiveShape&, const CollectiveShape&) = default;
 };
 

@@ -287,7 +287,7 @@ class Lowering {
         const auto& attributes = std::get<CollectiveAttributes>(op.attributes);
         call_.collective = true;
         const Collective kind = collective_of(op.kind);
-        put(to_text(kind), op, CollectiveShape{message_bytes(graph_, op), attributes.participants, kind, attributes.stride}, work_of(graph_, op));
+        put(to_text(kind), op, CollectiveShape{message_bytes(graph_, op), attributes.participants, kind, attributes.stride, attributes.copies}, work_of(graph_, op));
         return;
       }
     }
