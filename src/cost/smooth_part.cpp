@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "base/ensure.h"
+
 namespace precog {
 namespace {
 
@@ -27,7 +29,9 @@ constexpr std::array<std::span<const Coordinate>, 4> kCoordinates = {kGemm, kCon
 
 std::size_t place(FeatureKind kind, std::string_view feature) {
   const auto names = feature_names(kind);
-  return static_cast<std::size_t>(std::find_if(names.begin(), names.end(), [&](const FeatureName& f) { return f.name == feature; }) - names.begin());
+  const auto found = std::find_if(names.begin(), names.end(), [&](const FeatureName& f) { return f.name == feature; });
+  ensure(found != names.end(), "coordinates are features");
+  return static_cast<std::size_t>(found - names.begin());
 }
 
 // Where in a kernel's features the coordinates are, looked up once; then "warm" and "memory share".
