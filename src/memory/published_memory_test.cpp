@@ -26,10 +26,11 @@ Graph megatron_layers(std::int64_t s, std::int64_t b, std::int64_t h, std::int64
     auto scope = g.module(name);
     TensorId y = g.layer_norm_layer("input_norm", x);
     const auto parts = g.split(g.reshape(g.linear_layer("qkv", y, 3 * h), {s, b, a, 3 * head}), 3, {head, head, head});
-    auto heads = [&](TensorId t) { return g.transpose(g.reshape(g.contiguous(t), {s, b * a, head}), 0, 1); };  // [ba,s,d]
-    TensorId scores = g.matmul(heads(parts[0]), g.transpose(heads(parts[1]), 1, 2));
-    TensorId context = g.matmul(g.dropout(g.softmax(scores), 0.1), heads(parts[2]));
-    y = g.linear_layer("projection", g.reshape(g.contiguous(g.transpose(context, 0, 1)), {s, b, h}), h);
+    auto heads = [&](TensorId t) { return g.transpose(g.transpose(g.contiguous(t), 0, 1), 1, 2); };  // [b,a,s,d]
+    const TensorId q = heads(parts[0]), k = heads(parts[1]), v = heads(parts[2]);
+    TensorId scores = g.matmul(q, g.transpose(k, 2, 3));
+    TensorId context = g.matmul(g.dropout(g.softmax(scores), 0.1), v);
+    y = g.linear_layer("projection", g.reshape(g.contiguous(g.transpose(g.transpose(context, 1, 2), 0, 1)), {s, b, h}), h);
     x = g.add(x, g.dropout(y, 0.1));
     y = g.layer_norm_layer("output_norm", x);
     y = g.linear_layer("down", g.gelu(g.linear_layer("up", y, 4 * h)), h);

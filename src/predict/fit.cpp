@@ -268,7 +268,7 @@ class FixSearch {
     if (saved > 0) helpful_.push_back({change, saved, report.samples_per_s > 0 ? base_.samples_per_s / report.samples_per_s : 1});
   }
 
-  // No change is enough alone: several that go together, first those that promise to cost least time among those that promise
+  // Few changes are enough alone: several that go together, first those that promise to cost least time among those that promise
   // to save enough, were savings to add up and times to multiply.
   void together(std::size_t size) {
     struct Promise {
@@ -292,9 +292,12 @@ class FixSearch {
           grown.back().members.push_back(i);
         }
     }
-    const double wanted = 0.8 * static_cast<double>((base_.memory.device - base_.memory.capacity).value);
-    std::erase_if(grown, [&](const Promise& promise) { return promise.saved < wanted; });
-    std::stable_sort(grown.begin(), grown.end(), [](const Promise& a, const Promise& b) { return a.time < b.time; });
+    const double wanted = static_cast<double>((base_.memory.device - base_.memory.capacity).value);
+    std::erase_if(grown, [&](const Promise& promise) { return promise.saved < 0.8 * wanted; });  // sums promise too little now and then
+    std::stable_sort(grown.begin(), grown.end(), [&](const Promise& a, const Promise& b) {
+      const bool enough_a = a.saved >= wanted, enough_b = b.saved >= wanted;
+      return enough_a != enough_b ? enough_a : a.time < b.time;
+    });
     std::map<std::string, std::size_t> tried;  // by kinds of change, so that no kind crowds out another
     std::size_t predictions = 0;
     for (const Promise& promise : grown) {

@@ -11,6 +11,9 @@
 namespace precog {
 namespace {
 
+// Segments over the tensors in them, less one, of what micro-batches in flight keep: what recorded steps reserve beyond their peak
+// in the median, an estimate here. Too small: pipelines that run out of memory are said to fit.
+constexpr double kKeptRounding = 0.02;
 constexpr std::int64_t kPiecesDrawn = 8000;  // about so many pieces of work in a trace or a picture
 
 // Which calls a piece of work has.
@@ -285,16 +288,16 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
 
   const std::size_t c = cut.chunk_at[worst.position];
   MemoryUse use = alone[c];
-  // What is held beyond the peak: segments; with expandable ones, pages that nothing lives in can be had back.
-  const Bytes holds = request.training.allocator == Allocator::caching ? use.reserved : use.device_pinned;
-  const double held = use.peak.value > 0 ? static_cast<double>(holds.value) / static_cast<double>(use.peak.value) : 1;
+  // What is held beyond the peak is what one chunk's work leaves free in its segments, once: parameters and states of other chunks
+  // leave nothing, and what other micro-batches keep are whole tensors, most in segments of their own.
+  const Bytes more = worst.peak - use.peak + worst.others * (request.training.allocator == Allocator::caching ? kKeptRounding : 0);
   const bool elsewhere = worst.at_work && in_optimizer(c);
   if (elsewhere) use.activations = std::max(use.activations, saved[c]), use.workspace = {};
   use.parameters += worst.parameters, use.gradients += worst.gradients, use.optimizer += worst.optimizer, use.activations += worst.others;
   use.peak = worst.peak;
-  use.fragmentation = use.peak * (held - 1);
-  use.device += use.peak * held - holds;  // the context and the like stay as they are
-  use.reserved = use.peak * held;
+  use.device += more;  // the context and the like stay as they are
+  use.reserved += more;
+  use.fragmentation = use.reserved - use.peak;
   use.fits = use.device <= use.capacity;
   std::string peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
   if (!elsewhere) peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);
