@@ -201,6 +201,11 @@ constexpr Feature kConvolution[] = {
     {{"unsplit 256x128", false}, [](const S& s) { return s.unsplit(256, 128); }},
 };
 
+double attention_blocks(const S& s, std::int64_t length, double rows) {
+  return std::max(1.0, real(s.attention->batch * s.attention->heads) * std::ceil(real(length) / rows));
+}
+double filled(double waves) { return waves / std::ceil(waves); }
+
 constexpr Feature kAttention[] = {
     PRECOG_COMMON_FEATURES,
     {{"log queries", true}, [](const S& s) { return octaves(real(s.attention->q_len)); }},
@@ -231,6 +236,14 @@ constexpr Feature kAttention[] = {
     {{"alignment keys", false}, [](const S& s) { return alignment(real(s.attention->kv_len)); }},
     {{"alignment head dim", false}, [](const S& s) { return alignment(real(s.attention->head_dim)); }},
     {{"log work", true}, [](const S& s) { return octaves(s.kernel.flops.value / s.launches); }},
+    {{"log keys / queries", false}, [](const S& s) { return octaves(real(s.attention->kv_len) / real(std::max<std::int64_t>(1, s.attention->q_len))); }},
+    // Blocks of keys that the busiest SM goes through; blocks of 64 queries or keys, one or two to an SM.
+    {{"log steps", true}, [](const S& s) { return octaves(std::ceil(s.m / s.gpu.sms) * std::ceil(real(s.attention->kv_len) / 128)); }},
+    {{"wave efficiency 64", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->q_len, 64) / s.gpu.sms); }},
+    {{"wave efficiency 64, two", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->q_len, 64) / s.gpu.sms / 2); }},
+    {{"wave efficiency 128, two", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->q_len, 128) / s.gpu.sms / 2); }},
+    {{"wave efficiency keys 64", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->kv_len, 64) / s.gpu.sms); }},
+    {{"head dim / 64", false}, [](const S& s) { return std::ceil(real(s.attention->head_dim) / 64) * 64 / real(std::max<std::int64_t>(1, s.attention->head_dim)); }},
 };
 
 constexpr Feature kMemory[] = {
@@ -250,6 +263,9 @@ constexpr Feature kMemory[] = {
     {{"alignment part", false}, [](const S& s) { return alignment(real(s.memory->part)); }},
     {{"log read bytes", true}, [](const S& s) { return octaves(real(s.kernel.read.value) / s.launches + 1); }},
     {{"log written bytes", true}, [](const S& s) { return octaves(real(s.kernel.written.value) / s.launches + 1); }},
+    {{"axes", false}, [](const S& s) { return real(s.memory->axes); }},
+    {{"across", false}, [](const S& s) { return real(s.memory->across); }},
+    {{"log outer", false}, [](const S& s) { return s.memory->part > 0 && s.memory->axes > 0 ? octaves(real(s.memory->rows) * real(s.memory->row_length) / real(s.memory->part)) : 0; }},
     {{"own constant", false}, [](const S&) { return 0.0; }},  // the last: filled in by who knows it (own_constant.h)
 };
 

@@ -109,7 +109,7 @@ Error located(Error error, const std::string& where) {
 // An optimizer on the host has its states there: the GPU holds as many as one without any.
 TrainingOptions resident(const Request& request) {
   TrainingOptions out = request.training;
-  if (request.replicas.offload_optimizer) out.optimizer = OptimizerKind::sgd;
+  if (request.replicas.offload_optimizer || request.replicas.offload_states) out.optimizer = OptimizerKind::sgd;
   return out;
 }
 
@@ -224,8 +224,9 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       }
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
-      price_host_copies(chunk.step.graph, chunk.program, *request.gpu, chunk.costs);
+      price_host_copies(chunk.step.graph, chunk.program, host_link(*request.gpu, *request.host, request.replicas.node_ranks), chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
+      if (request.plan.expert_overlap) overlap_with_micro_batches(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
     clock = keep_within_power(request, *profile, gap, chunks);
