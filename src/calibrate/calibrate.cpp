@@ -27,13 +27,10 @@ struct Row {
   std::vector<std::string_view> family;        // of each kernel
   std::vector<bool> charged;                   // whether what is off is this kernel's doing
   std::vector<std::vector<double>> features;
-  std::string_view label;                      // family of the longest one charged, or of the convolution that it is
-  std::ptrdiff_t convolution = -1;             // which kernel, where the row is one's call
+  std::string_view label;                      // whose call it is judged as: family of the longest one charged, or a convolution's
   bool held_out = false;
 
   double physical(std::size_t i) const { return physics[i].total.value; }
-  // A convolution always answers for what the kernels around it leave, its layout copies for rows that they dominate.
-  bool charges(std::size_t i, bool to_convolution) const { return to_convolution ? std::ptrdiff_t(i) == convolution : charged[i]; }
 };
 
 // What a row says about which kernels: those whose pattern is borrowed where they take most of it, else all of the family that does.
@@ -58,9 +55,9 @@ Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile
   for (std::size_t i = 0; i < m.kernels.size(); ++i) {
     row.charged.push_back(borrowed > all / 2 ? m.kernels[i].estimated : row.family[i] == most);
     if (row.charged[i] && row.physical(i) > longest) longest = row.physical(i), row.label = row.family[i];
-    if (std::holds_alternative<ConvShape>(m.kernels[i].shape)) row.convolution = static_cast<std::ptrdiff_t>(i);
   }
-  if (row.convolution >= 0) row.label = row.family[static_cast<std::size_t>(row.convolution)];
+  for (std::size_t i = 0; i < m.kernels.size(); ++i)  // its layout copies are part of a convolution's call, however long
+    if (std::holds_alternative<ConvShape>(m.kernels[i].shape)) row.label = row.family[i];
   return row;
 }
 
@@ -90,20 +87,19 @@ std::vector<KernelSample> samples_of(std::string_view family, FeatureKind kind, 
     double own = 0, beside = 0;
     bool any = false;
     for (std::size_t i = 0; i < row.physics.size(); ++i) {
-      if (row.charges(i, convolution)) own += corrected(row, i, base);
+      if (row.charged[i]) own += corrected(row, i, base);
       else beside += corrected(row, i, now);
-      any = any || (row.charges(i, convolution) && row.family[i] == family);
+      any = any || (row.charged[i] && row.family[i] == family);
     }
     if (!any || own <= 0) continue;
     const double left = std::max(row.measured->seconds - beside, kLeastLeft * own);
     for (std::size_t i = 0; i < row.physics.size(); ++i) {
-      if (!row.charges(i, convolution) || row.family[i] != family) continue;
+      if (!row.charged[i] || row.family[i] != family) continue;
       KernelSample sample;
       sample.features = row.features[i];
       const double most = row.measured->kernels[i].estimated ? kMostBorrowed : convolution ? kMostOfConvolution : kMostTarget;
       sample.target = std::clamp(std::log(left / own), -most, most);
       sample.weight = corrected(row, i, base) / own;
-      if (convolution) sample.weight *= own / (own + beside);  // what is off by as much matters by so much less
       sample.dtype = residual_dtype(row.measured->kernels[i]);
       sample.name = row.measured->kernels[i].name;
       sample.shape = row.measured->shape;
@@ -214,7 +210,7 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
     }
     if (m.warm) ++out.warm;
     for (std::size_t i = 0; i < rows.back().family.size(); ++i)
-      if ((rows.back().charged[i] || rows.back().charges(i, true)) && !rows.back().family[i].empty()) families[rows.back().family[i]] = feature_kind(m.kernels[i]);
+      if (rows.back().charged[i] && !rows.back().family[i].empty()) families[rows.back().family[i]] = feature_kind(m.kernels[i]);
     if (!rows.back().held_out) ++out.fitted;
   }
   // Kernels that only move memory first: they run beside the others, which are judged by what is left of a row's time.
