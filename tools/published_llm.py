@@ -163,6 +163,19 @@ def stages(layers, pp, vpp):
     return [each - 1] + [each] * (chunks - 2) + [each - 1] if each > 1 else None
 
 
+def expert_plan(row, defaults):
+    """How the framework's own configurations send tokens to experts."""
+    out = {}
+    if defaults.get("whole_experts") and row["tp"] > 1 and row["model"] not in defaults["split_experts_of"]:
+        out["etp"] = 1
+    release = re.match(r"NeMo [0-9.]+", row["date_or_version"])
+    for one in defaults.get("expert_plans", []):
+        same = row["model"] == one["model"] and row["gpu"] in one["gpus"] and all(row[key] == value for key, value in one.get("where", {}).items())
+        if same and "NeMo" in row["source"] and (release[0] if release else "") >= one.get("from", ""):
+            out |= one["plan"]
+    return out
+
+
 def settings(row, framework):
     """The framework's defaults, with what its rules say of this model and GPU."""
     made = dict(framework)
@@ -242,7 +255,7 @@ def request_of(row, table):
         if defaults.get("tp_overlap"):
             plan["tp_overlap"] = True
     if ep > 1:
-        plan["ep"] = ep
+        plan |= {"ep": ep, **expert_plan(row, defaults)}
     if pp > 1 and vpp > 1:
         if row["layers"] + 2 == pp * vpp:  # a chunk would hold the embedding alone; ours hold a layer each
             vpp //= 2

@@ -20,7 +20,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--model", "/model", ValueKind::text, "NAME|PATH", kModel, "model (precog models), or its file", "models"},
     {"--layers", "/layers", ValueKind::whole, "N", kModel, "another depth than the model's own", ""},
     {"--from", "/from", ValueKind::list, "FILE", kModel, "a framework's configuration (repeatable)", ""},
-    {"--from-kind", "/from_kind", ValueKind::text, "NAME", kModel, "whose: told from the file by default", "deepspeed|megatron|torchtitan|accelerate|trainer|lightning"},
+    {"--from-kind", "/from_kind", ValueKind::text, "NAME", kModel, "whose file --from is; told from it else", "deepspeed|megatron|torchtitan|accelerate|trainer|lightning"},
     {"--batch", "/batch", ValueKind::whole, "N", kModel, "samples per GPU and micro-batch", ""},
     {"--seq", "/seq", ValueKind::whole, "N", kModel, "sequence length", ""},
     {"--src-seq", "/src_seq", ValueKind::whole, "N", kModel, "the encoder's sequence length", ""},

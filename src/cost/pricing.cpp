@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cost/fallback_kernels.h"
 
 namespace precog {
 namespace {
@@ -20,7 +19,7 @@ struct ShapeHash {
     for (std::int64_t value : values) hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211u, hash ^= hash >> 29;
     return static_cast<std::size_t>(hash);
   }
-  std::size_t operator()(const MemoryShape& s) const { return mix({static_cast<int>(s.pattern), s.rows, s.row_length, s.channels_last, s.part}); }
+  std::size_t operator()(const MemoryShape& s) const { return mix({static_cast<int>(s.pattern), s.rows, s.row_length, s.channels_last, s.part, s.axes, s.across}); }
   std::size_t operator()(const GemmShape& s) const { return mix({s.batch, s.m, s.n, s.k, s.transposed_a, s.a_turned, s.b_turned, s.bias, s.row_scales, s.careful_sums}); }
   std::size_t operator()(const ConvShape& s) const { return mix({static_cast<int>(s.direction), s.batch, s.in_channels, s.out_channels, s.in_h, s.out_h, s.kernel_h, s.stride}); }
   std::size_t operator()(const AttentionShape& s) const { return mix({s.batch, s.heads, s.q_len, s.kv_len, s.head_dim, s.backward, static_cast<int>(s.backend)}); }
@@ -51,12 +50,12 @@ KernelPrices::KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physic
 KernelCost KernelPrices::operator()(const Kernel& kernel, double cached) {
   auto [at, fresh] = known_.try_emplace(kernel);
   Price& price = at->second;
-  if (fresh) price.cold = with_fallbacks(kernel, corrected_cost(kernel, gpu_, physics_, fitted_, own_));
+  if (fresh) price.cold = corrected_cost(kernel, gpu_, physics_, fitted_, own_);
   const std::int64_t bytes = (kernel.read.value + kernel.written.value) / std::max(1, kernel.launches);
   if (cached <= 0 || !fitted_ || bytes <= kAlwaysCached) return price.cold;
   // Only what was timed both ways says what a full cache is worth; more than the datasheet's bound could lose is not believed.
   if (!price.warm) {
-    const double warm = with_fallbacks(kernel, corrected_cost(kernel, gpu_, physics_, fitted_, own_, true)).total / price.cold.total;
+    const double warm = corrected_cost(kernel, gpu_, physics_, fitted_, own_, true).total / price.cold.total;
     price.warm = std::clamp(warm, kMostGain, 1.0);
   }
   const double factor = std::pow(*price.warm, cached);

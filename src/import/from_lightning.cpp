@@ -70,7 +70,7 @@ void read_plugin(Settings& s, Json& request) {
 
 }  // namespace
 
-Json from_lightning(Settings& s, const ImportContext&) {
+Json from_lightning(Settings& s, const ImportContext& context) {
   Json request = Json::object();
   read_strategy(s, request);
   read_plugin(s, request);
@@ -81,14 +81,19 @@ Json from_lightning(Settings& s, const ImportContext&) {
     const std::int64_t each = devices->is_array() ? static_cast<std::int64_t>(devices->size()) : s.whole("trainer.devices").value_or(-1);
     if (each > 0) request["cluster"]["gpus"] = each * nodes, request["cluster"]["gpus_per_node"] = each;
   }
-  if (auto count = s.whole("trainer.accumulate_grad_batches"); count && *count > 0) request["micro_batches"] = *count;
+  if (!request.contains("cluster") && !context.gpus_said()) {  // "auto", -1 or silence: all that a node has, which the file does not say
+    if (nodes > 1) s.problem("trainer.devices", fmt::format("does not say how many GPUs each of the {} nodes has: say --gpus, of all nodes together", nodes));
+    else s.note("trainer.devices leaves the number of GPUs to the machine: one, or say --gpus");
+  }
+  s.give(request, "micro_batches", "trainer.accumulate_grad_batches");
   if (auto norm = s.number("trainer.gradient_clip_val"); norm && *norm > 0) {
     if (s.text("trainer.gradient_clip_algorithm").value_or("norm") == "norm") request["clip_grad_norm"] = *norm;
     else s.problem("trainer.gradient_clip_algorithm", "clips values, which is not modelled; norm is");
   }
   if (auto steps = s.whole("trainer.max_steps"); steps && *steps > 0) request["run"]["steps"] = *steps;
   for (const char* key : {"data.init_args.batch_size", "data.batch_size", "data.init_args.train_batch_size", "data.init_args.micro_batch_size"})
-    if (auto batch = s.whole(key); batch && !request.contains("batch")) request["batch"] = *batch;
+    if (!request.contains("batch")) s.give(request, "batch", key);
+    else s.whole(key);
   for (const char* key : {"data.init_args.max_length", "data.init_args.seq_length", "data.init_args.block_size", "data.init_args.max_seq_length"})
     if (auto seq = s.whole(key); seq && !request.contains("seq")) request["seq"] = *seq;
   if (s.has("optimizer.class_path")) set_optimizer(s, "optimizer.class_path", request);

@@ -73,8 +73,7 @@ void read_schedule(Settings& s, const Degrees& d, Json& plan) {
 void read_batch(Settings& s, const Degrees& d, Json& request) {
   auto local = s.whole("training.local_batch_size");
   if (!local) local = s.whole("training.batch_size");
-  const auto global = s.whole("training.global_batch_size");
-  if (global && *global > 0) request["global_batch"] = *global;
+  const auto global = s.has("training.global_batch_size") && s.whole("training.global_batch_size").value_or(0) > 0 ? s.give(request, "global_batch", "training.global_batch_size") : std::nullopt;
   if (auto seq = s.whole("training.seq_len")) request["seq"] = *seq;
   if (d.pp > 1) {  // a rank's batch is cut into micro-batches
     const std::int64_t micro = s.whole("parallelism.pipeline_parallel_microbatch_size").value_or(1);
@@ -83,7 +82,7 @@ void read_batch(Settings& s, const Degrees& d, Json& request) {
     if (micro < 1 || *local % micro != 0) s.problem("parallelism.pipeline_parallel_microbatch_size", fmt::format("is {}; it must divide the local batch of {}", micro, *local));
     else if (!(global && *global > 0)) request["micro_batches"] = *local / micro;
   } else if (local) {
-    request["batch"] = *local;
+    s.give(request, "batch", s.has("training.local_batch_size") ? "training.local_batch_size" : "training.batch_size");
   }
 }
 

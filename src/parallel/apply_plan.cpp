@@ -77,7 +77,7 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   const int all = std::max(1, plan.replicas());
   const int ranks = replicas.shard_size > 0 && plan.fsdp != Sharding::none ? replicas.shard_size * plan.cp : all, copies = all / ranks;
   step.replica_stride = plan.tp;
-  step.expert_ranks = plan.ep;
+  step.expert_ranks = plan.replicas_sharing_experts();
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
   if (replicas.offload_layers > 0) offload_activations(replicas.offload_layers, step);
   if (plan.fsdp == Sharding::full || replicas.offload_parameters || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {

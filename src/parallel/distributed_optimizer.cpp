@@ -32,6 +32,9 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
   const Phase phase = shards_kept ? Phase::backward : Phase::gradient_sync;
   Rewrite out(step);
   Graph& graph = step.graph;
+  // DeepSpeed's bf16 optimizer sums its fp32 buffers on every rank, when all of backward is done, and each then reads its share (engine.py,
+  // buffered_allreduce_fallback over the optimizer's get_grads_for_reduction; pipe/engine.py, _exec_reduce_grads).
+  const bool sums_everywhere = !gradients_too && recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::in_backward;
   bool accumulates = false;
   for (std::size_t i = 0; i < out.size(); ++i) accumulates = accumulates || out.old(i).phase == Phase::accumulate || out.old(i).kind == OpKind::accumulate_gradient;
 
@@ -55,7 +58,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
     const CollectiveAttributes message = group_of(bucket, step, written, ranks);
     const int sharing = message.participants;
     const TensorId reduced = out.tensor(shards_kept ? share_of(bucket.elements, sharing) : 0, sent);
-    out.put({OpKind::reduce_scatter, phase, sent, message}, std::vector<TensorId>(memory.valid() ? 1u : 0u, memory), std::vector{reduced});
+    out.put({sums_everywhere ? OpKind::all_reduce : OpKind::reduce_scatter, phase, sent, message}, std::vector<TensorId>(memory.valid() ? 1u : 0u, memory), std::vector{reduced});
     TensorId kept = reduced;
     if (copies > 1) sum_over_groups(out, phase, sent, bytes_of(share_of(bucket.elements, sharing), sent), sharing, copies, reduced);
     if (sent != own) {  // the optimizer reads the gradients' own type
@@ -72,10 +75,11 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
     const Op& op = out.old(i);
     if (ends_step(op.phase))
       while (next < buckets.size()) send(buckets[next++]);
-    if (shards_kept && op.kind == OpKind::accumulate_gradient) out.drop(i);
+    if (shards_kept && out.accumulates(i)) out.drop(i);
     else out.keep(i);
-    while (next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
+    while (!sums_everywhere && next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
   }
+  while (next < buckets.size()) send(buckets[next++]);
   std::vector<char> narrow;  // weights that products read in 8 bits only travel so
   if (recipe.gathers_fp8) {
     narrow.resize(graph.tensors.size());

@@ -54,7 +54,7 @@ class FullySharded {
         prefetch(prefetched++);
       }
       if (ends_step(op.phase) && !root_done) finish_root(root_done);
-      if (op.kind == OpKind::accumulate_gradient) out_.drop(i);
+      if (out_.accumulates(i)) out_.drop(i);
       else out_.keep(i);
       if (group && group->last_forward == i && !keep_gathered_) release(*group, Phase::forward);
       for (; reduced < groups_.by_end_of_backward.size() && groups_.by_end_of_backward[reduced]->last_backward == i; ++reduced) {

@@ -60,6 +60,11 @@ class Rewrite {
 
   std::size_t size() const { return before_.size(); }
   const Op& old(std::size_t i) const { return before_[before_.id_at(i)]; }
+  // A gradient is added to a buffer, or converted for that.
+  bool accumulates(std::size_t i) const {
+    if (old(i).kind == OpKind::accumulate_gradient) return true;
+    return old(i).kind == OpKind::cast && i + 1 < size() && old(i + 1).kind == OpKind::accumulate_gradient && graph.output(old(i)) == graph.input(old(i + 1), 0);
+  }
   // Operator i of the old list, now at the end of the new one; or left out of it.
   void keep(std::size_t i) {
     Op op = old(i);

@@ -156,8 +156,13 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     if (bytes.value == 0) return Picoseconds{0};
     const int from = static_cast<int>(position % static_cast<std::size_t>(shape.stages)), to = (from + 1) % shape.stages;
     const bool one_node = from * apart / node == to * apart / node;
-    const CollectiveShape sent{bytes, one_node ? 2 : std::max(2, shape.stages), Collective::send_recv, one_node ? 1 : apart};
-    return picoseconds(collective_cost(sent, request.cluster, *request.gpu).total);
+    // Ranks that share a layer have all of it, or each its tokens (sequence parallelism). In the first case Megatron and DeepSpeed have each
+    // rank send its part, and gather on the other side, where NVLink is (Narayanan et al. 2021, section 4.1; DeepSpeed's PartitionedTensor).
+    const int parts = request.stack != Stack::pytorch && !request.plan.sp ? request.plan.tp : 1;
+    CollectiveShape sent{bytes * (1.0 / parts), one_node ? 2 : std::max(2, shape.stages), Collective::send_recv, one_node ? 1 : apart};
+    Seconds time = collective_cost(sent, request.cluster, *request.gpu).total;
+    if (parts > 1) time += collective_cost({bytes, parts, Collective::all_gather}, request.cluster, *request.gpu).total;
+    return picoseconds(time);
   };
   for (std::size_t i = 0; i < cut.sent_forward.size(); ++i) {
     times.send_forward.push_back(message(i, cut.sent_forward[i]));

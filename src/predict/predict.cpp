@@ -226,6 +226,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
       price_host_copies(chunk.step.graph, chunk.program, host_link(*request.gpu, *request.host, request.replicas.node_ranks), chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
+      if (request.plan.expert_overlap) overlap_with_micro_batches(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
     clock = keep_within_power(request, *profile, gap, chunks);

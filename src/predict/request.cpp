@@ -34,7 +34,7 @@ class RequestReader {
 
   Result<Request> read() {
     root_.integer("schema", 1, 1);
-    root_.raw("imported");  // kept for the reader
+    const Json* imported = root_.raw("imported");  // kept for the reader
     read_model();
     read_cluster();
     read_plan();
@@ -49,6 +49,10 @@ class RequestReader {
     read_run();
     if (request_.input && request_.plan.pp > 1) root_.problem("input", "is not modelled together with a pipeline (pp); leave one out");
     root_.reject_unknown_keys();
+    // Who imported a configuration knows batches by its names.
+    if (const std::string names = imported ? batches_said_by(*imported) : std::string(); !names.empty())
+      for (Problem& problem : problems_)
+        if (problem.where.ends_with("batch") || problem.where.ends_with("micro_batches")) problem.message += fmt::format(" ({})", names);
     if (!problems_.empty()) return fail(std::move(problems_));
     echo();
     return std::move(request_);
@@ -244,6 +248,7 @@ class RequestReader {
     jitter_given_ = jitter.has_value();
     out.intra_kind = system->intra_kind;
     out.intra_bandwidth = system->intra_bandwidth.value > 0 ? system->intra_bandwidth : request_.gpu->link_bandwidth;
+    out.intra_among = system->intra_among;
     out.intra_latency = system->intra_latency;
     out.nics_per_node = nics_per_node ? static_cast<int>(*nics_per_node) : system->nics_per_node;
     if (!network) network = *catalog_.network(system->network);
@@ -274,10 +279,23 @@ class RequestReader {
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
                                         product != dp ? fmt::format(", and they make {}", product) : ""));
       if (request_.plan.ep > 1 && request_.plan.fsdp == Sharding::full) plan->problem("ep", "together with fully sharded parameters is not modelled by this version; use fsdp none, zero1 or zero2");
-      if (problems_.size() == before && dp % request_.plan.ep != 0)
-        plan->problem("ep", fmt::format("is {}; experts are shared out among data-parallel ranks, so it must divide dp = {}", request_.plan.ep, dp));
+      if (problems_.size() == before) check_experts(*plan, dp);
     }
     request_.plan.dp = static_cast<int>(dp);
+  }
+
+  void check_experts(JsonReader& plan, std::int64_t dp) {
+    const Plan& p = request_.plan;
+    if (p.ep == 1) {
+      for (const char* key : {"expert_dispatch", "expert_overlap"})
+        if (plan.has(key)) plan.problem(key, "is about tokens that travel to their experts: it needs an ep of at least 2");
+      return;
+    }
+    const std::int64_t ranks = dp * p.tp * p.cp, each = p.ranks_per_expert();
+    if (ranks % (p.ep * each) != 0)
+      plan.problem("ep", fmt::format("is {}; experts are shared out among a stage's tp x cp x dp = {} ranks, {} for each expert (etp), so it must divide {}", p.ep, ranks, each, ranks / each));
+    else if (p.ep * each % p.tp != 0)
+      plan.problem("ep", fmt::format("is {}; with whole experts (etp 1) it must be a multiple of tp = {}: whole experts with more copies than their layers are not modelled", p.ep, p.tp));
   }
 
   // How data-parallel ranks share gradients and states: groups that each hold all shards (hybrid), buckets, the optimizer on the host.
@@ -392,8 +410,18 @@ class RequestReader {
                                            ContextExchange::ring);
     out.ep = static_cast<int>(plan.integer("ep", 1, kMaxGpus).value_or(1));
     out.expert_imbalance = plan.number("expert_imbalance", 1, 1000).value_or(1);
-    if (auto etp = plan.integer("etp", 1, 4096); etp && *etp != out.tp)
-      plan.problem("etp", fmt::format("is {}; experts are split as their layers are, tp = {} ways: another expert tensor parallel size is not modelled", *etp, out.tp));
+    if (auto etp = plan.integer("etp", 1, 4096); etp) {
+      out.etp = static_cast<int>(*etp);
+      if (*etp != out.tp && *etp != 1)
+        plan.problem("etp", fmt::format("is {}; an expert is split as its layer is, tp = {} ways, or not at all: say {} or 1", *etp, out.tp, out.tp));
+      else if (*etp < out.tp && out.ep == 1)
+        plan.problem("etp", fmt::format("is 1 with tp = {}: whole experts on ranks that share a layer need expert parallelism, an ep that is a multiple of tp", out.tp));
+      else if (*etp < out.tp && !out.sp)
+        plan.problem("etp", fmt::format("is 1 with tp = {}: each rank sends its own tokens to whole experts, so that sequences must be shared out: sp", out.tp));
+    }
+    out.dispatch = choice<ExpertDispatch>(plan, "expert_dispatch", {{"all_to_all", ExpertDispatch::all_to_all}, {"deepep", ExpertDispatch::per_node}, {"hybridep", ExpertDispatch::per_node}},
+                                          ExpertDispatch::all_to_all);
+    out.expert_overlap = plan.boolean("expert_overlap").value_or(false);
     if (const Json* given = plan.raw("tp_plan")) {
       const std::map<std::string, TensorSplit> known = {{"column", TensorSplit::column}, {"row", TensorSplit::row}, {"whole", TensorSplit::whole}};
       if (!given->is_object()) plan.problem("tp_plan", R"(wants an object of module patterns, as in {"*.fc1": "column", "*.fc2": "row"})");
@@ -807,6 +835,9 @@ class RequestReader {
     if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.tp_overlap) out["plan"]["tp_overlap"] = true;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
+    if (r.plan.etp > 0) out["plan"]["etp"] = r.plan.etp;
+    if (r.plan.dispatch == ExpertDispatch::per_node) out["plan"]["expert_dispatch"] = "deepep";
+    if (r.plan.expert_overlap) out["plan"]["expert_overlap"] = true;
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
     constexpr const char* kSplits[] = {"column", "row", "whole"};
     for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];

@@ -50,7 +50,9 @@ std::vector<std::string> split_layers_text(const Plan& plan, std::string replica
   if (plan.pp > 1) parts.push_back(fmt::format("{} pipeline stages ({})", plan.pp, plan.vpp > 1 ? fmt::format("{}, {} chunks each", to_text(plan.schedule), plan.vpp) : std::string(to_text(plan.schedule))));
   if (plan.tp > 1) parts.push_back(fmt::format("layers split {} ways{}", plan.tp, plan.sp ? " with sequence parallelism" : ""));
   if (plan.cp > 1) parts.push_back(fmt::format("sequences split {} ways ({})", plan.cp, plan.exchange == ContextExchange::ring ? "ring" : "all-to-all"));
-  if (plan.ep > 1) parts.push_back(fmt::format("experts split {} ways", plan.ep));
+  if (plan.ep > 1)
+    parts.push_back(fmt::format("experts split {} ways{}{}{}", plan.ep, plan.whole_experts() ? ", each whole" : "",
+                                plan.dispatch == ExpertDispatch::per_node ? ", tokens sent once to a node" : "", plan.expert_overlap ? ", beside other micro-batches' work" : ""));
   if (!replicas.empty()) parts.push_back(std::move(replicas));
   return parts;
 }

@@ -181,7 +181,7 @@ class Layout {
     task_of_[i] = last = ran;
     launched_ += times_.launches[i];
     in_flight_.push_back({ran, launched_});
-    if (call.waits_for_gpu) add(kHost, picoseconds(host_.synchronise), {ran}, label);
+    if (call.waits_for_gpu || host_.blocking_launches) add(kHost, picoseconds(host_.synchronise), {ran}, label);
     return true;
   }
 

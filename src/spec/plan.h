@@ -39,10 +39,13 @@ enum class PipelineSchedule {
 // How ranks that share a sequence let every query meet every key: keys and values passed around a ring beside the products
 // (ring attention), or heads exchanged for tokens before and after them (Ulysses).
 enum class ContextExchange { ring, all_to_all };
+// How tokens travel to their experts: a copy for each expert (NCCL's all_to_all), or one for each node that has any of them, copied
+// on inside it (DeepEP, HybridEP); what comes back is summed on the way.
+enum class ExpertDispatch { all_to_all, per_node };
 // How a layer's weights are shared out by tensor parallelism.
 enum class TensorSplit { column, row, whole };
 
-// Ranks are numbered as Megatron does: tensor fastest, then context, expert within data, pipeline slowest.
+// Ranks are numbered as Megatron does: tensor fastest, then context, pipeline slowest; of experts: tensor fastest, then expert.
 struct Plan {
   int dp = 1;  // data-parallel replicas
   Sharding fsdp = Sharding::none;
@@ -50,7 +53,10 @@ struct Plan {
   bool sp = false;  // and, between split layers, the sequence
   int cp = 1;       // ranks that share each sequence
   ContextExchange exchange = ContextExchange::ring;
-  int ep = 1;  // ranks, of those that are data parallel, that share the experts
+  int ep = 1;   // ranks, of all of a stage's, that share the experts
+  int etp = 0;  // ranks that share each expert: tp of them, or one (0: tp)
+  ExpertDispatch dispatch = ExpertDispatch::all_to_all;
+  bool expert_overlap = false;  // tokens travel beside another micro-batch's computation
   double expert_imbalance = 1;  // tokens of the busiest rank's experts over the mean
   std::vector<std::pair<std::string, TensorSplit>> tp_plan;  // patterns of modules, before the known names
 
@@ -60,6 +66,9 @@ struct Plan {
 
   int gpus_per_replica() const { return tp * cp * pp; }
   int replicas() const { return dp * cp; }  // ranks that have the same parameters: they share gradients
+  int ranks_per_expert() const { return etp > 0 ? etp : tp; }
+  bool whole_experts() const { return ep > 1 && tp > 1 && ranks_per_expert() == 1; }  // layers are split, experts are not
+  int replicas_sharing_experts() const { return ep * ranks_per_expert() / tp; }       // of replicas(): together they have each expert once
 };
 
 // Who hands out the GPU's memory: PyTorch's caching allocator as it comes, the same with expandable segments

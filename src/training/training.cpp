@@ -417,7 +417,20 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
         continue;
       }
       op.math = main ? main->dtype : graph.tensors[g.gradient].dtype;
-      g.made_by = graph.add_op(op, std::array{g.gradient}, {});
+      TensorId added = g.gradient;
+      if (main && main->made == MainGradients::Made::in_backward && graph.tensors[added].dtype != main->dtype) {
+        // DeepSpeed: buffer.add_(gradient.to(fp32)), two passes.
+        Op cast;
+        cast.kind = OpKind::cast;
+        cast.phase = op.phase;
+        cast.math = main->dtype;
+        cast.attributes = CastAttributes{.to = main->dtype};
+        const Shape shape = graph.tensors[added].shape;
+        const TensorId wide = graph.add_tensor({.shape = shape, .dtype = main->dtype});
+        graph.add_op(cast, std::array{added}, std::array{wide});
+        added = wide;
+      }
+      g.made_by = graph.add_op(op, std::array{added}, {});
     }
   }
 }
