@@ -206,6 +206,33 @@ double value_of(const Tree& tree, const std::vector<double>& features) {
   return tree[at].number;
 }
 
+namespace {
+
+// Several trees are walked side by side: a step of one waits for memory while the others go on.
+double sum_of(const std::vector<Tree>& trees, const std::vector<double>& features, double sum) {
+  constexpr std::size_t kTogether = 8;
+  const double* values = features.data();
+  for (std::size_t first = 0; first < trees.size(); first += kTogether) {
+    const std::size_t count = std::min(kTogether, trees.size() - first);
+    std::array<const TreeNode*, kTogether> at{};
+    for (std::size_t i = 0; i < count; ++i) at[i] = trees[first + i].data();
+    for (bool walking = true; walking;) {
+      walking = false;
+      for (std::size_t i = 0; i < count; ++i) {
+        const TreeNode node = *at[i];
+        if (node.feature < 0) continue;
+        walking = true;
+        const TreeNode* right = trees[first + i].data() + node.right;
+        at[i] = values[node.feature] <= node.number ? at[i] + 1 : right;
+      }
+    }
+    for (std::size_t i = 0; i < count; ++i) sum += at[i]->number;
+  }
+  return sum;
+}
+
+}  // namespace
+
 std::vector<double> with_own_constant(std::vector<double> features, FeatureKind kind, const std::map<std::string, double, std::less<>>& constants,
                                       std::string_view dtype, std::string_view name) {
   if (kind != FeatureKind::memory || features.empty()) return features;
@@ -224,7 +251,7 @@ double FamilyResidual::correct(const Kernel& kernel, const std::vector<double>& 
   add(dtype);
   add(fmt::format("{} {}", dtype, kernel.name));
   const std::vector<double> known = with_own_constant(features, kind, constants, dtype, kernel.name);
-  for (const Tree& tree : trees) sum += value_of(tree, known);
+  sum = sum_of(trees, known, sum);
   return std::clamp(sum, correction.least, correction.most) * fade(*this, features);
 }
 

@@ -41,11 +41,14 @@ void CachingAllocator::drop_piece(Block block) { spare_.push_back(block); }
 void CachingAllocator::set_free(Block block) {
   Piece& p = piece(block);
   p.in_use = false;
-  pool(p).insert({{p.size, p.address}, block});
+  const Free entry{p.size, p.address, block};
+  FreeBlocks& free = pool(p);
+  free.insert(std::lower_bound(free.begin(), free.end(), entry), entry);
 }
 void CachingAllocator::set_taken(Block block) {
-  Piece& p = piece(block);
-  pool(p).erase({{p.size, p.address}, block});
+  const Piece& p = piece(block);
+  FreeBlocks& free = pool(p);
+  free.erase(std::lower_bound(free.begin(), free.end(), Free{p.size, p.address, block}));
 }
 
 CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
@@ -53,9 +56,9 @@ CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
   const bool small = size <= kSmall;
   FreeBlocks& free = free_[small ? 0 : 1];
   Block block = kNone;
-  if (const auto found = free.lower_bound({{size, -1}, kNone}); found != free.end()) {
-    block = found->second;
-    set_taken(block);
+  if (const auto found = std::lower_bound(free.begin(), free.end(), Free{size, -1, kNone}); found != free.end()) {
+    block = found->block;
+    free.erase(found);
   } else {
     const std::int64_t wanted = segment_for(size);
     if (reserved_ + wanted > limit_ && (!give_back_unused() || reserved_ + wanted > limit_)) return kNone;
@@ -111,7 +114,7 @@ bool CachingAllocator::give_back_unused() {
   bool any = false;
   for (FreeBlocks& free : free_)
     for (auto at = free.begin(); at != free.end();) {
-      const Block block = at->second;
+      const Block block = at->block;
       const Piece& p = piece(block);
       if (p.before != kNone || p.after != kNone) {
         ++at;

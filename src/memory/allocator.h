@@ -5,8 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
-#include <utility>
 #include <vector>
 
 namespace precog {
@@ -43,7 +41,12 @@ class CachingAllocator {
     std::int32_t used = 0;  // blocks of it in use
     bool small = false;
   };
-  using FreeBlocks = std::set<std::pair<std::pair<std::int64_t, std::int64_t>, Block>>;  // by size, then address
+  struct Free {
+    std::int64_t size, address;
+    Block block;
+    friend bool operator<(const Free& a, const Free& b) { return a.size != b.size ? a.size < b.size : a.address < b.address; }
+  };
+  using FreeBlocks = std::vector<Free>;  // in order; neighbours are merged, so that few are free at a time
 
   Block new_piece(const Piece& piece);
   void drop_piece(Block block);

@@ -363,6 +363,11 @@ std::string uneven_stages(const PipelineStages& cut) {
   return fmt::format("the pipeline's chunks have different numbers of layers: {}", fmt::join(cut.layers_at, ", "));
 }
 
+std::string idle_stages(const Request& request) {
+  return fmt::format("{} micro-batch{} for {} pipeline stages: never are all stages at work; a larger global batch, or a smaller batch, gives each replica more",
+                     request.training.micro_batches, request.training.micro_batches == 1 ? "" : "es", request.plan.pp);
+}
+
 std::string to_text(const PipelineParts& parts) {
   std::string out;
   auto line = [&](std::string_view name, Picoseconds length) { out += fmt::format("  {} {}\n", name, to_text(seconds(length))); };

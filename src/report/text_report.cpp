@@ -36,11 +36,11 @@ std::string memory_line(const Report& r, const Style& style) {
 std::string breakdown_table(const Report& r, const Style& style) {
   std::string out;
   for (const TimePart& part : time_parts(r.breakdown)) {
-    if (part.time.value <= 0) continue;
+    if (part.time.value < 1e-9) continue;
     double share = r.step.value > 0 ? part.time / r.step : 0;
     std::string bar = style(part.ink, style.bar(share, kBarWidth));
     std::string line =
-        fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), part_text(part, r.step), percent_text(share), bar);
+        fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), part_text(part), percent_text(share), bar);
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out += line + '\n';
   }
