@@ -29,38 +29,88 @@ struct ShapeHash {
 
 }  // namespace
 
-KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, bool own, bool warm) {
-  KernelCost cost = kernel_cost(kernel, gpu, physics);
+namespace {
+
+// The family whose correction the kernel takes, if measurements have it.
+const FamilyResidual* family_of(const Kernel& kernel, const FittedProfile* fitted) {
   const FamilyResidual* family = fitted ? fitted->find(residual_family(kernel)) : nullptr;
-  if (!family || family->kind != feature_kind(kernel)) return cost;
-  const double factor = std::exp(family->correct(kernel, features_of(kernel, cost, gpu, warm)));
+  return family && family->kind == feature_kind(kernel) ? family : nullptr;
+}
+
+KernelCost corrected(KernelCost cost, double correction, const FamilyResidual& family, bool own) {
+  const double factor = std::exp(correction);
   cost.compute = cost.compute * factor;
   cost.memory = cost.memory * factor;
   cost.launch = cost.launch * factor;
   cost.total = cost.total * factor;
-  own = own && !family->carried;
+  own = own && !family.carried;
   cost.source = own ? CostSource::fitted : CostSource::scaled;
-  cost.low = family->ratio.least * (own ? 1 : 1 - kRelativeSpread);
-  cost.high = family->ratio.most * (own ? 1 : 1 + kRelativeSpread);
+  cost.low = family.ratio.least * (own ? 1 : 1 - kRelativeSpread);
+  cost.high = family.ratio.most * (own ? 1 : 1 + kRelativeSpread);
   return cost;
+}
+
+}  // namespace
+
+KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, bool own, bool warm) {
+  const KernelCost cost = kernel_cost(kernel, gpu, physics);
+  const FamilyResidual* family = family_of(kernel, fitted);
+  return family ? corrected(cost, family->correct(kernel, features_of(kernel, cost, gpu, warm)), *family, own) : cost;
 }
 
 KernelPrices::KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted)
     : gpu_(gpu), physics_(physics), fitted_(fitted), own_(fitted && fitted->gpu == gpu.name) {}
 
-KernelCost KernelPrices::operator()(const Kernel& kernel, double cached) {
-  auto [at, fresh] = known_.try_emplace(kernel);
-  Price& price = at->second;
-  if (fresh) price.cold = with_fallbacks(kernel, corrected_cost(kernel, gpu_, physics_, fitted_, own_));
+// Only what was timed both ways says what a full cache is worth.
+bool KernelPrices::asks_warm(const Kernel& kernel, double cached) const {
   const std::int64_t bytes = (kernel.read.value + kernel.written.value) / std::max(1, kernel.launches);
-  if (cached <= 0 || !fitted_ || bytes <= kAlwaysCached) return price.cold;
-  // Only what was timed both ways says what a full cache is worth; more than the datasheet's bound could lose is not believed.
-  if (!price.warm) {
-    const double warm = with_fallbacks(kernel, corrected_cost(kernel, gpu_, physics_, fitted_, own_, true)).total / price.cold.total;
-    price.warm = std::clamp(warm, kMostGain, 1.0);
+  return cached > 0 && fitted_ && bytes > kAlwaysCached;
+}
+
+void KernelPrices::work_out(const std::vector<std::pair<const Kernel*, Price*>>& wanted, bool warm) {
+  std::unordered_map<const FamilyResidual*, std::vector<std::size_t>> families;
+  std::vector<KernelCost> costs;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    costs.push_back(kernel_cost(*wanted[i].first, gpu_, physics_));
+    if (const FamilyResidual* family = family_of(*wanted[i].first, fitted_)) families[family].push_back(i);
   }
+  for (const auto& [family, members] : families) {
+    std::vector<CorrectedKernel> asked;
+    for (std::size_t i : members) asked.push_back({wanted[i].first, features_of(*wanted[i].first, costs[i], gpu_, warm)});
+    family->correct(asked);
+    for (std::size_t k = 0; k < members.size(); ++k) costs[members[k]] = corrected(costs[members[k]], asked[k].correction, *family, own_);
+  }
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto& [kernel, price] = wanted[i];
+    const KernelCost cost = with_fallbacks(*kernel, costs[i]);
+    // More than the datasheet's bound could lose is not believed.
+    if (warm) price->warm = std::clamp(cost.total / price->cold->total, kMostGain, 1.0);
+    else price->cold = cost;
+  }
+}
+
+void KernelPrices::expect(std::span<const Kernel> kernels, std::span<const double> cached) {
+  std::vector<std::pair<const Kernel*, Price*>> cold, warm;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    if (std::holds_alternative<CollectiveShape>(kernels[i].shape)) continue;
+    const auto [at, fresh] = known_.try_emplace(kernels[i]);
+    if (fresh) cold.emplace_back(&at->first, &at->second);
+    if (at->second.warm || !asks_warm(kernels[i], cached[i])) continue;
+    at->second.warm = 1;  // until it is known
+    warm.emplace_back(&at->first, &at->second);
+  }
+  work_out(cold, false);
+  work_out(warm, true);
+}
+
+KernelCost KernelPrices::operator()(const Kernel& kernel, double cached) {
+  const auto at = known_.try_emplace(kernel).first;
+  Price& price = at->second;
+  if (!price.cold) work_out({{&at->first, &price}}, false);
+  if (!asks_warm(kernel, cached)) return *price.cold;
+  if (!price.warm) work_out({{&at->first, &price}}, true);
   const double factor = std::pow(*price.warm, cached);
-  KernelCost cost = price.cold;
+  KernelCost cost = *price.cold;
   cost.compute = cost.compute * factor;
   cost.memory = cost.memory * factor;
   cost.launch = cost.launch * factor;

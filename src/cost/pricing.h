@@ -3,6 +3,9 @@
 #pragma once
 
 #include <optional>
+#include <span>
+#include <utility>
+#include <vector>
 #include <unordered_map>
 
 #include "cost/cost.h"
@@ -17,6 +20,8 @@ KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const Archit
 class KernelPrices {
  public:
   KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted);
+  // Works out the prices of kernels that will be asked for, together: most of the time goes into reading a profile's trees.
+  void expect(std::span<const Kernel> kernels, std::span<const double> cached);
   // `cached`: the share of its traffic that the L2 cache saves (kernel/cached_reads.h).
   KernelCost operator()(const Kernel& kernel, double cached = 0);
 
@@ -32,9 +37,12 @@ class KernelPrices {
   const FittedProfile* fitted_;
   bool own_;
   struct Price {
-    KernelCost cold;
+    std::optional<KernelCost> cold;
     std::optional<double> warm;  // over cold
   };
+  bool asks_warm(const Kernel& kernel, double cached) const;
+  void work_out(const std::vector<std::pair<const Kernel*, Price*>>& wanted, bool warm);
+
   std::unordered_map<Kernel, Price, Hash, Same> known_;
 };
 

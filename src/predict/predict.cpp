@@ -233,6 +233,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     for (ChunkOfStep& chunk : chunks) {
       chunk.costs.reserve(chunk.program.kernels.size());
       const std::vector<double> cached = cached_reads(chunk.step.graph, chunk.program, *request.gpu);
+      prices.expect(chunk.program.kernels, cached);
       for (const Kernel& kernel : chunk.program.kernels) {
         const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
         chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
