@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
 """As many operator shapes as a few minutes hold, timed on the GPU with operands out of its caches.
 
-  python3 tools/gpu/dense_operators.py --out DIR [--seconds 540] [--only gemm,conv] [--dry-run]
+  python3 tools/gpu/dense_operators.py --out DIR [--seconds 540] [--plan dense|dense_ops|convolutions] [--only gemm,conv] [--dry-run]
 
 Writes DIR/operators.jsonl line by line (as precog.gpu.operators does; `precog calibrate` reads it) and packs it at the end;
-DIR/clocks.csv beside it has clock, power and temperature twice a second. What is measured: precog.gpu.plan.dense.
+DIR/clocks.csv beside it has clock, power and temperature twice a second. What is measured: precog.gpu.plan.dense, or as --plan says.
 
 A case costs a few milliseconds, because nothing waits: operands are cut out of gigabytes of random numbers; every timed call
 has operands of its own, and the L2 cache is overwritten before the first; calls are queued behind a sleeping GPU in three
 blocks between events, and the events are read much later. A block's own time (the events') is measured first and taken off.
 The measuring process is started again when a library call takes it down.
+
+`--workers N`: for cases that cost the host far more than the GPU (cuDNN plans an attention for a third of a second). So many
+processes prepare cases side by side; who measures holds a lock, and the GPU is otherwise idle but for first calls.
 """
 from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import gc
 import gzip
+import importlib
 import json
 import os
 import shutil
@@ -24,7 +29,8 @@ import subprocess
 import sys
 import time
 from collections import Counter, deque
-from typing import Any, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Callable, Iterator
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import in_package  # noqa: E402,F401
@@ -38,7 +44,10 @@ CYCLES_PER_S = 1.98e9
 POOL_BYTES, FLUSH_BYTES = 4 << 30, 160 << 20
 TIGHT_S = 2.0  # kept for the last events
 DIED = 3
-QUICK = ("gemm", "bmm", "scaled_mm", "elementwise", "pointwise", "rows", "broadcast", "reduce", "permute", "copies", "quantise")
+TRACES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../data/measured/2026-11-15-h200-garden/garden_traces.jsonl.gz")
+ALONE = ("optimizer", "recurrent", "recurrent_bidirectional")  # many kernels a call
+SLOW = ("resize",)  # than their bytes say
+QUICK = ("products", "strided", "reduce_strided", "tiny", "gemm", "bmm", "scaled_mm", "elementwise", "pointwise", "rows", "broadcast", "reduce", "permute", "copies", "quantise")
 
 
 class Timer:
@@ -109,6 +118,10 @@ class Timer:
         self.event_s = min(max(mean_s - slope * mean_n, 0.0), 3e-6)
 
 
+def shares_of(plan: str) -> dict[str, Any]:
+    return importlib.import_module("precog.gpu.plan." + plan).SHARES
+
+
 def measure(timer: Timer, case: Any, make: Callable[..., Any]) -> int:
     """Queues a case's operators; returns how many."""
     device = timer.device
@@ -118,9 +131,10 @@ def measure(timer: Timer, case: Any, make: Callable[..., Any]) -> int:
     for op in case.ops:
         work = copies[0][op]
         each_s = max(work.flops / PEAK.get(case.dtype, 40e12), work.bytes / BANDWIDTH) + LAUNCH_S
-        alone = case.family == "optimizer"
+        alone = case.family in ALONE
         cold = not alone and work.bytes > SMALL_BYTES
-        plans.append((op, 1 if alone else int(min(max(BLOCK_S / each_s, 1), MOST_IN_BLOCK)), each_s, cold))
+        once = alone or case.family in SLOW
+        plans.append((op, 1 if once else int(min(max(BLOCK_S / each_s, 1), MOST_IN_BLOCK)), each_s, cold))
     wanted = 1 + max([BLOCKS * count for _, count, _, cold in plans if cold], default=0)
     while len(copies) < wanted:
         copies.append(make(case, device.type))
@@ -142,15 +156,36 @@ def measure(timer: Timer, case: Any, make: Callable[..., Any]) -> int:
     return len(plans)
 
 
+@contextlib.contextmanager
+def held(lock: Any) -> Iterator[None]:
+    if lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if lock:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+
+def prepare(device: Any, case: Any, make: Callable[..., Any]) -> None:
+    """The first call of each operator, in which libraries plan."""
+    device.tf32(case.dtype == "tf32", case.dtype == "tf32")
+    for work in make(case, device.type).values():
+        with work.within():
+            work.call()
+    device.sync()
+
+
 def child(arguments: argparse.Namespace) -> int:
     import torch
     from precog.gpu.device import Device, describe_machine
     from precog.gpu.make import make
-    from precog.gpu.plan.dense import SHARES, Dice
+    from precog.gpu.plan import operands
+    from precog.gpu.plan.dense import Dice
     from precog.gpu.random_data import Pool, using
+    shares = shares_of(arguments.plan)
     device = Device(arguments.dry_run)
-    path = os.path.join(arguments.out, "operators.jsonl")
-    lines = open(path, "a")
+    lines = open(arguments.file, "a")
     rows: Counter[str] = Counter()
     failed: Counter[str] = Counter()
 
@@ -160,13 +195,18 @@ def child(arguments: argparse.Namespace) -> int:
 
     timer = Timer(device, write)
     if not device.dry_run:
-        ready = torch.empty(60 << 30, dtype=torch.uint8, device="cuda")  # one cudaMalloc now instead of thousands later
+        ready = torch.empty((60 << 30) // arguments.workers, dtype=torch.uint8, device="cuda")  # one cudaMalloc now instead of thousands later
         del ready
-    pools = [Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES) for _ in range(2)]
-    timer.measure_events()
+    pools = [Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES // min(arguments.workers, 2)) for _ in range(2)]
+    lock = open(os.path.join(arguments.out, "lock"), "w") if arguments.workers > 1 else None
+    with held(lock):
+        timer.measure_events()
     lines.write(json.dumps({"meta": {"script": "dense_operators.py", "seed": arguments.seed, "event_s": timer.event_s,
                                      **describe_machine(arguments.dry_run)}}) + "\n")
-    chosen = {name: share for name, share in SHARES.items() if not arguments.only or name in arguments.only.split(",")}
+    if arguments.plan == "dense_ops" and os.path.exists(TRACES):
+        operands.RECORDED.read(TRACES)
+    chosen = {name: share for name, share in shares.items()
+              if (not arguments.only or name in arguments.only.split(",")) and name not in arguments.skip.split(",")}
     cases = {name: make_cases(Dice("%s %d" % (name, arguments.seed), device.dry_run)) for name, (_, make_cases) in chosen.items()}
     spent = {name: 0.0 for name in chosen}
     said = time.time()
@@ -177,7 +217,12 @@ def child(arguments: argparse.Namespace) -> int:
         computes = case.family.startswith(("gemm", "scaled", "conv", "depth", "group", "sdpa"))
         try:
             with using(pools[0 if computes else 1]):
-                measure(timer, case, make)
+                if lock:
+                    prepare(device, case, make)
+                with held(lock):
+                    measure(timer, case, make)
+                    if lock:
+                        timer.read(True)
         except Exception as error:  # noqa: BLE001: whatever one library call throws, the rest is worth measuring
             failed["%s %s %s: %s" % (case.family, case.ops[0], case.dtype, str(error).split("\n")[0][:90])] += 1
             try:
@@ -207,14 +252,33 @@ def child(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def keep_measuring(arguments: argparse.Namespace, until: float, worker: int) -> str:
+    """Processes one after the other until the time is over; returns the file that they wrote."""
+    path = os.path.join(arguments.out, "operators.%d.jsonl" % worker)
+    first = seed = arguments.seed + 100 * worker
+    while time.time() < until - 15 or seed == first:
+        command = [sys.executable, os.path.abspath(__file__), "--out", arguments.out, "--plan", arguments.plan, "--only", arguments.only,
+                   "--skip", arguments.skip, "--seed", str(seed), "--until", str(until), "--file", path, "--workers", str(arguments.workers)]
+        status = subprocess.run(command + (["--dry-run"] if arguments.dry_run else [])).returncode
+        if status == 0:
+            break
+        print("the measuring process ended with", status, flush=True)
+        seed += 1000
+    return path
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", type=float, default=540)
-    parser.add_argument("--only", default="", help="families, with commas: see precog.gpu.plan.dense")
+    parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions"), help="which module of precog.gpu.plan")
+    parser.add_argument("--only", default="", help="families, with commas: see the plan's SHARES")
+    parser.add_argument("--skip", default="", help="families that are left out")
+    parser.add_argument("--workers", type=int, default=1, help="processes that prepare cases side by side")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dry-run", action="store_true", help="small cases on the CPU: the times mean nothing")
     parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--file", default="", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.until:
         return child(arguments)
@@ -225,22 +289,15 @@ def main() -> int:
         query = "timestamp,clocks.sm,power.draw,temperature.gpu"
         watch = subprocess.Popen(["nvidia-smi", "--query-gpu=" + query, "--format=csv,noheader,nounits", "-lms", "500"],
                                  stdout=open(os.path.join(arguments.out, "clocks.csv"), "w"), stderr=subprocess.DEVNULL)
-    seed = arguments.seed
-    while time.time() < until - 15 or seed == arguments.seed:
-        command = [sys.executable, os.path.abspath(__file__), "--out", arguments.out, "--only", arguments.only, "--seed", str(seed),
-                   "--until", str(until)] + (["--dry-run"] if arguments.dry_run else [])
-        status = subprocess.run(command).returncode
-        if status == 0:
-            break
-        print("the measuring process ended with", status, flush=True)
-        seed += 1000
+    with ThreadPoolExecutor(arguments.workers) as workers:
+        files = list(workers.map(lambda worker: keep_measuring(arguments, until, worker), range(arguments.workers)))
     if watch:
         watch.terminate()
-    path = os.path.join(arguments.out, "operators.jsonl")
-    if os.path.exists(path):
-        with open(path, "rb") as plain, gzip.open(path + ".gz", "wb", 6) as packed:
-            shutil.copyfileobj(plain, packed)
-        os.remove(path)
+    with gzip.open(os.path.join(arguments.out, "operators.jsonl.gz"), "wb", 9) as packed:
+        for path in files:
+            with contextlib.suppress(FileNotFoundError), open(path, "rb") as plain:
+                shutil.copyfileobj(plain, packed)
+                os.remove(path)
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Callable
 
 from ..plan.case import Case
-from . import compute, layers, memory
+from . import compute, layers, memory, operands
 from .work import Work
 
 _MAKERS: dict[str, Callable[[Case, str], dict[str, Work]]] = {
@@ -18,6 +18,7 @@ _MAKERS: dict[str, Callable[[Case, str], dict[str, Work]]] = {
     "broadcast": memory.broadcast, "reduce": memory.reduce, "permute": memory.permute, "copies": memory.copies,
     "index": memory.index, "sort": memory.sort, "loss": memory.loss, "quantise": memory.quantise,
     "transfer": memory.transfer, "image": layers.image, "norm": layers.norm, "pool": layers.pool, "resize": layers.resize,
+    "strided": operands.strided, "reduce_strided": operands.reduce_strided, "scan": operands.scan,
     "vocabulary": layers.vocabulary, "optimizer": layers.optimizer}
 
 

@@ -51,22 +51,24 @@ def scaled_mm(case: Case, device: str) -> Made:
 
 
 def convolution(case: Case, device: str) -> Made:
-    """All kinds. Padding is half the kernel, and none for a kernel of 16 (patches), unless the case says."""
+    """All kinds. Padding is half the kernel, and none for a kernel of 16 (patches), unless the case says. What the axes have each
+    of their own is a list."""
     shape, dtype = case.shape, DTYPES[case.dtype]
     dims = {"conv1d": 1, "conv3d": 3}.get(case.family, shape.get("dims", 2))
-    kernel, groups, transposed = shape["kernel"], shape["groups"], case.family == "conv_transpose"
-    padding = [shape.get("padding", 0 if kernel == 16 else kernel // 2)] * dims
-    stride, dilation = [shape["stride"]] * dims, [shape.get("dilation", 1)] * dims
+    each: Callable[[Any], list[int]] = lambda value: list(value) if isinstance(value, (list, tuple)) else [value] * dims
+    kernel, groups, transposed = each(shape["kernel"]), shape["groups"], case.family == "conv_transpose"
+    padding = each(shape.get("padding", [0 if extent == 16 else extent // 2 for extent in kernel]))
+    stride, dilation = each(shape["stride"]), each(shape.get("dilation", 1))
     cin, cout = shape["cin"], shape["cout"]
-    x = formatted(random(device, shape["batch"], cin, *[shape["size"]] * dims, dtype=dtype), shape["layout"])
+    x = formatted(random(device, shape["batch"], cin, *each(shape["size"]), dtype=dtype), shape["layout"])
     channels = (cin, cout // groups) if transposed else (cout, cin // groups)
-    w = formatted(random(device, *channels, *[kernel] * dims, dtype=dtype), shape["layout"])
+    w = formatted(random(device, *channels, *kernel, dtype=dtype), shape["layout"])
     settings = (None, stride, padding, dilation, transposed, [0] * dims, groups)
     forward = functools.partial(torch.ops.aten.convolution, x, w, *settings)
     y = forward()
     grad = torch.randn_like(y)
     positions = (x if transposed else y).numel()
-    flops = 2 * positions * ((cout if transposed else cin) // groups) * kernel ** dims
+    flops = 2 * positions * ((cout if transposed else cin) // groups) * math.prod(kernel)
     moved = x.nbytes + w.nbytes + y.nbytes
 
     def backward(*mask: bool) -> Callable[[], Any]:
@@ -82,8 +84,12 @@ def sdpa(case: Case, device: str) -> Made:
     shape, dtype = case.shape, DTYPES[case.dtype]
     b, heads, seq, dim = shape["b"], shape["heads"], shape["seq"], shape["dim"]
     kv_heads, kv_seq = shape.get("kv_heads", heads), shape.get("kv_seq", seq)
-    q = random(device, b, heads, seq, dim, dtype=dtype).requires_grad_()
-    k, v = (random(device, b, kv_heads, kv_seq, dim, dtype=dtype).requires_grad_() for _ in range(2))
+    moved = shape.get("lies") == "bshd"
+
+    def operand(count: int, length: int) -> torch.Tensor:
+        plain = random(device, *((b, length, count, dim) if moved else (b, count, length, dim)), dtype=dtype)
+        return (plain.transpose(1, 2) if moved else plain).requires_grad_()
+    q, k, v = operand(heads, seq), operand(kv_heads, kv_seq), operand(kv_heads, kv_seq)
     mask = None
     if "mask" in shape:
         mask = random(device, b, 1, seq, kv_seq, dtype=dtype)
@@ -94,9 +100,9 @@ def sdpa(case: Case, device: str) -> Made:
     with within():
         backward = gradient(forward(), (q, k, v))
     flops = 4 * b * heads * seq * kv_seq * dim // (2 if shape["causal"] else 1)
-    moved = 2 * q.nbytes + 2 * k.nbytes
-    return {case.ops[0]: Work(forward, moved, flops, 8, False, within),
-            case.ops[1]: Work(backward, 2 * moved, flops * 5 // 2, 14, False, within)}
+    least = 2 * q.nbytes + 2 * k.nbytes
+    return {case.ops[0]: Work(forward, least, flops, 8, False, within),
+            case.ops[1]: Work(backward, 2 * least, flops * 5 // 2, 14, False, within)}
 
 
 def recurrent(case: Case, device: str) -> Made:

@@ -71,9 +71,10 @@ def pool(case: Case, device: str) -> Made:
 def resize(case: Case, device: str) -> Made:
     shape, mode = case.shape, case.ops[0]
     x = formatted(random(device, *shape["shape"], dtype=DTYPES[case.dtype]), shape["layout"]).requires_grad_()
-    corners = {} if mode == "nearest" else {"align_corners": False}
-    forward = lambda: F.interpolate(x, scale_factor=shape["scale"], mode=mode, **corners)
-    ratio = 1 + shape["scale"] ** 2
+    corners = {} if mode == "nearest" else {"align_corners": shape.get("align", False)}
+    wanted = {"size": shape["to"]} if "to" in shape else {"scale_factor": shape["scale"]}
+    forward = lambda: F.interpolate(x, mode=mode, **wanted, **corners)
+    ratio = 1 + forward().numel() / x.numel()
     return _both(case, x, forward, x, (ratio, ratio))
 
 
