@@ -14,23 +14,6 @@ constexpr double kRelativeSpread = 0.09;
 
 constexpr double kMostGain = 0.3;  // of what a kernel takes: L2 is about three times as fast as memory
 
-struct ShapeHash {
-  static std::size_t mix(std::initializer_list<std::int64_t> values) {
-    std::uint64_t hash = 1469598103934665603u;
-    for (std::int64_t value : values) hash = (hash ^ static_cast<std::uint64_t>(value)) * 1099511628211u, hash ^= hash >> 29;
-    return static_cast<std::size_t>(hash);
-  }
-  std::size_t operator()(const MemoryShape& s) const { return mix({static_cast<int>(s.pattern), s.rows, s.row_length, s.channels_last, s.part}); }
-  std::size_t operator()(const GemmShape& s) const { return mix({s.batch, s.m, s.n, s.k, s.transposed_a, s.a_turned, s.b_turned, s.bias, s.row_scales, s.careful_sums}); }
-  std::size_t operator()(const ConvShape& s) const { return mix({static_cast<int>(s.direction), s.batch, s.in_channels, s.out_channels, s.in_h, s.out_h, s.kernel_h, s.stride}); }
-  std::size_t operator()(const AttentionShape& s) const { return mix({s.batch, s.heads, s.q_len, s.kv_len, s.head_dim, s.backward, static_cast<int>(s.backend)}); }
-  std::size_t operator()(const CollectiveShape& s) const { return mix({s.bytes.value, s.participants}); }
-};
-
-}  // namespace
-
-namespace {
-
 // The family whose correction the kernel takes, if measurements have it.
 const FamilyResidual* family_of(const Kernel& kernel, const FittedProfile* fitted) {
   const FamilyResidual* family = fitted ? fitted->find(residual_family(kernel)) : nullptr;
@@ -58,8 +41,8 @@ KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const Archit
   return family ? corrected(cost, family->correct(kernel, features_of(kernel, cost, gpu, warm)), *family, own) : cost;
 }
 
-KernelPrices::KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted)
-    : gpu_(gpu), physics_(physics), fitted_(fitted), own_(fitted && fitted->gpu == gpu.name) {}
+KernelPrices::KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, PriceBook* book)
+    : gpu_(gpu), physics_(physics), fitted_(fitted), own_(fitted && fitted->gpu == gpu.name), book_(book) {}
 
 // Only what was timed both ways says what a full cache is worth.
 bool KernelPrices::asks_warm(const Kernel& kernel, double cached) const {
@@ -67,7 +50,7 @@ bool KernelPrices::asks_warm(const Kernel& kernel, double cached) const {
   return cached > 0 && fitted_ && bytes > kAlwaysCached;
 }
 
-void KernelPrices::work_out(const std::vector<std::pair<const Kernel*, Price*>>& wanted, bool warm) {
+void KernelPrices::work_out(const PricedKernels& wanted, bool warm) const {
   std::unordered_map<const FamilyResidual*, std::vector<std::size_t>> families;
   std::vector<KernelCost> costs;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -90,22 +73,32 @@ void KernelPrices::work_out(const std::vector<std::pair<const Kernel*, Price*>>&
 }
 
 void KernelPrices::expect(std::span<const Kernel> kernels, std::span<const double> cached) {
-  std::vector<std::pair<const Kernel*, Price*>> cold, warm;
+  PricedKernels fresh, asked;  // the first time here; of those that the cache may serve
+  PricedKernels cold, warm;    // to be worked out
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     if (std::holds_alternative<CollectiveShape>(kernels[i].shape)) continue;
-    const auto [at, fresh] = known_.try_emplace(kernels[i]);
-    if (fresh) cold.emplace_back(&at->first, &at->second);
-    if (at->second.warm || !asks_warm(kernels[i], cached[i])) continue;
-    at->second.warm = 1;  // until it is known
-    warm.emplace_back(&at->first, &at->second);
+    const auto [at, first] = known_.try_emplace(kernels[i]);
+    if (first) fresh.emplace_back(&at->first, &at->second);
+    if (asks_warm(kernels[i], cached[i])) asked.emplace_back(&at->first, &at->second);
+  }
+  if (book_) book_->recall(fresh);
+  for (const auto& [kernel, price] : fresh)
+    if (!price->cold) cold.emplace_back(kernel, price);
+  for (const auto& [kernel, price] : asked) {
+    if (price->warm) continue;
+    price->warm = 1;  // until it is known
+    warm.emplace_back(kernel, price);
   }
   work_out(cold, false);
   work_out(warm, true);
+  if (!book_) return;
+  cold.insert(cold.end(), warm.begin(), warm.end());
+  if (!cold.empty()) book_->remember(cold);
 }
 
 KernelCost KernelPrices::operator()(const Kernel& kernel, double cached) {
   const auto at = known_.try_emplace(kernel).first;
-  Price& price = at->second;
+  KernelPrice& price = at->second;
   if (!price.cold) work_out({{&at->first, &price}}, false);
   if (!asks_warm(kernel, cached)) return *price.cold;
   if (!price.warm) work_out({{&at->first, &price}}, true);
@@ -116,16 +109,6 @@ KernelCost KernelPrices::operator()(const Kernel& kernel, double cached) {
   cost.launch = cost.launch * factor;
   cost.total = cost.total * factor;
   return cost;
-}
-
-bool KernelPrices::Same::operator()(const Kernel& a, const Kernel& b) const {
-  return a.shape == b.shape && a.math == b.math && a.input == b.input && a.output == b.output && a.emulated == b.emulated && a.flops == b.flops &&
-         a.read == b.read && a.written == b.written && a.launches == b.launches && a.name == b.name && a.estimated == b.estimated && a.fused == b.fused &&
-         a.unknown == b.unknown;
-}
-
-std::size_t KernelPrices::Hash::operator()(const Kernel& kernel) const {
-  return std::visit(ShapeHash{}, kernel.shape) ^ ShapeHash::mix({kernel.read.value, kernel.written.value, kernel.launches, static_cast<int>(kernel.math), static_cast<int>(kernel.input)});
 }
 
 }  // namespace precog

@@ -2,13 +2,11 @@
 // kernels thousands of times, so each is worked out once. Used by one thread; takes kernels, returns costs.
 #pragma once
 
-#include <optional>
 #include <span>
-#include <utility>
-#include <vector>
 #include <unordered_map>
 
 #include "cost/cost.h"
+#include "cost/price_book.h"
 #include "cost/residual.h"
 
 namespace precog {
@@ -19,31 +17,23 @@ KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const Archit
 
 class KernelPrices {
  public:
-  KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted);
+  // `book`: prices of earlier predictions for this GPU and profile, where there is one.
+  KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, PriceBook* book = nullptr);
   // Works out the prices of kernels that will be asked for, together: most of the time goes into reading a profile's trees.
   void expect(std::span<const Kernel> kernels, std::span<const double> cached);
   // `cached`: the share of its traffic that the L2 cache saves (kernel/cached_reads.h).
   KernelCost operator()(const Kernel& kernel, double cached = 0);
 
  private:
-  struct Same {
-    bool operator()(const Kernel& a, const Kernel& b) const;
-  };
-  struct Hash {
-    std::size_t operator()(const Kernel& kernel) const;
-  };
+  bool asks_warm(const Kernel& kernel, double cached) const;
+  void work_out(const PricedKernels& wanted, bool warm) const;
+
   const GpuSpec& gpu_;
   const ArchitectureProfile& physics_;
   const FittedProfile* fitted_;
   bool own_;
-  struct Price {
-    std::optional<KernelCost> cold;
-    std::optional<double> warm;  // over cold
-  };
-  bool asks_warm(const Kernel& kernel, double cached) const;
-  void work_out(const std::vector<std::pair<const Kernel*, Price*>>& wanted, bool warm);
-
-  std::unordered_map<Kernel, Price, Hash, Same> known_;
+  PriceBook* book_;
+  std::unordered_map<Kernel, KernelPrice, KernelHash, SameKernel> known_;
 };
 
 }  // namespace precog

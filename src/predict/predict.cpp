@@ -229,7 +229,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const Seconds gap = kernel_gap(*profile);
   double clock = 1;
   chunks = stages.run("cost", [&] {
-    KernelPrices prices(*request.gpu, *profile, request.fitted);
+    KernelPrices prices(*request.gpu, *profile, request.fitted, request.own_fitted ? nullptr : &catalog.prices.of(*request.gpu, request.fitted));
     for (ChunkOfStep& chunk : chunks) {
       chunk.costs.reserve(chunk.program.kernels.size());
       const std::vector<double> cached = cached_reads(chunk.step.graph, chunk.program, *request.gpu);
