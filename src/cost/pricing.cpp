@@ -72,14 +72,35 @@ void KernelPrices::work_out(const PricedKernels& wanted, bool warm) const {
   }
 }
 
-void KernelPrices::expect(std::span<const Kernel> kernels, std::span<const double> cached) {
+KernelCost KernelPrices::at(const KernelPrice& price, double cached) {
+  const double factor = std::pow(*price.warm, cached);
+  KernelCost cost = *price.cold;
+  cost.compute = cost.compute * factor;
+  cost.memory = cost.memory * factor;
+  cost.launch = cost.launch * factor;
+  cost.total = cost.total * factor;
+  return cost;
+}
+
+KernelCost KernelPrices::operator()(const Kernel& kernel, double cached) {
+  const auto known = known_.try_emplace(kernel).first;
+  KernelPrice& price = known->second;
+  if (!price.cold) work_out({{&known->first, &price}}, false);
+  if (!asks_warm(kernel, cached)) return *price.cold;
+  if (!price.warm) work_out({{&known->first, &price}}, true);
+  return at(price, cached);
+}
+
+std::vector<KernelCost> KernelPrices::operator()(std::span<const Kernel> kernels, std::span<const double> cached) {
+  std::vector<KernelPrice*> prices(kernels.size(), nullptr);
   PricedKernels fresh, asked;  // the first time here; of those that the cache may serve
   PricedKernels cold, warm;    // to be worked out
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     if (std::holds_alternative<CollectiveShape>(kernels[i].shape)) continue;
-    const auto [at, first] = known_.try_emplace(kernels[i]);
-    if (first) fresh.emplace_back(&at->first, &at->second);
-    if (asks_warm(kernels[i], cached[i])) asked.emplace_back(&at->first, &at->second);
+    const auto [known, first] = known_.try_emplace(kernels[i]);
+    prices[i] = &known->second;
+    if (first) fresh.emplace_back(&known->first, &known->second);
+    if (asks_warm(kernels[i], cached[i])) asked.emplace_back(&known->first, &known->second);
   }
   if (book_) book_->recall(fresh);
   for (const auto& [kernel, price] : fresh)
@@ -91,24 +112,13 @@ void KernelPrices::expect(std::span<const Kernel> kernels, std::span<const doubl
   }
   work_out(cold, false);
   work_out(warm, true);
-  if (!book_) return;
   cold.insert(cold.end(), warm.begin(), warm.end());
-  if (!cold.empty()) book_->remember(cold);
-}
+  if (book_ && !cold.empty()) book_->remember(cold);
 
-KernelCost KernelPrices::operator()(const Kernel& kernel, double cached) {
-  const auto at = known_.try_emplace(kernel).first;
-  KernelPrice& price = at->second;
-  if (!price.cold) work_out({{&at->first, &price}}, false);
-  if (!asks_warm(kernel, cached)) return *price.cold;
-  if (!price.warm) work_out({{&at->first, &price}}, true);
-  const double factor = std::pow(*price.warm, cached);
-  KernelCost cost = *price.cold;
-  cost.compute = cost.compute * factor;
-  cost.memory = cost.memory * factor;
-  cost.launch = cost.launch * factor;
-  cost.total = cost.total * factor;
-  return cost;
+  std::vector<KernelCost> out(kernels.size());
+  for (std::size_t i = 0; i < kernels.size(); ++i)
+    if (prices[i]) out[i] = asks_warm(kernels[i], cached[i]) ? at(*prices[i], cached[i]) : *prices[i]->cold;
+  return out;
 }
 
 }  // namespace precog

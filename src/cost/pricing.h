@@ -4,6 +4,7 @@
 
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "cost/cost.h"
 #include "cost/price_book.h"
@@ -19,12 +20,13 @@ class KernelPrices {
  public:
   // `book`: prices of earlier predictions for this GPU and profile, where there is one.
   KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, PriceBook* book = nullptr);
-  // Works out the prices of kernels that will be asked for, together: most of the time goes into reading a profile's trees.
-  void expect(std::span<const Kernel> kernels, std::span<const double> cached);
   // `cached`: the share of its traffic that the L2 cache saves (kernel/cached_reads.h).
   KernelCost operator()(const Kernel& kernel, double cached = 0);
+  // Of many, together: most of the time goes into reading a profile's trees. Those of collectives are left empty.
+  std::vector<KernelCost> operator()(std::span<const Kernel> kernels, std::span<const double> cached);
 
  private:
+  static KernelCost at(const KernelPrice& price, double cached);
   bool asks_warm(const Kernel& kernel, double cached) const;
   void work_out(const PricedKernels& wanted, bool warm) const;
 

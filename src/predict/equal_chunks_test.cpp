@@ -25,7 +25,7 @@ TEST_CASE("equal chunks go through the passes once, and nothing in the report te
            R"({"model": "llama3-70b", "batch": 1, "seq": 2048, "global_batch": 8, "precision": "fp8", "cluster": {"gpu": "h100-sxm", "gpus": 8}, "plan": {"pp": 4, "vpp": 5, "schedule": "interleaved"}, "recompute": "full"})",
            R"({"model": "gpt2-xl", "batch": 2, "global_batch": 32, "precision": "amp-fp16", "cluster": {"gpu": "v100-sxm2-32gb", "gpus": 16}, "plan": {"tp": 1, "pp": 8, "stage_layers": [5, 7, 6, 6, 6, 6, 7, 5]}})",
            R"({"model": "mixtral-8x7b", "batch": 1, "seq": 1024, "global_batch": 16, "precision": "bf16", "cluster": {"gpu": "h100-sxm", "gpus": 32}, "plan": {"tp": 2, "sp": true, "ep": 4, "pp": 4}})",
-           R"({"model": "llama2-7b", "batch": 1, "seq": 4096, "global_batch": 4, "precision": "amp-bf16", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 16}, "plan": {"cp": 2, "pp": 8, "schedule": "zero-bubble"}, "mode": "compile"})",
+           R"({"model": "llama2-7b", "batch": 1, "seq": 4096, "global_batch": 4, "precision": "amp-bf16", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 16}, "plan": {"cp": 2, "pp": 8, "schedule": "zb"}, "mode": "compile"})",
            R"({"model": "deepseek-v3", "batch": 1, "seq": 512, "global_batch": 32, "precision": "fp8-blockwise", "cluster": {"gpu": "h100-sxm", "gpus": 64}, "plan": {"ep": 8, "pp": 8}})",
            R"({"model": "t5-base", "batch": 2, "global_batch": 16, "precision": "amp-bf16", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 4}, "plan": {"pp": 4}})",
        })

@@ -231,14 +231,12 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   chunks = stages.run("cost", [&] {
     KernelPrices prices(*request.gpu, *profile, request.fitted, request.own_fitted ? nullptr : &catalog.prices.of(*request.gpu, request.fitted));
     for (ChunkOfStep& chunk : chunks) {
-      chunk.costs.reserve(chunk.program.kernels.size());
-      const std::vector<double> cached = cached_reads(chunk.step.graph, chunk.program, *request.gpu);
-      prices.expect(chunk.program.kernels, cached);
-      for (const Kernel& kernel : chunk.program.kernels) {
-        const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
-        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
-                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel, cached[chunk.costs.size()]));
-      }
+      const std::vector<Kernel>& kernels = chunk.program.kernels;
+      const bool flash1 = request.attention == Attention::flash1;
+      chunk.costs = prices(kernels, flash1 ? std::vector<double>(kernels.size(), 0) : cached_reads(chunk.step.graph, chunk.program, *request.gpu));
+      for (std::size_t i = 0; i < kernels.size(); ++i)
+        if (const auto* collective = std::get_if<CollectiveShape>(&kernels[i].shape)) chunk.costs[i] = collective_cost(*collective, request.cluster, *request.gpu);
+        else if (flash1) chunk.costs[i] = by_flash1(kernels[i], chunk.costs[i]);
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
       price_host_copies(chunk.step.graph, chunk.program, *request.gpu, chunk.costs);
