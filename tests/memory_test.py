@@ -136,6 +136,55 @@ class KnownPlans(unittest.TestCase):
         self.assertEqual(wrong, [])
 
 
+class WhatMakesItLess(unittest.TestCase):
+    """Each way to need less memory does, costs what it must, and is said again in the report's request."""
+
+    JOB = ["--model", "gpt2", "--batch", 8, "--seq", 1024, "--precision", "bf16", "--gpu", "h100-sxm"]
+
+    def setUp(self):
+        self.base = run_json("predict", *self.JOB)
+
+    def test_less_memory(self):
+        for flags, slower in [(["--recompute", "norm+activation"], True), (["--recompute", "mlp"], True), (["--recompute", "norm+mlp+attention"], True), (["--loss-chunks", 8], False),
+                              (["--offload", "states"], True), (["--offload", "parameters"], False), (["--offload", "activations"], False), (["--offload", "activations", "--offload-layers", 6], False)]:
+            with self.subTest(" ".join(map(str, flags))):
+                report = run_json("predict", *self.JOB, *flags)
+                self.assertLess(report["peak_bytes"], 0.99 * self.base["peak_bytes"])
+                self.assertGreaterEqual(report["step_s"], 0.999 * self.base["step_s"])
+                if slower:
+                    self.assertGreater(report["step_s"], 1.001 * self.base["step_s"])
+                key = "loss_chunks" if flags[0] == "--loss-chunks" else flags[0][2:]
+                said = report["request"]["plan"] if key == "offload" else report["request"]
+                self.assertEqual(said[key], flags[1])
+
+    def test_more_saved_where_more_is_recomputed_or_moved(self):
+        peak = [run_json("predict", *self.JOB, "--recompute", parts)["peak_bytes"] for parts in ("activation", "mlp", "norm+mlp", "norm+mlp+attention")]
+        self.assertEqual(peak, sorted(peak, reverse=True))
+        layers = [run_json("predict", *self.JOB, "--offload", "activations", "--offload-layers", count)["peak_bytes"] for count in (3, 6, 9)]
+        self.assertEqual(layers, sorted(layers, reverse=True))
+
+    def test_allocators(self):
+        expandable, planned = (run_json("predict", *self.JOB, "--allocator", name) for name in ("expandable", "planned"))
+        self.assertLessEqual(expandable["device_bytes"], self.base["device_bytes"])
+        self.assertLessEqual(planned["device_bytes"], expandable["device_bytes"])
+        self.assertEqual(expandable["step_s"], self.base["step_s"])
+
+    def test_zero_2_shards_main_gradients(self):
+        job = ["--model", "llama2-7b", "--batch", 1, "--seq", 512, "--precision", "bf16-master", "--gpu", "h200-sxm", "--gpus", 8, "--global-batch", 16]
+        one, two = (run_json("predict", *job, "--fsdp", kind, expected=(0, 3))["memory"]["gradients"] for kind in ("zero1", "zero2"))
+        self.assertGreater(one, 26e9)  # 6.7 G parameters in fp32
+        self.assertLess(two, one / 4)
+
+    def test_what_cannot_be(self):
+        for flags, said in [(["--recompute", "norm+"], "known"), (["--recompute", "soup"], "norm, activation"), (["--offload", "soup"], "optimizer, states"), (["--offload", "optimizer+states"], "choose one"),
+                            (["--offload-layers", 3], "offload activations"), (["--loss-chunks", 0], "from 1 to"), (["--allocator", "soup"], "expandable"),
+                            (["--offload", "activations", "--mode", "compile"], "compiled"), (["--offload", "parameters", "--gpus", 8], "fsdp full")]:
+            with self.subTest(" ".join(map(str, flags))):
+                done = run("predict", *self.JOB, *flags)
+                self.assertEqual(done.returncode, 2)
+                self.assertIn(said, done.stderr)
+
+
 class LargestBatch(unittest.TestCase):
     def test_it_fits_and_one_more_does_not(self):
         found = run_json("predict", *BASE, "--max-batch")

@@ -13,7 +13,7 @@ import published_llm  # noqa: E402
 
 # What we want, and where we stand (docs/published_llm.md says why). A change that makes any of them worse fails.
 ASKED = {"mape": 15.0, "stated_mape": 12.0, "bias": 5.0, "pair_median": 7.0, "pair_p90": 15.0, "pair_spearman": 0.6, "of_constant": 2 / 3, "megatron": 4.0, "vtrain": 8.0, "fit": 95.0}
-RECORDED = {"mape": 12.0, "stated_mape": 8.0, "bias": 3.0, "pair_median": 5.0, "pair_p90": 13.5, "pair_spearman": 0.7, "of_constant": 1.15, "megatron": 4.0, "vtrain": 23.0, "fit": 91.0}
+RECORDED = {"mape": 12.0, "stated_mape": 8.0, "bias": 3.0, "pair_median": 5.0, "pair_p90": 13.5, "pair_spearman": 0.7, "of_constant": 1.15, "megatron": 4.0, "vtrain": 23.0, "fit": 98.0}
 
 
 def limit(name):

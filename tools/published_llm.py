@@ -163,25 +163,91 @@ def stages(layers, pp, vpp):
     return [each - 1] + [each] * (chunks - 2) + [each - 1] if each > 1 else None
 
 
+def expert_plan(row, defaults):
+    """How the framework's own configurations send tokens to experts."""
+    out = {}
+    if defaults.get("whole_experts") and row["tp"] > 1 and row["model"] not in defaults["split_experts_of"]:
+        out["etp"] = 1
+    release = re.match(r"NeMo [0-9.]+", row["date_or_version"])
+    for one in defaults.get("expert_plans", []):
+        same = row["model"] == one["model"] and row["gpu"] in one["gpus"] and all(row[key] == value for key, value in one.get("where", {}).items())
+        if same and "NeMo" in row["source"] and (release[0] if release else "") >= one.get("from", ""):
+            out |= one["plan"]
+    return out
+
+
+def settings(row, framework):
+    """The framework's defaults, with what its rules say of this model and GPU."""
+    made = dict(framework)
+    fsdp = row["zero_or_fsdp"].startswith("Megatron-FSDP")
+    for rule in framework.get("rules", []):
+        if row["model"] == rule["model"] and all(row[key] in rule[key] for key in ("gpu", "precision") if key in rule) and (fsdp or not rule.get("fsdp")):
+            made.update(rule["set"])
+    return made
+
+
+def flags_of(row, defaults):
+    """What a row of llm.q was run with: stated, or behind the mark that its model has in the table."""
+    stated = " ".join(f"--{flag}" for key in ("recompute", "zero_or_fsdp", "optimizer") for flag in re.findall(r"(?:recompute|shard|offload)-[a-z-]+", row[key]))
+    mark = re.search(r"footnote flags on \S*?([¹²³⁴⁵⁶⁷⁸⁹])", row["notes"])
+    marked = defaults["footnotes"].get(row["gpu"], {}).get(mark[1], "") if mark else ""
+    other = re.search(r"other flags: ([^;]*)", row["notes"])
+    return set(f"{stated} {marked} {other[1] if other else ''}".split())
+
+
+RECOMPUTED = {"--recompute-norm": "norm", "--recompute-swiglu": "activation", "--recompute-ffn": "mlp", "--recompute-qkv": "qkv", "--recompute-att": "attention"}
+
+
+def with_flags(request, flags):
+    """llm.q's switches as the request has them; or why not."""
+    if "--offload-residual" in flags and "--recompute-block" not in flags:
+        return "llm.q's --offload-residual beside other kept activations is not modelled"
+    if "--offload-quants" in flags:
+        return "weights kept on the host in fp8 (llm.q's --offload-quants) are not modelled"
+    plan = request["plan"]
+    if "--recompute-block" in flags:
+        request["recompute"] = "full"
+    elif flags & set(RECOMPUTED):
+        request["recompute"] = "+".join(part for flag, part in RECOMPUTED.items() if flag in flags)
+    if plan["dp"] > 1:
+        plan["fsdp"] = "full" if "--shard-weights" in flags else "zero2" if "--shard-gradients" in flags else plan["fsdp"]
+    offload = ["states"] if "--offload-opt-m" in flags else []
+    if "--offload-master" in flags:  # weights that are shared out have no copy of their own on the GPU
+        offload.append("parameters" if "--shard-weights" in flags else "master")
+    if "--offload-residual" in flags:
+        offload.append("activations")
+    if offload:
+        plan["offload"] = "+".join(offload)
+    for flag in flags:
+        if flag.startswith("--lmhead-chunks="):
+            request["loss_chunks"] = int(flag.split("=")[1])
+    return request
+
+
+def micro_batch(row):
+    """Printed; where that and accumulation do not make the global batch, what follows from accumulation, if anything does."""
+    printed, steps = row["micro_batch"], int(float(row["grad_accum"])) if row["grad_accum"] else 0
+    each, left = divmod(row["global_batch"], row["dp"] * steps) if steps else (printed, 0)
+    return each if "does not equal GBS" in row["notes"] and left == 0 and 0 < each < printed else printed
+
+
 def request_of(row, table):
     """The request, or the reason why there is none."""
-    defaults = table.get(row["framework"])
-    if defaults is None:
+    if row["framework"] not in table:
         return f"no defaults for the framework {row['framework']}"
+    defaults = settings(row, table[row["framework"]])
     model, where, recipe = architecture(row, defaults), cluster(row), precision(row, defaults)
     for reason in (model, where):
         if isinstance(reason, str):
             return reason
     if recipe is None:
         return f"no recipe for {row['precision']} of {row['framework']}"
-    said = row["recompute"] or defaults.get("recompute_of", {}).get(row["model"], defaults["recompute"])
+    said = row["recompute"] or defaults["recompute"]
     if said.startswith("selective (every"):
         return "which share of the blocks is recomputed is not stated"
-    if "offload" in row["optimizer"] or "recompute-ffn" in said:
-        return "optimizer offload and partial recomputation of llm.q are not modelled"
     if "LoRA" in row["notes"]:
         return "LoRA: which layers is not stated"
-    recompute = "full" if said == "recompute-block" else "selective" if said.startswith("selective") else said
+    recompute = "selective" if said.startswith("selective") else "none" if said.startswith("recompute-") else said
     tp, pp, cp, ep, vpp = row["tp"], row["pp"], row["cp"] or 1, row["ep"] or 1, row["vp"] or 1
     plan = {"dp": row["dp"], "tp": tp, "pp": pp, "cp": cp, "fsdp": sharding(row, defaults)}
     if tp > 1 and (defaults["sequence_parallel"] or "sequence parallel" in said):
@@ -189,7 +255,7 @@ def request_of(row, table):
         if defaults.get("tp_overlap"):
             plan["tp_overlap"] = True
     if ep > 1:
-        plan["ep"] = ep
+        plan |= {"ep": ep, **expert_plan(row, defaults)}
     if pp > 1 and vpp > 1:
         if row["layers"] + 2 == pp * vpp:  # a chunk would hold the embedding alone; ours hold a layer each
             vpp //= 2
@@ -197,9 +263,14 @@ def request_of(row, table):
     uneven = stages(row["layers"], pp, vpp) if pp > 1 else None
     if uneven:
         plan["stage_layers"] = uneven
-    request = {"schema": 1, "model": model, "batch": row["micro_batch"], "seq": row["seq_len"], "global_batch": row["global_batch"], "precision": recipe,
+    if "offload_layers" in defaults:
+        plan |= {"offload": "activations", "offload_layers": defaults["offload_layers"]}
+    request = {"schema": 1, "model": model, "batch": micro_batch(row), "seq": row["seq_len"], "global_batch": row["global_batch"], "precision": recipe,
                "optimizer": defaults["optimizer"], "optimizer_impl": defaults["optimizer_impl"], "recompute": recompute,
                "clip_grad_norm": defaults["clip_grad_norm"], "cluster": where, "plan": plan}
+    for key in ("allocator", "loss_chunks"):
+        if key in defaults:
+            request[key] = defaults[key]
     impl = row["attention_impl"]
     attention = "sdpa" if "flash" in impl.lower() and defaults["attention"] == "eager" else "eager" if impl == "naive" else defaults["attention"]
     if "graph" in model:
@@ -213,7 +284,7 @@ def request_of(row, table):
         request["stack"] = defaults["stack"]
     if "host" in defaults:
         request["host"] = defaults["host"]
-    return request
+    return with_flags(request, flags_of(row, defaults)) if "footnotes" in defaults else request
 
 
 def validated(requests, data=None):
@@ -255,12 +326,13 @@ def predicted_rows(rows):
     result = validated(asked)
     seconds, reasons = answers(result)
     fits = {int(run["id"]): run["predicted_fits"] for run in result["runs"]}
+    peaks = {int(run["id"]): run["predicted_peak_bytes"] for run in result["runs"]}
     for row in rows:
         if "place" not in row:
             continue
         if row["place"] in seconds:
             row["predicted"] = seconds[row["place"]]
-            row["fits"] = fits[row["place"]]
+            row["fits"], row["peak"] = fits[row["place"]], peaks[row["place"]]
             row["error"] = row["predicted"] / row["measured"] - 1
         else:
             row["reason"] = "refused: " + re.sub(r"^[^:]*runs\.jsonl[^:]*(:\d+)?: ", "", reasons[row["place"]].splitlines()[0])
@@ -486,6 +558,13 @@ def tables(rows, megatron=None, single_node=None):
         ran = [row for row in rows if row["source"] == source and "fits" in row]
         if not all(row["fits"] for row in ran):
             lines.append(f"| {source} | {sum(not row['fits'] for row in ran)} | {len(ran)} |")
+    left = [row for row in rows if not row.get("fits", True)]
+    if left:
+        lines += ["", "| row | model | GPUs | precision | plan | micro-batch | predicted peak |", "|---|---|---|---|---|---|---|"]
+    for row in left:
+        plan = row["request"]["plan"]
+        said = ", ".join(f"{key} {plan[key]}" for key in ("dp", "fsdp", "tp", "pp", "vpp", "ep", "offload", "offload_layers") if plan.get(key, 1) not in (1, "none"))
+        lines.append(f"| {row['id']} | {row['model']} | {row['num_gpus']} x {row['gpu']} | {row['precision']} | {said or 'one GPU'} | {row['request']['batch']} | {row['peak'] / 1e9:.1f} GB |")
     pairs = precision_pairs(rows)
     if pairs:
         lines += ["", "## Two precisions of one job", "", "| | pairs | median error | 90th percentile | bias | best constant | Spearman |", "|---|---|---|---|---|---|---|"]

@@ -71,7 +71,8 @@ def request_of(row, mapping, recipes):
         row["other_kind"] = OTHER_KINDS[row["source"], row["framework"]]
     if gpus % nodes:
         return "GPUs do not divide among the nodes"
-    cluster = request["cluster"] = {"gpu": request["cluster"]["gpu"], "gpus": gpus, "gpus_per_node": gpus // nodes}
+    cluster = request["cluster"]
+    cluster |= {"gpus": gpus, "gpus_per_node": gpus // nodes}
     if gpus == 16 and nodes == 1 and cluster["gpu"].startswith("v100-sxm2"):
         cluster["name"] = "dgx-2"
         cluster["gpu"] = "v100-sxm2-32gb"

@@ -104,6 +104,7 @@ def requests_of(pair, mapping, recipes):
     """The two requests of a pair, slow and fast, or the reason why there are none."""
     rule = next((rule for rule in mapping["rules"] if matches(rule["match"], pair)), None)
     pair["family"] = rule["family"] if rule else "other"
+    pair["augments"] = any(matches(entry["match"], pair) for entry in mapping["augments"])
     gpu = next((entry["name"] for entry in mapping["gpus"]
                 if matches({field: entry[field] for field in ("gpu", "mem") if field in entry}, pair)), None)
     pair["card"] = gpu or pair["gpu"]
@@ -127,13 +128,25 @@ def requests_of(pair, mapping, recipes):
                          if matches({key: entry[key] for key in ("framework", "version") if key in entry}, pair)), None)
             if name:
                 request[field] = name
+        if any(pair["framework"] in entry["framework"] for entry in mapping["loops"]):
+            request["reads_loss"] = True
+        exchange = next((entry for entry in mapping["exchange"]
+                         if matches(entry["match"], pair) and entry.get("precision", precision) == precision), None)
         cards = int(pair["gpus"])
+        if exchange and cards > 1:
+            request["plan"] = exchange["plan"]
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
+        request["cluster"] |= {"name": entry["cluster"] for entry in mapping["systems"] if pair["system"] in entry["system"]}
         for field in ("seq", "mode", "optimizer_impl", "memory_format", "attention", "clip_grad_norm", "software", "reads_loss", "host", "input"):
             value = rule.get(field)
             value = value.get(precision) if isinstance(value, dict) and field != "input" else value
             if value is not None:
                 request[field] = value
+        if "copies" in rule:
+            copied = rule["copies"].get("step", 0) + rule["copies"].get("sample", 0) * request["batch"]
+            for link in mapping["host_links"]:  # a shared link is as slow as twice the bytes
+                copied *= link["share"] if matches({"system": link["system"], "gpus": link["gpus"]}, pair) else 1
+            request["input"] = {"seconds_per_batch": 0, "workers": 1, "bytes_per_batch": copied}
         both.append(request)
     return both
 
@@ -275,6 +288,23 @@ def described(p):
             f"{p['card']:16} x{p['gpus']:2} b{p['batch']:6} {p['pair']:17} {p['measured']:.2f}  {said}")
 
 
+def repeats(pairs):
+    """Pairs of one setting that was published more than once: how well do its other publications predict each?"""
+    settings = collections.defaultdict(list)
+    for pair in pairs:
+        if "predicted" in pair:
+            fields = ("source", "model", "variant", "input", "framework", "jit", "gpus", "batch", "pair")
+            settings[(*(pair[field] for field in fields), pair["card"].rsplit("-", 1)[0])].append(pair)
+    several = [members for members in settings.values() if len(members) > 1]
+    if not several:
+        return None
+    others = [abs(statistics.median(one["measured"] for one in members if one is not pair) / pair["measured"] - 1)
+              for members in several for pair in members]
+    ours = [abs(pair["error"]) for members in several for pair in members]
+    return {"settings": len(several), "pairs": len(others), "median": 100 * statistics.median(others), "p90": 100 * quantile(others, 0.9),
+            "ours_median": 100 * statistics.median(ours), "ours_p90": 100 * quantile(ours, 0.9)}
+
+
 def is_amp(pair):
     return pair["fast"].startswith("amp")
 
@@ -290,7 +320,15 @@ def tables(pairs):
         own = figures([pair for pair in group if pair["framework"].startswith("PyTorch")])
         if own and own["pairs"] < total["pairs"]:
             lines += [line("of these, PyTorch", own)]
+        plain = figures([pair for pair in group if not pair.get("augments")])
+        if plain and plain["pairs"] < total["pairs"]:
+            lines += [line("of these, without steps that augment their data on the GPU", plain)]
         lines += [""]
+        again = repeats(group)
+        if again:
+            lines += [f"{again['settings']} settings (source, model, framework, GPU, their number, batch, precisions) were published more than once, "
+                      f"{again['pairs']} pairs. Each predicted by the median of the others of its setting: median {again['median']:.1f}%, "
+                      f"90th percentile {again['p90']:.1f}%. Predicted by precog: {again['ours_median']:.1f}% and {again['ours_p90']:.1f}%.", ""]
         if total["blind_median"] is not None:
             lines += ["The same rule of thumb for a family of models that it has not seen (the median speed-up of the other families "
                       "on that GPU): "

@@ -207,10 +207,10 @@ void describe(CLI::App& app, Arguments& arguments) {
 
   CLI::App& calibrate = command(app, arguments, "calibrate", "fit a GPU's or a cluster's costs from measurements",
                                 "\nMEASUREMENTS are files of precog.profile (.jsonl, .jsonl.zst, .jsonl.gz).\n"
-                                "A fifth of their shapes is held out and judged, never fitted.\n"
+                                "A fifth of their shapes is held out to judge the fit by.\n"
                                 "\nExamples:\n"
                                 "  precog calibrate h100.jsonl.zst --gpu h100-sxm --out h100-sxm.json\n"
-                                "  precog calibrate quick.jsonl --gpu h100-sxm \\\n    --base data/profiles/h200-sxm.json --out h100-sxm.json\n"
+                                "  precog calibrate quick.jsonl --gpu h100-sxm --out h100-sxm.json   (corrects a relative's)\n"
                                 "  precog predict job.json --profile h100-sxm.json\n"
                                 "  precog calibrate --nccl all_reduce.txt all_gather.txt --cluster dgx-h100 \\\n    --out my-cluster.json\n"
                                 "  precog predict job.json --cluster my-cluster.json:4");
@@ -218,7 +218,7 @@ void describe(CLI::App& app, Arguments& arguments) {
   calibrate.add_option("--nccl", arguments.nccl, "what nccl-tests printed: calibrates a cluster")->type_name("FILE..")->group("The hardware");
   add_text(calibrate, "--cluster", arguments.cluster, "NAME", "the cluster it ran on (precog clusters)", "The hardware");
   add_text(calibrate, "--gpu", arguments.gpu, "NAME", "the GPU they were measured on (precog gpus)", "The hardware");
-  add_text(calibrate, "--base", arguments.base, "PROFILE", "start from another profile's corrections", "The hardware");
+  add_text(calibrate, "--base", arguments.base, "PROFILE", "profile to start from, or none", "The hardware");
   add_text(calibrate, "--out", arguments.out, "PROFILE", "write the profile");
   add_text(calibrate, "--report", arguments.report, "FILE", "write the errors as a Markdown page");
   add_json(calibrate, arguments);

@@ -43,9 +43,13 @@ Result<Output> run_calibrate(const Arguments& arguments, const Context& context)
   if (arguments.gpu.empty()) return fail("--gpu", "is missing: the GPU that the operators were measured on, as precog gpus names it");
   PRECOG_TRY(gpu, context.catalog.gpu(arguments.gpu));
   const ArchitectureProfile* physics = context.catalog.profile.find(gpu->architecture);
+  PRECOG_TRY(measurements, read_measurements(arguments.measurements, *gpu, *physics));
   FittedProfile base;
   CalibrateOptions options;
-  if (!arguments.base.empty()) {
+  if (arguments.base.empty() && is_short(measurements)) {
+    PRECOG_TRY(carried, context.catalog.fitted_for(*gpu));
+    options.base = carried;
+  } else if (!arguments.base.empty() && arguments.base != "none") {
     PRECOG_TRY(json, read_json_file(arguments.base));
     PRECOG_TRY(parsed, parse_fitted_profile(json, arguments.base));
     if (parsed.architecture != gpu->architecture)
@@ -53,7 +57,8 @@ Result<Output> run_calibrate(const Arguments& arguments, const Context& context)
     base = std::move(parsed);
     options.base = &base;
   }
-  PRECOG_TRY(measurements, read_measurements(arguments.measurements, *gpu, *physics));
+  if (options.base && !options.base->method.empty())
+    return fail("--base", fmt::format("is itself of a short measurement ({}): give its measurements together with these, or another base, or none", options.base->gpu));
   if (context.progress) options.progress = [](std::size_t done, std::size_t all) { fmt::print(stderr, "\r{} of {} families fitted", done, all); };
   const Calibration calibration = calibrate(measurements, *gpu, *physics, options);
   if (context.progress) fmt::print(stderr, "\r\x1b[K");

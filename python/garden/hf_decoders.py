@@ -74,6 +74,21 @@ _add("granite3-2b", "Granite", _shape(2048, 40, 32, 8, 8192, 49155, embedding_mu
 _add("aya-23-8b", "Cohere", _shape(4096, 32, 32, 8, 14336, 256000, logit_scale=0.0625), batch=1)
 _add("glm4-9b", "Glm", {}, batch=1)
 _add("smollm3-3b", "SmolLM3", {}, note="every fourth layer without rotary positions")
+_add("smollm2-360m", "Llama", _shape(960, 32, 15, 5, 2560, 49152, tie_word_embeddings=True, rms_norm_eps=1e-5,
+                                     rope_parameters=_rope(1e5)), note="deep and narrow")
+_add("codegen-350m", "CodeGen", dict(n_embd=1024, n_layer=20, n_head=16, rotary_dim=32, vocab_size=51200),
+     small={"n_head": 4, "rotary_dim": 8}, note="attention beside the MLP, scores in fp32")
+_add("olmo2-1b", "Olmo2", _shape(2048, 16, 16, 16, 8192, 100352, rms_norm_eps=1e-6, rope_parameters=_rope(5e5)),
+     note="norms behind the layers, of queries and keys too")
+_add("lfm2-350m", "Lfm2", dict(
+    hidden_size=1024, num_hidden_layers=16, num_attention_heads=16, num_key_value_heads=8, intermediate_size=6656,
+    vocab_size=65536, layer_types=["full_attention" if at in (2, 5, 8, 10, 12, 14) else "conv" for at in range(16)]),
+     depth=(), small={"layer_types": ["conv", "full_attention"]}, note="gated short convolutions, some layers of attention; fixed depth")
+_add("falcon-h1-short", "FalconH1", dict(
+    hidden_size=1024, num_hidden_layers=8, num_attention_heads=8, num_key_value_heads=2, head_dim=64,
+    intermediate_size=2048, vocab_size=32784, mamba_d_ssm=1536, mamba_n_heads=24, mamba_d_head=64, mamba_d_state=128,
+    mamba_n_groups=1, mamba_chunk_size=128, tie_word_embeddings=True), batch=1, seq=256,
+     note="8 of the 0.5B's 36 layers: attention beside a state-space mixer, its slow path in plain PyTorch")
 _add("nemotron-4b", "Nemotron", _shape(3072, 32, 24, 8, 9216, 256000, head_dim=128), batch=1, note="squared ReLU")
 _add("mamba-130m", "Mamba", dict(hidden_size=768, num_hidden_layers=24, vocab_size=50280, state_size=16), batch=1,
      seq=64, layers=2, trace_seq=32, note="the slow path: a Python loop over the sequence")

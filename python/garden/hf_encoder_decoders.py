@@ -28,6 +28,10 @@ _T5_V11 = dict(_T5_BASE, d_ff=2048, feed_forward_proj="gated-gelu", tie_word_emb
 _add("t5-base", "T5", _T5_BASE, traced=True)
 _add("flan-t5-base", "T5", _T5_V11, note="gated GELU, separate output layer")
 _add("mt5-base", "MT5", dict(_T5_V11, vocab_size=250112))
+_add("mt5-small", "MT5", dict(_T5_V11, d_model=512, d_ff=1024, num_layers=8, num_decoder_layers=8, num_heads=6,
+                              vocab_size=250112))
+_add("m2m100-418m", "M2M100", dict(encoder_layerdrop=0.0, decoder_layerdrop=0.0), batch=4,
+     note="layerdrop off: whole layers would come and go between steps")
 _add("bart-base", "Bart", dict(d_model=768, encoder_layers=6, decoder_layers=6, encoder_attention_heads=12,
                                decoder_attention_heads=12, encoder_ffn_dim=3072, decoder_ffn_dim=3072), traced=True)
 _add("bart-large", "Bart", {}, batch=4)

@@ -49,6 +49,9 @@ _add("modernbert-base", "ModernBert", {}, seq=512, batch=4, trace={"batch": 2, "
      note="local and global attention alternate")
 _add("fnet-base", "FNet", {}, note="Fourier transforms in place of attention")
 _add("convbert-base", "ConvBert", {})
+_add("minilm-l6", "Bert", dict(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536),
+     inputs=padded_labels, note="with an attention mask")
+_add("roformer-base", "RoFormer", dict(vocab_size=50000, embedding_size=768), note="rotary positions")
 _add("longformer-base", "Longformer", dict(_ROBERTA, max_position_embeddings=4098, attention_window=[512] * 12),
      batch=2, seq=1024, depth=(), note="windowed attention; fixed depth")
 _add("esm2-150m", "Esm", dict(vocab_size=33, hidden_size=640, num_hidden_layers=30, num_attention_heads=20,

@@ -17,6 +17,8 @@ _add("mixtral-8x7b", "Mixtral", {"num_hidden_layers": 32}, layers=2)
 _add("qwen1.5-moe-a2.7b", "Qwen2Moe", dict(
     num_hidden_layers=24, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
      note="60 experts and a shared one")
+_add("qwen1.5-moe-short", "Qwen2Moe", dict(
+    num_hidden_layers=2, rope_parameters={"rope_type": "default", "rope_theta": 1e6}), note="2 of the 24 layers")
 _add("qwen3-30b-a3b", "Qwen3Moe", dict(
     hidden_size=2048, num_hidden_layers=48, num_attention_heads=32, num_key_value_heads=4, head_dim=128,
     intermediate_size=6144, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, norm_topk_prob=True,

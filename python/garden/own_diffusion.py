@@ -172,6 +172,58 @@ class DiT(nn.Module):
         return h.permute(0, 5, 1, 3, 2, 4).reshape(x.shape)
 
 
+class JointBlock(nn.Module):
+    """Text and picture, each with its own weights, in one attention (MM-DiT)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        two = lambda make: nn.ModuleList(make() for _ in range(2))
+        self.modulation = two(lambda: nn.Linear(width, 6 * width))
+        self.qkv, self.out = two(lambda: nn.Linear(width, 3 * width)), two(lambda: nn.Linear(width, width))
+        self.query_norm, self.key_norm = two(lambda: nn.RMSNorm(width // heads)), two(lambda: nn.RMSNorm(width // heads))
+        self.mlp = two(lambda: nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(approximate="tanh"), nn.Linear(4 * width, width)))
+        self.norms = nn.ModuleList(nn.LayerNorm(width, elementwise_affine=False, eps=1e-6) for _ in range(4))
+
+    def forward(self, both: list[Tensor], condition: Tensor) -> list[Tensor]:
+        parts = [linear(F.silu(condition))[:, None].chunk(6, dim=-1) for linear in self.modulation]
+        heads = []
+        for side, x in enumerate(both):
+            shift, scale = parts[side][:2]
+            q, k, v = self.qkv[side](self.norms[side](x) * (1 + scale) + shift).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+            heads.append((self.query_norm[side](q), self.key_norm[side](k), v))
+        mixed = F.scaled_dot_product_attention(*(torch.cat(sides, dim=2) for sides in zip(*heads)))
+        mixed = mixed.transpose(1, 2).flatten(2).split([x.shape[1] for x in both], dim=1)
+        out = []
+        for side, x in enumerate(both):
+            _, _, gate, shift, scale, mlp_gate = parts[side]
+            x = x + gate * self.out[side](mixed[side])
+            out.append(x + mlp_gate * self.mlp[side](self.norms[2 + side](x) * (1 + scale) + shift))
+        return out
+
+
+class MmDit(nn.Module):
+    def __init__(self, width: int = 768, depth: int = 12, heads: int = 12, channels: int = 16, patch: int = 2) -> None:
+        super().__init__()
+        self.patch = patch
+        self.patches, self.text = nn.Conv2d(channels, width, patch, stride=patch), nn.Linear(768, width)
+        self.position = nn.Parameter(torch.zeros(1, 256, width))
+        self.time = nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, width))
+        self.blocks = nn.ModuleList(JointBlock(width, heads) for _ in range(depth))
+        self.norm, self.last = nn.LayerNorm(width, elementwise_affine=False, eps=1e-6), nn.Linear(width, patch * patch * channels)
+
+    def forward(self, x: Tensor, step: Tensor, context: Tensor) -> Tensor:
+        batch, channels, height, across = x.shape
+        picture = self.patches(x).flatten(2).transpose(1, 2) + self.position
+        condition = self.time(time_features(step, 256).to(picture.dtype))
+        both = [self.text(context), picture]
+        for block in self.blocks:
+            both = block(both, condition)
+        rows, columns = height // self.patch, across // self.patch
+        h = self.last(self.norm(both[1])).reshape(batch, rows, columns, self.patch, self.patch, channels)
+        return h.permute(0, 5, 1, 3, 2, 4).reshape(x.shape)
+
+
 def _noisy(size: int, channels: int, context: bool, label: bool = False) -> Any:
     def make(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         data = {"x": torch.randn(batch, channels, size, size, device=device, dtype=dtype),
@@ -210,6 +262,8 @@ add(Entry("diffusion-unet-ddpm", "diffusion", "own", _pixel_unet, _noisy(32, 3, 
           {"batch": 4}, "32 x 32 pixels, 128 channels"))
 add(Entry("dit-b2", "diffusion", "own", _dit, _noisy(32, 4, False, True), _denoise, 8, None,
           {"batch": 4, "layers": 2}, "32 x 32 latents, adaptive norms"))
+add(Entry("mmdit-b2", "diffusion", "own", lambda layers=None, tiny=False: MmDit(192 if tiny else 768, layers or (2 if tiny else 12), 3 if tiny else 12)
+          .train(), _noisy(32, 16, True), _denoise, 8, None, None, "text and picture in joint attention, 32 x 32 latents"))
 
 
 # ---- 3D UNet -------------------------------------------------------------------------------------------------------

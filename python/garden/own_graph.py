@@ -63,6 +63,18 @@ class GatLayer(nn.Module):
         return torch.zeros_like(messages[:1]).expand(x.shape[0], -1, -1).index_add(0, target, messages).flatten(1)
 
 
+class GinLayer(nn.Module):
+    """Own and neighbours' features summed, through an MLP (graph isomorphism network)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.own = nn.Parameter(torch.zeros(1))
+        self.mlp = nn.Sequential(nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(), nn.Linear(outputs, outputs))
+
+    def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        return self.mlp(((1 + self.own).to(x.dtype) * x).index_add(0, target, x[source]))
+
+
 class GraphNetwork(nn.Module):
     def __init__(self, layer: type[nn.Module], width: int = 256, depth: int = 3, dropout: float = 0.5) -> None:
         super().__init__()
@@ -92,3 +104,33 @@ def _node_classes(model: nn.Module, data: dict[str, Any]) -> Tensor:
 for _name, _layer in (("gcn", GcnLayer), ("graphsage", SageLayer), ("gat", GatLayer)):
     add(Entry(_name, "graph", "own", lambda layers=None, tiny=False, layer=_layer: GraphNetwork(layer).train(), _graph,
               _node_classes, 10, None, {"batch": 2}, "batch counts thousands of nodes, 8 edges each"))
+
+
+class MoleculeClassifier(nn.Module):
+    """Many small graphs side by side: their nodes are one long list, an edge counts from its graph's first node."""
+
+    def __init__(self, width: int = 512, depth: int = 5) -> None:
+        super().__init__()
+        sizes = [FEATURES] + [width] * depth
+        self.layers = nn.ModuleList(GinLayer(before, after) for before, after in zip(sizes, sizes[1:]))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(depth))
+        self.output = nn.Linear(width, CLASSES)
+
+    def forward(self, x: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        graphs, nodes = x.shape[:2]
+        first = nodes * torch.arange(graphs, device=x.device)[:, None]
+        x, source, target = x.flatten(0, 1), (source + first).flatten(), (target + first).flatten()
+        for layer, norm in zip(self.layers, self.norms):
+            x = F.relu(norm(layer(x, source, target)))
+        return self.output(x.unflatten(0, (graphs, nodes)).sum(dim=1))
+
+
+def _molecules(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"x": torch.randn(batch, 32, FEATURES, device=device, dtype=dtype),
+            "source": torch.randint(0, 32, (batch, 128), device=device),
+            "target": torch.randint(0, 32, (batch, 128), device=device),
+            "label": torch.randint(0, CLASSES, (batch,), device=device)}
+
+
+add(Entry("gin", "graph", "own", lambda layers=None, tiny=False: MoleculeClassifier(64 if tiny else 512).train(), _molecules,
+          _node_classes, 256, None, None, "five layers of 512; graphs of 32 nodes and 128 edges"))

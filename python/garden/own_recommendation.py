@@ -81,3 +81,42 @@ add(Entry("dlrm", "recommendation", "own", _dlrm, _clicks, _click_loss, 2048, No
           "26 embedding bags of 100,000 rows, dense gradients"))
 add(Entry("two-towers", "recommendation", "own", lambda layers=None, tiny=False: TwoTowers().train(), _visits,
           _in_batch, 1024, None, {"batch": 256}, "in-batch softmax"))
+
+
+class CrossNetwork(nn.Module):
+    """DCN-V2: crosses of full rank beside an MLP, over one embedding per field from one table."""
+
+    def __init__(self, fields: int = 26, rows: int = 40_000, width: int = 32, dense: int = 13, depth: int = 3,
+                 inner: int = 1024) -> None:
+        super().__init__()
+        self.tables, self.rows, self.dense, self.bag = fields, rows, dense, 1
+        self.table = nn.Embedding(fields * rows, width)
+        self.register_buffer("first_rows", torch.arange(fields) * rows)
+        size = fields * width + dense
+        self.crosses = nn.ModuleList(nn.Linear(size, size) for _ in range(depth))
+        self.deep = _mlp(size, inner, inner, inner)
+        self.norm, self.last = nn.BatchNorm1d(size), nn.Linear(size + inner, 1)
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        first = self.norm(torch.cat([self.table(ids + self.first_rows).flatten(1), dense], dim=1))
+        x = first
+        for cross in self.crosses:
+            x = torch.addcmul(x, first, cross(x))
+        return self.last(torch.cat([x, F.dropout(self.deep(first), 0.1, self.training)], dim=1)).squeeze(1)
+
+
+def _fields(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"dense": torch.rand(batch, model.dense, device=device, dtype=dtype),
+            "ids": torch.randint(0, model.rows, (batch, model.tables), device=device),
+            "target": torch.randint(0, 2, (batch,), device=device).to(dtype)}
+
+
+def _field_loss(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    return F.binary_cross_entropy_with_logits(model(data["dense"], data["ids"]), data["target"])
+
+
+def _dcn(layers: int | None = None, tiny: bool = False) -> nn.Module:
+    return CrossNetwork(rows=100 if tiny else 40_000, inner=64 if tiny else 1024).train()
+
+
+add(Entry("dcn-v2", "recommendation", "own", _dcn, _fields, _field_loss, 4096, None, None, "26 fields, three crosses"))

@@ -66,6 +66,23 @@ class TemporalConvolutions(nn.Module):
         return self.output(self.blocks(x)[:, :, -1])
 
 
+class SpeechRecogniser(nn.Module):
+    """Deep Speech 2: two strided convolutions over a spectrogram, recurrent layers in both directions, CTC."""
+
+    def __init__(self, bands: int = 80, width: int = 512, depth: int = 5, letters: int = 29) -> None:
+        super().__init__()
+        self.bands, self.words = bands, letters
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(1, 32, (41, 11), stride=2, padding=(20, 5), bias=False), nn.BatchNorm2d(32), nn.Hardtanh(0, 20),
+            nn.Conv2d(32, 32, (21, 11), stride=(2, 1), padding=(10, 5), bias=False), nn.BatchNorm2d(32), nn.Hardtanh(0, 20))
+        self.layers = nn.GRU(32 * (bands // 4), width, depth, bidirectional=True, batch_first=True)
+        self.norm, self.output = nn.LayerNorm(2 * width), nn.Linear(2 * width, letters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.convolutions(x).flatten(1, 2).transpose(1, 2)
+        return self.output(self.norm(self.layers(x)[0]))
+
+
 def _text(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     ids = torch.randint(1, model.words, (batch, (seq or 64) + 1), device=device)
     return {"ids": ids[:, :-1], "target": ids[:, 1:]}
@@ -79,6 +96,20 @@ def _tags(model: nn.Module, batch: int, seq: int | None, device: torch.device, d
 def _signal(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return {"ids": torch.randn(batch, 64, seq or 256, device=device, dtype=dtype),
             "target": torch.randint(0, 10, (batch,), device=device)}
+
+
+def _speech(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"x": torch.randn(batch, 1, model.bands, 400, device=device, dtype=dtype),
+            "target": torch.randint(1, model.words, (batch, seq or 40), device=device)}
+
+
+def _alignment(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    """CTC in fp32 on full-length utterances, by PyTorch's own kernels (cuDNN's want the targets on the host)."""
+    scores = F.log_softmax(model(data["x"]).float(), dim=-1).transpose(0, 1)
+    batch, device = scores.shape[1], scores.device
+    frames = torch.full((batch,), scores.shape[0], device=device, dtype=torch.int64)
+    letters = torch.full((batch,), data["target"].shape[1], device=device, dtype=torch.int64)
+    return F.ctc_loss(scores, data["target"], frames, letters)
 
 
 def _next_word(model: nn.Module, data: dict[str, Any]) -> Tensor:
@@ -100,3 +131,5 @@ add(Entry("bilstm-tagger", "recurrent", "own", lambda layers=None, tiny=False: T
           64, {"batch": 8, "seq": 32}, "both directions"))
 add(Entry("tcn", "recurrent", "own", lambda layers=None, tiny=False: TemporalConvolutions().train(), _signal,
           _next_word, 16, 256, {"batch": 8, "seq": 256}, "dilated conv1d with weight normalisation"))
+add(Entry("deep-speech-2", "recurrent", "own", lambda layers=None, tiny=False: SpeechRecogniser(width=64 if tiny else 512).train(),
+          _speech, _alignment, 8, None, None, "five bidirectional GRUs on 400 frames; seq counts letters"))

@@ -15,18 +15,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-def _detector(name: str, height: int, width: int) -> nn.Module:
-    import torchvision
-    make = getattr(torchvision.models.detection, name)
-    return make(weights=None, weights_backbone=None, min_size=height, max_size=width).train()
+def _detector(kind: str, height: int, width: int) -> nn.Module:
+    """As all these benchmarks train it, from a classifier's weights: norms frozen, the stem and the first stage too."""
+    from torchvision.models import resnet50
+    from torchvision.models.detection import FasterRCNN, MaskRCNN
+    from torchvision.models.detection.backbone_utils import _resnet_fpn_extractor
+    from torchvision.ops import FrozenBatchNorm2d
+    backbone = _resnet_fpn_extractor(resnet50(weights=None, norm_layer=FrozenBatchNorm2d), 3)
+    make = {"mask": MaskRCNN, "faster": FasterRCNN}[kind]
+    return make(backbone, 91, min_size=height, max_size=width).train()
 
 
 def mask_rcnn() -> nn.Module:
-    return _detector("maskrcnn_resnet50_fpn", 800, 1216)
+    return _detector("mask", 800, 1216)
 
 
 def faster_rcnn() -> nn.Module:
-    return _detector("fasterrcnn_resnet50_fpn", 800, 1216)
+    return _detector("faster", 800, 1216)
 
 
 def scenes(height: int, width: int, masks: bool = False, boxes: int = 7) -> Any:

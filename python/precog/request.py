@@ -17,7 +17,7 @@ from .graph_files import file_of
 # Short name -> the object of the request it belongs to: the command line's flags.
 SHORT = {
     **{name: "cluster" for name in ("gpu", "gpus", "gpus_per_node", "network")},
-    **{name: "plan" for name in ("dp", "fsdp", "shard_size", "offload", "tp", "sp", "pp", "vpp", "schedule", "cp", "ep")},
+    **{name: "plan" for name in ("dp", "fsdp", "shard_size", "offload", "offload_layers", "tp", "sp", "pp", "vpp", "schedule", "cp", "ep")},
     **{name: "run" for name in ("tokens", "samples", "epochs", "steps", "dataset_samples")},
 }
 LENGTHS = ("tokens", "samples", "epochs", "steps")

@@ -3,16 +3,21 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
+
+#include <fmt/format.h>
 
 #include "calibrate/learn_family.h"
+#include "calibrate/short_measurement.h"
 #include "cost/pricing.h"
 
 namespace precog {
 namespace {
 
 constexpr std::uint32_t kHeldOutOf = 5;
-constexpr double kMostTarget = 1.5;   // of a logarithm: a row further off says that it is no such kernel
+constexpr double kMostTarget = 1.5;   // of a logarithm: a row further off says that it is no such kernel ...
+constexpr double kMostBorrowed = 5;   // ... unless its pattern was another's: then it says how far that was off
+constexpr double kMostOfConvolution = 4;  // ... or it is a convolution: that the library took a bad one, as it does again
+constexpr std::size_t kShort = 4000;  // rows
 constexpr double kLeastLeft = 0.25;   // of a kernel's physical time, when what ran beside it seems to have taken all
 
 
@@ -22,7 +27,7 @@ struct Row {
   std::vector<std::string_view> family;        // of each kernel
   std::vector<bool> charged;                   // whether what is off is this kernel's doing
   std::vector<std::vector<double>> features;
-  std::string_view label;                      // family of the longest one charged
+  std::string_view label;                      // whose call it is judged as: family of the longest one charged, or a convolution's
   bool held_out = false;
 
   double physical(std::size_t i) const { return physics[i].total.value; }
@@ -51,6 +56,8 @@ Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile
     row.charged.push_back(borrowed > all / 2 ? m.kernels[i].estimated : row.family[i] == most);
     if (row.charged[i] && row.physical(i) > longest) longest = row.physical(i), row.label = row.family[i];
   }
+  for (std::size_t i = 0; i < m.kernels.size(); ++i)  // its layout copies are part of a convolution's call, however long
+    if (std::holds_alternative<ConvShape>(m.kernels[i].shape)) row.label = row.family[i];
   return row;
 }
 
@@ -71,10 +78,12 @@ double predicted(const Row& row, const FittedProfile& profile) {
 
 // Samples of one family from the rows that are charged to it: what is left of a row's time after what ran beside, over what the
 // physics (and the base) say that its own kernels take.
-std::vector<KernelSample> samples_of(std::string_view family, const std::vector<Row>& rows, const FittedProfile& now, const FittedProfile& base) {
+std::vector<KernelSample> samples_of(std::string_view family, FeatureKind kind, const std::vector<Row>& rows, const FittedProfile& now, const FittedProfile& base,
+                                     bool every_row) {
   std::vector<KernelSample> out;
+  const bool convolution = kind == FeatureKind::convolution;
   for (const Row& row : rows) {
-    if (row.held_out) continue;
+    if (row.held_out && !every_row) continue;
     double own = 0, beside = 0;
     bool any = false;
     for (std::size_t i = 0; i < row.physics.size(); ++i) {
@@ -88,7 +97,8 @@ std::vector<KernelSample> samples_of(std::string_view family, const std::vector<
       if (!row.charged[i] || row.family[i] != family) continue;
       KernelSample sample;
       sample.features = row.features[i];
-      sample.target = std::clamp(std::log(left / own), -kMostTarget, kMostTarget);
+      const double most = row.measured->kernels[i].estimated ? kMostBorrowed : convolution ? kMostOfConvolution : kMostTarget;
+      sample.target = std::clamp(std::log(left / own), -most, most);
       sample.weight = corrected(row, i, base) / own;
       sample.dtype = residual_dtype(row.measured->kernels[i]);
       sample.name = row.measured->kernels[i].name;
@@ -179,15 +189,18 @@ void judge(const std::vector<Row>& rows, Calibration& out) {
 
 bool is_held_out(std::uint32_t shape) { return shape / 7 % kHeldOutOf == 0; }  // the remainder of the shape itself chooses folds
 
+bool is_short(const Measurements& measurements) { return measurements.rows.size() < kShort; }
+
 Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, const ArchitectureProfile& physics, const CalibrateOptions& options) {
   Calibration out;
   out.profile.gpu = gpu.name;
   out.profile.architecture = gpu.architecture;
   out.profile.sources = measurements.files;
+  out.from_few = options.from_few.value_or(is_short(measurements));
   const FittedProfile nothing;
   const FittedProfile& base = options.base ? *options.base : nothing;
   std::vector<Row> rows;
-  std::set<std::string_view> families;
+  std::map<std::string_view, FeatureKind> families;
   for (const Measurement& m : measurements.rows) {
     rows.push_back(make_row(m, gpu, physics));
     if (m.chilled && only_moves_memory(rows.back())) {
@@ -196,35 +209,46 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
       continue;
     }
     if (m.warm) ++out.warm;
-    if (rows.back().held_out) continue;
-    ++out.fitted;
     for (std::size_t i = 0; i < rows.back().family.size(); ++i)
-      if (rows.back().charged[i] && !rows.back().family[i].empty()) families.insert(rows.back().family[i]);
+      if (rows.back().charged[i] && !rows.back().family[i].empty()) families[rows.back().family[i]] = feature_kind(m.kernels[i]);
+    if (!rows.back().held_out) ++out.fitted;
   }
-  out.profile.families = base.families;
-  for (auto& [name, family] : out.profile.families) family.carried = true;
   // Kernels that only move memory first: they run beside the others, which are judged by what is left of a row's time.
   std::vector<std::pair<FeatureKind, std::string_view>> order;
-  for (std::string_view name : families) {
-    FeatureKind kind = FeatureKind::memory;
-    for (const Row& row : rows)
-      for (std::size_t i = 0; i < row.family.size(); ++i)
-        if (row.family[i] == name) kind = feature_kind(row.measured->kernels[i]);
-    order.emplace_back(kind, name);
-  }
+  for (const auto& [name, kind] : families) order.emplace_back(kind, name);
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::size_t done = 0;
-  for (const auto& [kind, name] : order) {
-    const std::vector<KernelSample> samples = samples_of(name, rows, out.profile, base);
-    if (!samples.empty()) {
-      FamilyResidual learned = learn_family(samples, kind);
-      learned.quality.rows = static_cast<std::int64_t>(samples.size());
-      const FamilyResidual* below = base.find(name);
-      out.profile.families[std::string(name)] = below && below->kind == kind ? on_top(*below, std::move(learned)) : std::move(learned);
+  const auto fit = [&](bool every_row) {
+    FittedProfile& profile = out.profile;
+    profile.families = base.families;
+    for (auto& [name, family] : profile.families) family.carried = true;
+    for (const auto& [kind, name] : order) {
+      const std::vector<KernelSample> samples = samples_of(name, kind, rows, profile, base, every_row);
+      if (!samples.empty()) {
+        const FamilyResidual* below = base.find(name);
+        if (below && below->kind != kind) below = nullptr;
+        FamilyResidual learned = out.from_few && samples.size() <= kShortFamily ? learn_short(samples, kind, below) : learn_family(samples, kind);
+        if (below && learned.smooth.empty()) learned = on_top(*below, std::move(learned));
+        learned.quality.rows = static_cast<std::int64_t>(samples.size());
+        profile.families[std::string(name)] = std::move(learned);
+      }
+      if (options.progress) options.progress(++done, order.size() * (out.from_few ? 2 : 1));
     }
-    if (options.progress) options.progress(++done, order.size());
-  }
+  };
+  fit(false);
   judge(rows, out);
+  if (!out.from_few) return out;
+  const FittedProfile judged = out.profile;
+  fit(true);
+  for (auto& [name, family] : out.profile.families)
+    if (const FamilyResidual* before = judged.find(name)) {  // what the held-out rows said
+      const std::int64_t used = family.quality.rows, shapes = family.quality.shapes;
+      family.quality = before->quality;
+      family.quality.rows = used, family.quality.shapes = shapes;
+    }
+  out.profile.method = fmt::format("short measurement ({} rows): {}, corrected by smooth functions of the kernel (Gaussian processes); families not measured are {}",
+                                   rows.size(), options.base ? fmt::format("the corrections of {}", base.gpu) : std::string("physics with the datasheet's figures"),
+                                   options.base ? "carried as they are" : "physics alone");
   return out;
 }
 

@@ -1,8 +1,11 @@
 // Measured operators -> a fitted profile of one GPU, and how well it does on shapes it has never seen. A fifth of the shapes,
 // chosen by a hash of the shape (all types, layouts and directions of one together), is held out: never fitted, only judged.
+// A short measurement corrects what is carried over from a relative (short_measurement.h); there a fit without the held-out fifth
+// is judged, and the profile is then fitted to all rows, which are too few to leave any out.
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,13 +27,18 @@ struct Calibration {
   std::vector<CalibrationRow> families;  // by family and dtype
   std::size_t fitted = 0, held_out = 0;
   std::size_t warm = 0;                  // of the fitted: timed on operands that stayed in the L2 cache; told apart, predictions are of the others
+  bool from_few = false;                 // a short measurement: the profile is fitted to the held-out rows, too, after they have judged
   std::size_t chilled = 0;               // not used: kept out of the cache, but so few that in a step they would be in it
 };
 
 struct CalibrateOptions {
-  const FittedProfile* base = nullptr;  // what is fitted comes on top of this
+  const FittedProfile* base = nullptr;  // what is fitted comes on top of this: of trees, where the measurement is short
+  std::optional<bool> from_few;         // whether that is so: by default, as is_short says
   std::function<void(std::size_t done, std::size_t all)> progress;
 };
+
+// Too few rows for a profile of its own: what is carried over is corrected. Two minutes of precog.profile are 1,600 rows, ten 8,700.
+bool is_short(const Measurements& measurements);
 
 // A measured shape is held out: the same on every machine, whatever else is in the files.
 bool is_held_out(std::uint32_t shape);

@@ -121,7 +121,10 @@ TEST_CASE("a GPU that is a fifth slower than its physics is found to be") {
 }
 
 TEST_CASE("a base profile carries what was not measured, and is corrected where it was") {
-  const Calibration base = calibrate(measured(gemm_lines(300, 1.2)), machine().gpu, machine().physics);
+  CalibrateOptions thorough;
+  thorough.from_few = false;
+  const Calibration base = calibrate(measured(gemm_lines(300, 1.2)), machine().gpu, machine().physics, thorough);
+  CHECK(base.profile.method.empty());
   FittedProfile with_more = base.profile;
   with_more.families["copy"] = with_more.families["gemm"];
   with_more.families["copy"].kind = FeatureKind::memory;
@@ -131,6 +134,51 @@ TEST_CASE("a base profile carries what was not measured, and is corrected where 
   CHECK(quick.profile.families.at("copy").carried);
   CHECK_FALSE(quick.profile.families.at("gemm").carried);
   CHECK(quick.groups[0].median < 0.03);  // from 30 points, where 1.2 alone would be 8% off
+  CHECK(quick.profile.method.find("corrections of h200-sxm") != std::string::npos);
+
+  // Written and read again it says the same of a kernel, and how it was made.
+  FittedProfile written = quick.profile;
+  written.families.erase("copy");  // which has a product's features
+  const FittedProfile read = parse_fitted_profile(parse_json(to_json_text(written), "").value(), "quick.json").value();
+  CHECK(read.method == quick.profile.method);
+  const Kernel kernel = kernels_of(parse_json(gemm_line(640, 1280, 1024, 1), "").value(), machine().gpu).value().front();
+  const std::vector<double> features = features_of(kernel, kernel_cost(kernel, machine().gpu, machine().physics), machine().gpu);
+  const double said = quick.profile.find("gemm")->correct(kernel, features);
+  CHECK(said == doctest::Approx(std::log(1.3)).epsilon(0.1));
+  CHECK(read.find("gemm")->correct(kernel, features) == doctest::Approx(said).epsilon(0.005));
+}
+
+TEST_CASE("a short measurement that contradicts itself leaves what was carried over") {
+  CalibrateOptions thorough, options;
+  thorough.from_few = false;
+  const Calibration base = calibrate(measured(gemm_lines(300, 1.2)), machine().gpu, machine().physics, thorough);
+  options.base = &base.profile;
+  std::string text;  // ratios to what was carried of 0.7 and 1.43, whatever the shape
+  for (int i = 0; i < 40; ++i) {
+    const std::string one = gemm_lines(i + 1, i % 2 == 0 ? 1.2 * 0.7 : 1.2 * 1.43);
+    text += one.substr(one.rfind('\n', one.size() - 2) + 1);
+  }
+  const Calibration few = calibrate(measured(text), machine().gpu, machine().physics, options);
+  const Kernel kernel = kernels_of(parse_json(gemm_line(640, 1280, 1024, 1), "").value(), machine().gpu).value().front();
+  const std::vector<double> features = features_of(kernel, kernel_cost(kernel, machine().gpu, machine().physics), machine().gpu);
+  CHECK(std::abs(few.profile.find("gemm")->correct(kernel, features) - base.profile.find("gemm")->correct(kernel, features)) < 0.1);
+  CHECK(few.profile.find("gemm")->ratio.most > 1.3);  // and its interval says so
+}
+
+TEST_CASE("a damaged short profile is refused by field") {
+  const std::string good = to_json_text(calibrate(measured(gemm_lines(20, 1.1)), machine().gpu, machine().physics).profile);
+  const auto refusal = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const std::size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+    const auto read = parse_fitted_profile(parse_json(text, "").value(), "p.json");
+    return read ? std::string() : read.error().text();
+  };
+  CHECK(parse_fitted_profile(parse_json(good, "").value(), "p.json").has_value());
+  CHECK(refusal("\"points\":[[\"bf16\"", "\"points\":[[7").find("points") != std::string::npos);
+  CHECK(refusal("\"coordinates\":[\"log m\"", "\"coordinates\":[\"log q\"").find("run precog calibrate again") != std::string::npos);
+  CHECK(refusal("\"length\":", "\"length\":-").find("length") != std::string::npos);
 }
 
 TEST_CASE("a line is the kernels that the program launches for it") {

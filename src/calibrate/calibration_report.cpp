@@ -48,6 +48,7 @@ Json row_json(const CalibrationRow& row) {
 
 std::string to_text(const Calibration& calibration, const Measurements& measurements) {
   std::string out = fmt::format("{}: {} measured operators fitted, {} held out (a fifth of the shapes)\n\n", calibration.profile.gpu, calibration.fitted, calibration.held_out);
+  if (calibration.from_few) out += fmt::format("{}.\nJudged without the held-out rows; the profile has them in, too.\n\n", calibration.profile.method);
   out += fmt::format("{:<30} {:<6} {:>5}   {:^21}   {:^21}   {}\n", "Held-out shapes", "", "", "physics alone", "with what was learned", "80% interval");
   out += fmt::format("{:<30} {:<6} {:>5}   {:>6} {:>6} {:>7}   {:>6} {:>6} {:>7}   {:>6}\n", "", "type", "rows", "median", "p95", "bias", "median", "p95", "bias", "covers");
   const auto add = [&](const CalibrationRow& row) {
@@ -72,7 +73,7 @@ Json to_json(const Calibration& calibration, const Measurements& measurements) {
   for (const CalibrationRow& row : calibration.families) families.push_back(row_json(row));
   for (const MeasurementSource& file : measurements.files) files.push_back({{"file", file.file}, {"rows", file.rows}, {"date", file.date}, {"software", file.software}});
   for (const UnusableLine& line : measurements.unusable) unusable.push_back({{"file", measurements.files[line.file].file}, {"line", line.line}, {"reason", line.reason}});
-  return {{"schema", 1}, {"gpu", calibration.profile.gpu}, {"fitted", calibration.fitted}, {"held_out", calibration.held_out}, {"warm", calibration.warm}, {"left_out_chilled", calibration.chilled},
+  return {{"schema", 1}, {"gpu", calibration.profile.gpu}, {"method", calibration.profile.method.empty() ? "trees on physics" : calibration.profile.method}, {"fitted", calibration.fitted}, {"held_out", calibration.held_out}, {"warm", calibration.warm}, {"left_out_chilled", calibration.chilled},
           {"files", files}, {"groups", groups}, {"families", families}, {"unusable", unusable}};
 }
 
@@ -86,6 +87,7 @@ std::string to_markdown(const Calibration& calibration, const Measurements& meas
   out += fmt::format("{} rows were fitted, {} are held out, from the files below. {} of all were timed again and again on operands that stayed in the L2 cache: a\n"
                      "feature tells them apart, a prediction is for operands that come from memory, and the memory-bound among them are not judged here.\n\n",
                      calibration.fitted, calibration.held_out, calibration.warm);
+  if (calibration.from_few) out += fmt::format("This is a {}. The figures are of a fit without the held-out rows; the profile has them in, too.\n\n", calibration.profile.method);
   for (const MeasurementSource& file : measurements.files) out += fmt::format("- `{}`: {} rows, {} ({})\n", file.file, file.rows, file.date, file.software);
   const auto table = [&](const std::vector<CalibrationRow>& rows, bool types) {
     out += fmt::format("| family |{} rows | physics median | p95 | bias | learned median | p95 | bias | interval covers |\n", types ? " type |" : "");

@@ -57,7 +57,7 @@ Result<ClusterCalibration> calibrate_cluster(const std::vector<NcclTest>& tests,
   const bool shared = cluster.system.intra_kind == "pcie" && std::any_of(tests.begin(), tests.end(), [](const NcclTest& test) { return test.ranks > 2; });
   CollectiveProfile start = cluster.start;
   if (cluster.system.contention) start.link.contention = *cluster.system.contention;
-  const CollectiveFitOptions options{.contention = shared, .pull = 0.5};
+  const CollectiveFitOptions options{.contention = shared, .pull = 0.5, .one_network = true};
   ClusterCalibration out;
   out.profile = fit_collectives(timings, start, options);
   const CollectiveProfile without = fit_collectives(kept, start, options);

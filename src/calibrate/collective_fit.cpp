@@ -1,6 +1,7 @@
 #include "calibrate/collective_fit.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 
@@ -186,6 +187,21 @@ CollectiveProfile fit_collectives(std::span<const MeasuredCollective> timings, c
   fit_group(trees, profile, tree, options.pull);
   auto directs = of_group([](CollectiveChoice choice, bool across) { return across && choice.algorithm == Algorithm::direct; });
   fit_group(directs, profile, direct, options.pull);
+  if (options.one_network) {
+    // What some algorithms show of the ports holds for those that no timing used: else a larger job, where NCCL takes another one, would
+    // run over ports that nobody has corrected.
+    struct Way {
+      double NetworkCoefficients::*share;
+      bool timed;
+      double most;
+    };
+    const std::array<Way, 3> ways = {{{&NetworkCoefficients::ring, !rings.empty(), 1.05}, {&NetworkCoefficients::tree, !trees.empty(), 1.1}, {&NetworkCoefficients::direct, !directs.empty(), 1.05}}};
+    double logarithms = 0, timed = 0;
+    for (const Way& way : ways)
+      if (way.timed) logarithms += std::log(profile.network.*way.share / (start.network.*way.share)), ++timed;
+    for (const Way& way : ways)
+      if (!way.timed && timed > 0) profile.network.*way.share = std::clamp(start.network.*way.share * std::exp(logarithms / timed), 0.05, way.most);
+  }
   if (known_contention > 0) profile.link.contention = start_contention;  // that machine's, not the link's
   return profile;
 }

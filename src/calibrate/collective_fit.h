@@ -24,6 +24,7 @@ struct MeasuredCollective {
 struct CollectiveFitOptions {
   bool contention = false;  // fit how a shared bus divides, too
   double pull = 1;          // of the springs: timings that one weighs as much as
+  bool one_network = false; // all timings between nodes are of one network: its ports are as fast for algorithms that none of them used
 };
 
 // The start with the coefficients that these timings have something to say about replaced. All are of one kind of link.

@@ -44,25 +44,31 @@ void scaled_product(const Line& line, const std::string& op, Calls& calls) {
 // Of one to three axes. Padding is half the filter, and none for filters of 16 (patches), unless the line says.
 void convolution(const Line& line, const std::string& op, Calls& calls) {
   const std::string family = line.text("family");
-  const std::int64_t batch = line.extent("batch"), in = line.extent("cin"), out = line.extent("cout"), kernel = line.extent("kernel"),
-                     stride = line.extent("stride"), size = line.extent("size"), groups = line.extent("groups"), dilation = line.extent("dilation", 1);
-  const std::int64_t padding = line.has("padding") ? line.whole("padding") : kernel == 16 ? 0 : kernel / 2;
+  const std::int64_t batch = line.extent("batch"), in = line.extent("cin"), out = line.extent("cout"), groups = line.extent("groups"), dilation = line.extent("dilation", 1);
   ConvAttributes a;
   a.axes = family == "conv1d" ? 1 : family == "conv3d" ? 3 : static_cast<int>(std::min<std::int64_t>(3, line.extent("dims", 2)));
   a.groups = groups;
   a.transposed = family == "conv_transpose";
-  for (std::size_t i = 0; i < static_cast<std::size_t>(a.axes); ++i) a.kernel[i] = kernel, a.stride[i] = stride, a.padding[i] = padding, a.dilation[i] = dilation;
-  const std::int64_t reach = dilation * (kernel - 1) + 1;
-  const std::int64_t result = a.transposed ? (size - 1) * stride - 2 * padding + reach : (size + 2 * padding - reach) / stride + 1;
-  if (result < 1 || in % groups != 0 || out % groups != 0) throw Unusable{"is no convolution: filter, image and groups do not fit together"};
-  const auto image = [&](std::int64_t channels, std::int64_t side) {
+  const auto axes = static_cast<std::size_t>(a.axes);
+  const auto kernel = line.each("kernel", axes), stride = line.each("stride", axes), size = line.each("size", axes);
+  std::vector<std::int64_t> padding, result;
+  if (line.has("padding")) padding = line.each("padding", axes);
+  else for (std::int64_t filter : kernel) padding.push_back(filter == 16 ? 0 : filter / 2);
+  for (std::size_t i = 0; i < axes; ++i) {
+    a.kernel[i] = kernel[i], a.stride[i] = stride[i], a.padding[i] = padding[i], a.dilation[i] = dilation;
+    if (kernel[i] < 1 || stride[i] < 1 || size[i] < 1) throw Unusable{"filter, stride and size must be at least 1"};
+    const std::int64_t reach = dilation * (kernel[i] - 1) + 1;
+    result.push_back(a.transposed ? (size[i] - 1) * stride[i] - 2 * padding[i] + reach : (size[i] + 2 * padding[i] - reach) / stride[i] + 1);
+    if (result[i] < 1 || in % groups != 0 || out % groups != 0) throw Unusable{"is no convolution: filter, image and groups do not fit together"};
+  }
+  const auto image = [&](std::int64_t channels, const std::vector<std::int64_t>& sides) {
     Shape shape{batch, channels};
-    for (int i = 0; i < a.axes; ++i) shape.push_back(side);
+    for (std::int64_t side : sides) shape.push_back(side);
     return calls.tensor(shape);
   };
   const auto weight = [&] {
     Shape shape = a.transposed ? Shape{in, out / groups} : Shape{out, in / groups};
-    for (int i = 0; i < a.axes; ++i) shape.push_back(kernel);
+    for (std::int64_t filter : kernel) shape.push_back(filter);
     return calls.tensor(shape);
   };
   const TensorId x = image(in, size), w = weight(), y = image(out, result);

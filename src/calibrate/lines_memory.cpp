@@ -187,7 +187,9 @@ void indexing(const Line& line, const std::string& op, Calls& calls) {
   else if (op == "embedding backward") calls.add(OpKind::embedding_backward, {calls.tensor(chosen), ids}, {calls.tensor(table)}).phase = Phase::backward;
   else if (op == "scatter_add" || op == "index_add" || op == "index_put") {
     const TensorId x = calls.tensor(table);
-    in_place(calls.named(op, {x, ids, calls.tensor(chosen)}, {target(x)}));
+    Op& made = calls.named(op, {x, ids, calls.tensor(chosen)}, {target(x)});
+    in_place(made);
+    if (op == "index_put") made.phase = Phase::backward;  // adds: what the gradient of indexing calls
   } else throw Unusable{"is no indexing that is known"};
 }
 

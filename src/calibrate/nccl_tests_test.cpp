@@ -99,3 +99,32 @@ TEST_CASE("CalibrationFollowsTheClustersOwnTimings") {
   test.ranks = 16;
   CHECK_FALSE(calibrate_cluster({test}, {system, gpu, network, start, Json::object()}, "mine"));  // more than a host has
 }
+
+TEST_CASE("SlowPortsAreSlowForAlgorithmsThatNoTimingUsed") {
+  // Two nodes whose ports give half of what was expected: long messages go around a ring there, and up a tree among more nodes.
+  SystemSpec system;
+  system.name = "pod";
+  system.title = "Pod";
+  system.gpus_per_node = 8;
+  system.nics_per_node = 8;
+  system.intra_kind = "nvlink";
+  system.intra_bandwidth = {400e9};
+  system.intra_latency = {1e-6};
+  GpuSpec gpu;
+  NetworkSpec network;
+  network.port_bandwidth = {25e9};
+  network.latency = {5e-6};
+  CollectiveProfile start;
+  NcclTest test;
+  test.kind = Collective::all_gather;  // rings only
+  test.ranks = 16;
+  test.hosts = 2;
+  test.where = "log";
+  for (std::int64_t bytes = 1 << 26; bytes <= (1LL << 33); bytes *= 2) test.timings.push_back({bytes, 0.9375 * static_cast<double>(bytes) / 100e9});
+  auto calibrated = calibrate_cluster({test}, {system, gpu, network, start, Json{{"sources", Json::object()}, {"intra", Json::object()}}}, "mine");
+  REQUIRE(calibrated);
+  const NetworkCoefficients& after = calibrated->profile.network;
+  CHECK(after.ring < 0.7);
+  CHECK(after.tree == doctest::Approx(after.ring).epsilon(0.01));
+  CHECK(after.direct == doctest::Approx(after.ring).epsilon(0.01));
+}

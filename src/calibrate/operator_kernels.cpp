@@ -38,7 +38,7 @@ Graph end_of_step(const Line& line, const std::string& op, DType dtype) {
 }
 
 const LineFamily* line_family(std::string_view name) {
-  for (std::span<const LineFamily> list : {compute_lines(), memory_lines(), layer_lines()})
+  for (std::span<const LineFamily> list : {compute_lines(), memory_lines(), operand_lines(), layer_lines()})
     for (const LineFamily& one : list)
       if (one.name == name) return &one;
   return nullptr;
@@ -61,7 +61,7 @@ std::vector<Kernel> lowered(const Line& line, const GpuSpec& gpu) {
   if (!known) throw Unusable{fmt::format("family '{}' is not known", family.substr(0, 40))};
   Calls calls(line.dtype());
   known->describe(line, op, calls);
-  return make_kernels(calls.graph(), gpu, format).kernels;
+  return make_kernels(calls.graph(), gpu, format, nullptr, &calls.strides()).kernels;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include <fmt/format.h>
@@ -40,9 +41,33 @@ class Line {
     for (const Json& one : *it) out.push_back(checked(one, key));
     return out;
   }
+  // Strides: whole numbers, 0 too.
+  static Shape strides(const Json& list, std::size_t rank) {
+    if (!list.is_array() || list.size() != rank) throw Unusable{"\"strides\" must have one for each axis of \"shape\""};
+    Shape out;
+    for (const Json& one : list) {
+      if (!one.is_number_integer() || one.get<double>() < 0 || one.get<double>() > static_cast<double>(kMostElements)) throw Unusable{"\"strides\" must be whole numbers"};
+      out.push_back(one.get<std::int64_t>());
+    }
+    return out;
+  }
+  const Json& value(const char* key) const {
+    auto it = json_.find(key);
+    if (it == json_.end()) throw Unusable{fmt::format("has no \"{}\"", key)};
+    return *it;
+  }
   std::int64_t whole(const char* key) const {  // 0 too
     auto it = json_.find(key);
     return it != json_.end() && it->is_number_integer() && it->get<double>() == 0 ? 0 : extent(key);
+  }
+  // One size for all axes, or a list of one for each; 0 too.
+  std::vector<std::int64_t> each(const char* key, std::size_t axes) const {
+    auto it = json_.find(key);
+    if (it == json_.end() || !it->is_array()) return std::vector<std::int64_t>(axes, whole(key));
+    if (it->size() != axes) throw Unusable{fmt::format("\"{}\" must be one size or a list of {}", key, axes)};
+    std::vector<std::int64_t> out;
+    for (const Json& one : *it) out.push_back(one == 0 ? 0 : checked(one, key));
+    return out;
   }
   double number(const char* key) const {
     auto it = json_.find(key);
@@ -115,11 +140,26 @@ class Calls {
     return out;
   }
 
+  // One that lies as these strides say; 0 along an axis: it has one element there.
+  TensorId laid(const Shape& shape, const Shape& strides, DType dtype) {
+    Shape own = shape;
+    bool plain = true;
+    for (int axis = 0; axis < shape.rank(); ++axis)
+      if (strides[axis] == 0) own.set(axis, 1);
+    std::int64_t step = 1;
+    for (int axis = shape.rank() - 1; axis >= 0; --axis) plain = plain && (own[axis] == 1 || strides[axis] == step), step *= own[axis];
+    const TensorId id = tensor(own, dtype);
+    if (!plain) strides_[static_cast<std::int32_t>(id.index())] = strides;
+    return id;
+  }
+
   Graph& graph() { return graph_; }
+  const std::unordered_map<std::int32_t, Shape>& strides() const { return strides_; }
 
  private:
   DType math_, stored_;
   Graph graph_;
+  std::unordered_map<std::int32_t, Shape> strides_;
 };
 
 // How each family of lines is read.
@@ -129,6 +169,7 @@ struct LineFamily {
 };
 std::span<const LineFamily> compute_lines();  // products, convolutions, attention, recurrent layers
 std::span<const LineFamily> memory_lines();   // plain tensors: pointwise, reductions, copies, indexing, sorting
+std::span<const LineFamily> operand_lines();  // operands that lie in any way
 std::span<const LineFamily> layer_lines();    // images, vocabularies: normalisation, pooling, resizing, losses
 
 }  // namespace precog

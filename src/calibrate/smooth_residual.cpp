@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "calibrate/cholesky.h"
+
 namespace precog {
 namespace {
 
@@ -29,36 +31,14 @@ struct Solved {
   double likelihood = -std::numeric_limits<double>::infinity();
 };
 
-// By Cholesky; the matrix is n x n, row by row, and is spent.
 Solved solve(std::vector<double> matrix, std::span<const double> targets) {
-  const std::size_t n = targets.size();
-  double log_determinant = 0;
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t j = 0; j <= i; ++j) {
-      double sum = matrix[i * n + j];
-      for (std::size_t k = 0; k < j; ++k) sum -= matrix[i * n + k] * matrix[j * n + k];
-      if (i == j) {
-        if (sum <= 0) return {};
-        matrix[i * n + i] = std::sqrt(sum);
-        log_determinant += std::log(sum);
-      } else {
-        matrix[i * n + j] = sum / matrix[j * n + j];
-      }
-    }
+  const auto taken_apart = Cholesky::of(std::move(matrix), targets.size());
+  if (!taken_apart) return {};
   Solved out;
-  out.weights.assign(targets.begin(), targets.end());
-  std::vector<double>& w = out.weights;
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t k = 0; k < i; ++k) w[i] -= matrix[i * n + k] * w[k];
-    w[i] /= matrix[i * n + i];
-  }
-  for (std::size_t i = n; i-- > 0;) {
-    for (std::size_t k = i + 1; k < n; ++k) w[i] -= matrix[k * n + i] * w[k];
-    w[i] /= matrix[i * n + i];
-  }
+  out.weights = taken_apart->solve(targets);
   double fit = 0;
-  for (std::size_t i = 0; i < n; ++i) fit += w[i] * targets[i];
-  out.likelihood = -0.5 * (fit + log_determinant);
+  for (std::size_t i = 0; i < targets.size(); ++i) fit += out.weights[i] * targets[i];
+  out.likelihood = -0.5 * (fit + taken_apart->log_determinant());
   return out;
 }
 

@@ -41,6 +41,12 @@ CollectiveSetting collective_setting(const CollectiveShape& collective, const Cl
   out.pcie = cluster.intra_kind == "pcie";
   out.switched = cluster.intra_kind == "nvswitch";
   out.link = cluster.intra_bandwidth.value > 0 ? cluster.intra_bandwidth : gpu.link_bandwidth;
+  // GPUs that are wired to each other have, among a few of them, the links between these only.
+  for (const auto& [count, bandwidth] : cluster.intra_among)
+    if (out.local <= count) {
+      out.link = {std::min(out.link.value, bandwidth.value)};
+      break;
+    }
   if (out.pcie && gpu.pcie_bandwidth.value > 0) out.link = {std::min(out.link.value, gpu.pcie_bandwidth.value)};  // an SXM card's NVLink lies idle here
   out.ports = {std::max(1, cluster.nics_per_node) * cluster.network.port_bandwidth.value / out.groups};
   return out;

@@ -68,6 +68,9 @@ ConvProblem conv_problem(const ConvShape& s, DType math, bool matrix, double few
     case ConvDirection::weight_gradient: gemm.m = out, gemm.n = in * filter, gemm.k = y; break;
   }
   gemm.k = std::max(1.0, gemm.k);
+  // Of volumes cuDNN has one fp32 weight gradient, and it sums in one block per 32 x 32 weights: few weights of large volumes take
+  // tens of milliseconds (seen in recorded kernels; sm80_xmma_wgrad ... tilesize32x32x8 ... ffma).
+  gemm.may_split = matrix || s.axes < 3 || s.direction != ConvDirection::weight_gradient || filter == 1;
   if (!matrix) problem.factor = vector_factor(s, product, c);
   else if (real(s.in_channels) <= kFewChannels) problem.factor = c.few_channels_rate * few_channels;
   else problem.factor = matrix_factor(s, math, product, c);

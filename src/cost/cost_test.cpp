@@ -432,6 +432,22 @@ TEST_CASE("GatherAndScatterStepAroundTheWholeRingAcrossNodes") {
   CHECK(collective_cost({{80}, 8, Collective::reduce_scatter}, cluster, slow_gpu()).total.value == doctest::Approx(70 + 6 + 10));
 }
 
+TEST_CASE("CopiesOfARowCrossToANodeOnce") {
+  ClusterSpec cluster;
+  cluster.gpus = 8;
+  cluster.gpus_per_node = 4;
+  cluster.intra_bandwidth = {1e9};
+  cluster.network.port_bandwidth = {1};
+  cluster.network.efficiency = 1;
+  const auto time = [&](int copies) { return collective_cost({{80}, 8, Collective::all_to_all, 1, copies}, cluster, slow_gpu()).total.value; };
+  CHECK(time(0) == doctest::Approx(4 * 40));           // four ranks, each with half of its bytes for the other node
+  CHECK(time(1) == doctest::Approx(time(0)));          // one copy: nothing to save
+  CHECK(time(2) == doctest::Approx(4 * 40 * 0.75));    // of 40 rows' bytes each goes to 2 x (1 - 1/4) nodes, half of them the other
+  CHECK(time(40) == doctest::Approx(4 * 2));           // rows of 2 bytes, each of which the other node wants once
+  cluster.gpus_per_node = 8;
+  CHECK(collective_cost({{1 << 30}, 8, Collective::all_to_all, 1, 8}, cluster, slow_gpu()).total < collective_cost({{1 << 30}, 8, Collective::all_to_all}, cluster, slow_gpu()).total);
+}
+
 TEST_CASE("RanksThatLieApartShareTheNodesPorts") {
   ClusterSpec cluster;
   cluster.gpus = 16;
@@ -492,6 +508,24 @@ TEST_CASE("SwitchThatReducesIsUsedFromFiveRanksOn") {
   CHECK(time(4) == doctest::Approx(12));
   cluster.intra_kind = "nvlink";
   CHECK(time(8) == doctest::Approx(14));  // links without a switch
+}
+
+TEST_CASE("AFewOfTheGpusThatAreWiredToEachOtherHaveFewerLinks") {
+  ClusterSpec cluster;
+  cluster.gpus = cluster.gpus_per_node = 8;
+  cluster.intra_kind = "nvlink";
+  cluster.intra_bandwidth = {150e9};
+  cluster.intra_among = {{2, {25e9}}, {4, {100e9}}};  // a DGX-1's hybrid cube mesh
+  const auto link = [&](int ranks, int stride = 1) {
+    CollectiveShape shape{{1 << 20}, ranks, Collective::all_reduce};
+    shape.stride = stride;
+    return collective_setting(shape, cluster, slow_gpu()).link.value;
+  };
+  CHECK(link(2) == 25e9);
+  CHECK(link(3) == 100e9);
+  CHECK(link(4) == 100e9);
+  CHECK(link(8) == 150e9);
+  CHECK(link(16) == 150e9);  // two nodes, all eight of each
 }
 
 TEST_CASE("NcclTakesFlagsForShortMessagesAndChunksForLongOnes") {

@@ -41,7 +41,7 @@ std::optional<Seconds> resize_time(const Kernel& kernel, const MemoryShape& s) {
   const double planes = static_cast<double>(s.rows), pixels = static_cast<double>(s.row_length), results = planes * pixels;
   const double enlarged = std::sqrt(static_cast<double>(backward ? kernel.read.value : kernel.written.value) /
                                     static_cast<double>(std::max<std::int64_t>(1, backward ? kernel.written.value : kernel.read.value)));
-  if (enlarged > 0.9 && enlarged < 1.1 && backward) return std::nullopt;  // of the same size it is a copy
+  if (enlarged == 1) return std::nullopt;  // of the same size it is a copy
   if (cubic) return Seconds{planes * (backward ? c.bicubic_gradient : 2 * (c.plane + pixels * c.pixel))};
   if (nearest) {
     if (!backward) return Seconds{results * (s.channels_last ? kNearestNhwc : kNearest)};

@@ -29,6 +29,8 @@ struct Situation {  // a kernel with what several features are made of
   bool warm = false;
   double batch = 1, m = 1, n = 1, k = 1;  // of what is a product
   const ConvShape* conv = nullptr;
+  double rows = 1, columns = 1, taps = 1, depth = 1;  // of a convolution's product, each group its own; its sum: so many taps of so many channels (or pixels)
+  double depth_step = 1;                              // of the sum, that a block takes at once: a ragged rest costs as much
   const AttentionShape* attention = nullptr;
   const MemoryShape* memory = nullptr;
   double launches = 1;
@@ -40,7 +42,29 @@ struct Situation {  // a kernel with what several features are made of
   // How full the last wave is, all before it counted: 1 when nothing is lost to quantisation.
   double wave_efficiency(double tm, double tn) const { return waves(tm, tn) / std::ceil(waves(tm, tn)); }
   double tile_efficiency(double tm, double tn) const { return batch * m * n / (tiles(tm, tn) * tm * tn); }
+
+  // How long a convolution takes if each tile's sum is one block's work, against the physics, which may split it: only the ratio
+  // between two shapes means something. Libraries do not always split (cuDNN's fp32 gradients of volumes: two blocks, 26 ms).
+  double steps() const { return taps * std::ceil(depth / depth_step); }
+  double group_tiles(double tm, double tn) const { return std::ceil(rows / tm) * std::ceil(columns / tn); }
+  double against_physics(double work) const { return octaves(work / (physics.total.value / launches * 1e6)); }
+  double unsplit(double tm, double tn) const {
+    return against_physics(std::max(1.0, std::ceil(real(conv->groups) * group_tiles(tm, tn) / gpu.sms)) * steps() * tm * tn * depth_step * 1e-6);
+  }
+  double of_small_tiles(double together, double times) const {  // several blocks share an SM; `times`: calls, one after the other
+    return against_physics(times * std::max(1.0, together * group_tiles(32, 32) / gpu.sms / 3.5) * taps * std::ceil(depth / 8));
+  }
+  double image_bytes() const { return real(conv->batch * conv->in_channels * conv->in_h * conv->in_w) * element_bytes(); }
+  double result_bytes() const { return real(conv->batch * conv->out_channels * conv->out_h * conv->out_w) * element_bytes(); }
+  double filter_bytes() const { return real(conv->out_channels) * in_each() * taps_all() * element_bytes(); }
+  double operand_bytes() const { return image_bytes() + result_bytes() + filter_bytes(); }
+  double taps_all() const { return real(conv->kernel_h * conv->kernel_w); }
+  double in_each() const { return real(conv->in_channels) / real(conv->groups); }
+  double out_each() const { return real(conv->out_channels) / real(conv->groups); }
 };
+
+// What is used of a length that is cut into pieces.
+double used(double length, double piece) { return length / (std::ceil(length / piece) * piece); }
 
 struct Feature {
   FeatureName about;
@@ -130,7 +154,57 @@ constexpr Feature kConvolution[] = {
     {{"alignment in channels", false}, [](const S& s) { return alignment(real(s.conv->in_channels) / real(s.conv->groups)); }},
     {{"alignment out channels", false}, [](const S& s) { return alignment(real(s.conv->out_channels) / real(s.conv->groups)); }},
     {{"alignment row", false}, [](const S& s) { return alignment(real(s.conv->in_w)); }},
+    {{"axes", false}, [](const S& s) { return real(s.conv->axes); }},
+    {{"filter depth", false}, [](const S& s) { return real(s.conv->kernel_d); }},
+    {{"filter height", false}, [](const S& s) { return real(s.conv->kernel_h / std::max<std::int64_t>(1, s.conv->kernel_d)); }},
+    {{"planes", false}, [](const S& s) { return real(s.conv->in_d); }},
+    {{"strides", false}, [](const S& s) { return real(s.conv->strides()); }},
+    {{"as large", false}, [](const S& s) { return s.conv->in_w == s.conv->out_w ? 1.0 : 0.0; }},
+    {{"pointwise", false}, [](const S& s) { return s.taps_all() == 1 && s.conv->strides() == 1 ? 1.0 : 0.0; }},
+    {{"log image bytes", true}, [](const S& s) { return octaves(s.image_bytes()); }},
+    {{"log image of results bytes", true}, [](const S& s) { return octaves(s.result_bytes()); }},
+    {{"log filter bytes", true}, [](const S& s) { return octaves(s.filter_bytes()); }},
+    {{"filter's share", false}, [](const S& s) { return s.filter_bytes() / s.operand_bytes(); }},
+    {{"image's share", false}, [](const S& s) { return s.image_bytes() / s.operand_bytes(); }},
+    {{"log in x filter", true}, [](const S& s) { return octaves(s.in_each() * s.taps_all()); }},
+    {{"log out x filter", true}, [](const S& s) { return octaves(s.out_each() * s.taps_all()); }},
+    {{"log filter", true}, [](const S& s) { return octaves(s.taps_all()); }},
+    {{"log in / out", false}, [](const S& s) { return octaves(s.in_each() / s.out_each()); }},
+    {{"log operations", true}, [](const S& s) { return octaves(s.kernel.flops.value / s.launches); }},
+    {{"in channels", false}, [](const S& s) { return s.in_each(); }},
+    {{"out channels", false}, [](const S& s) { return s.out_each(); }},
+    {{"row", false}, [](const S& s) { return real(s.conv->in_w); }},
+    {{"result row", false}, [](const S& s) { return real(s.conv->out_w); }},
+    {{"result rows", false}, [](const S& s) { return real(s.conv->out_h); }},
+    {{"result row used of 4", false}, [](const S& s) { return used(real(s.conv->out_w), 4); }},
+    {{"result row used of 8", false}, [](const S& s) { return used(real(s.conv->out_w), 8); }},
+    {{"log images x groups", true}, [](const S& s) { return octaves(real(s.conv->batch * s.conv->groups)); }},
+    {{"log rows x columns", true}, [](const S& s) { return octaves(s.rows * s.columns); }},
+    {{"columns used of 32", false}, [](const S& s) { return used(s.columns, 32); }},
+    {{"columns used of 64", false}, [](const S& s) { return used(s.columns, 64); }},
+    {{"columns used of 128", false}, [](const S& s) { return used(s.columns, 128); }},
+    {{"rows used of 64", false}, [](const S& s) { return used(s.rows, 64); }},
+    {{"in channels used of 32", false}, [](const S& s) { return used(s.in_each(), 32); }},
+    {{"in channels used of 64", false}, [](const S& s) { return used(s.in_each(), 64); }},
+    {{"out channels used of 64", false}, [](const S& s) { return used(s.out_each(), 64); }},
+    {{"depth used", false}, [](const S& s) { return used(s.depth, s.depth_step); }},
+    {{"log steps", true}, [](const S& s) { return octaves(s.steps()); }},
+    {{"log waves 32x32", true}, [](const S& s) { return octaves(real(s.conv->groups) * s.group_tiles(32, 32) / s.gpu.sms); }},
+    {{"unsplit 32x32", false}, [](const S& s) { return s.of_small_tiles(real(s.conv->groups), 1); }},
+    {{"unsplit 32x32 by groups", false}, [](const S& s) { return s.of_small_tiles(1, real(s.conv->groups)); }},
+    {{"unsplit 64x64", false}, [](const S& s) { return s.unsplit(64, 64); }},
+    {{"unsplit 128x32", false}, [](const S& s) { return s.unsplit(128, 32); }},
+    {{"unsplit 128x64", false}, [](const S& s) { return s.unsplit(128, 64); }},
+    {{"unsplit 64x128", false}, [](const S& s) { return s.unsplit(64, 128); }},
+    {{"unsplit 128x128", false}, [](const S& s) { return s.unsplit(128, 128); }},
+    {{"unsplit 256x64", false}, [](const S& s) { return s.unsplit(256, 64); }},
+    {{"unsplit 256x128", false}, [](const S& s) { return s.unsplit(256, 128); }},
 };
+
+double attention_blocks(const S& s, std::int64_t length, double rows) {
+  return std::max(1.0, real(s.attention->batch * s.attention->heads) * std::ceil(real(length) / rows));
+}
+double filled(double waves) { return waves / std::ceil(waves); }
 
 constexpr Feature kAttention[] = {
     PRECOG_COMMON_FEATURES,
@@ -162,6 +236,14 @@ constexpr Feature kAttention[] = {
     {{"alignment keys", false}, [](const S& s) { return alignment(real(s.attention->kv_len)); }},
     {{"alignment head dim", false}, [](const S& s) { return alignment(real(s.attention->head_dim)); }},
     {{"log work", true}, [](const S& s) { return octaves(s.kernel.flops.value / s.launches); }},
+    {{"log keys / queries", false}, [](const S& s) { return octaves(real(s.attention->kv_len) / real(std::max<std::int64_t>(1, s.attention->q_len))); }},
+    // Blocks of keys that the busiest SM goes through; blocks of 64 queries or keys, one or two to an SM.
+    {{"log steps", true}, [](const S& s) { return octaves(std::ceil(s.m / s.gpu.sms) * std::ceil(real(s.attention->kv_len) / 128)); }},
+    {{"wave efficiency 64", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->q_len, 64) / s.gpu.sms); }},
+    {{"wave efficiency 64, two", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->q_len, 64) / s.gpu.sms / 2); }},
+    {{"wave efficiency 128, two", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->q_len, 128) / s.gpu.sms / 2); }},
+    {{"wave efficiency keys 64", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->kv_len, 64) / s.gpu.sms); }},
+    {{"head dim / 64", false}, [](const S& s) { return std::ceil(real(s.attention->head_dim) / 64) * 64 / real(std::max<std::int64_t>(1, s.attention->head_dim)); }},
 };
 
 constexpr Feature kMemory[] = {
@@ -181,6 +263,9 @@ constexpr Feature kMemory[] = {
     {{"alignment part", false}, [](const S& s) { return alignment(real(s.memory->part)); }},
     {{"log read bytes", true}, [](const S& s) { return octaves(real(s.kernel.read.value) / s.launches + 1); }},
     {{"log written bytes", true}, [](const S& s) { return octaves(real(s.kernel.written.value) / s.launches + 1); }},
+    {{"axes", false}, [](const S& s) { return real(s.memory->axes); }},
+    {{"across", false}, [](const S& s) { return real(s.memory->across); }},
+    {{"log outer", false}, [](const S& s) { return s.memory->part > 0 && s.memory->axes > 0 ? octaves(real(s.memory->rows) * real(s.memory->row_length) / real(s.memory->part)) : 0; }},
     {{"own constant", false}, [](const S&) { return 0.0; }},  // the last: filled in by who knows it (own_constant.h)
 };
 
@@ -242,6 +327,23 @@ std::span<const FeatureName> feature_names(FeatureKind kind) {
   return kMemoryNames;
 }
 
+namespace {
+
+constexpr double kVectorStep = 8, kMatrixStepBytes = 128;  // of the sum, that cuDNN's kernels take at once
+
+void split_sum(Situation& s) {
+  const ConvShape& c = *s.conv;
+  const double x = real(c.batch * c.in_h * c.in_w), y = real(c.batch * c.out_h * c.out_w);
+  switch (c.direction) {
+    case ConvDirection::forward: s.rows = y, s.columns = s.out_each(), s.taps = s.taps_all(), s.depth = s.in_each(); break;
+    case ConvDirection::data_gradient: s.rows = x, s.columns = s.in_each(), s.taps = s.taps_all() / real(c.strides()), s.depth = s.out_each(); break;
+    case ConvDirection::weight_gradient: s.rows = s.out_each(), s.columns = s.in_each() * s.taps_all(), s.depth = y; break;
+  }
+  s.depth_step = s.gpu.matrix.has(s.kernel.math) ? kMatrixStepBytes / s.element_bytes() : kVectorStep;
+}
+
+}  // namespace
+
 std::vector<double> features_of(const Kernel& kernel, const KernelCost& physics, const GpuSpec& gpu, bool warm) {
   Situation s{kernel, physics, gpu, warm};
   s.launches = std::max(1, kernel.launches);
@@ -250,6 +352,7 @@ std::vector<double> features_of(const Kernel& kernel, const KernelCost& physics,
   } else if ((s.conv = std::get_if<ConvShape>(&kernel.shape))) {
     const GemmProblem product = conv_problem(*s.conv, kernel.math, gpu.matrix.has(kernel.math), 1, {}).product;
     s.batch = product.batch, s.m = product.m, s.n = product.n, s.k = product.k;
+    split_sum(s);
   } else if ((s.attention = std::get_if<AttentionShape>(&kernel.shape))) {
     s.m = std::max(1.0, real(s.attention->batch * s.attention->heads) * std::ceil(real(s.attention->q_len) / 128));  // blocks
   } else {

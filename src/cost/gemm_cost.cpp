@@ -57,6 +57,7 @@ GemmTime gemm_time(const GemmProblem& x, const GpuSpec& gpu, const GemmCoefficie
   GemmTime best;
   best.total = {std::numeric_limits<double>::infinity()};
   for (int split : kSplits) {
+    if (split > 1 && !x.may_split) break;
     if (split > 1 && fewest_blocks * (split - 1) / sms >= kEnoughWaves) break;
     const double kk = ceiling(x.k / split / kStep) * kStep;
     if (split > 1 && kk * (split - 1) >= x.k) continue;  // some split would have nothing to do

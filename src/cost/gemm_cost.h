@@ -17,6 +17,7 @@ struct GemmProblem {
   FlopsPerSecond peak;           // of the unit that runs it
   double efficiency = 1;         // of that peak, all factors in
   double k_latency_clocks = 0;
+  bool may_split = true;         // the sum between several blocks
 };
 
 struct GemmTime {

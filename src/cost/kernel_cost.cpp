@@ -7,6 +7,7 @@
 #include "cost/conv_cost.h"
 #include "cost/cost.h"
 #include "cost/emulated_cost.h"
+#include "cost/fallback_kernels.h"
 #include "cost/gemm_cost.h"
 #include "cost/profile.h"
 
@@ -240,7 +241,7 @@ KernelCost kernel_cost(const Kernel& kernel, const GpuSpec& gpu, const Architect
     const KernelCost alternative = std::visit(Costing{plain, gpu, profile}, plain.shape);
     if (alternative.total < cost.total) cost = alternative;
   }
-  return cost;
+  return with_fallbacks(kernel, cost);
 }
 
 Seconds kernel_gap(const ArchitectureProfile& profile) { return profile.kernel_gap; }

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cost/fallback_kernels.h"
-
 namespace precog {
 namespace {
 
@@ -64,11 +62,10 @@ void KernelPrices::work_out(const PricedKernels& wanted, bool warm) const {
     for (std::size_t k = 0; k < members.size(); ++k) costs[members[k]] = corrected(costs[members[k]], asked[k].correction, *family, own_);
   }
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const auto& [kernel, price] = wanted[i];
-    const KernelCost cost = with_fallbacks(*kernel, costs[i]);
+    KernelPrice* price = wanted[i].second;
     // More than the datasheet's bound could lose is not believed.
-    if (warm) price->warm = std::clamp(cost.total / price->cold->total, kMostGain, 1.0);
-    else price->cold = cost;
+    if (warm) price->warm = std::clamp(costs[i].total / price->cold->total, kMostGain, 1.0);
+    else price->cold = costs[i];
   }
 }
 

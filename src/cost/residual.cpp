@@ -39,6 +39,7 @@ class Reading {
     profile.gpu = file.required_text("gpu");
     profile.architecture = file.required_text("architecture");
     file.text("note");
+    profile.method = file.text("method").value_or("");
     read_sources(file, profile);
     read_features(file);
     JsonReader families = file.required_object("families");
@@ -127,6 +128,7 @@ class Reading {
     } else {
       reader.problem("trees", "must be a list, empty perhaps");
     }
+    if (auto smooth = reader.object("smooth")) family.smooth = read_smooth_part(*smooth, family.kind);
     if (auto quality = reader.object("held_out")) {
       FamilyResidual::Quality& q = family.quality;
       q.rows = quality->required_integer("fitted_rows", 0, 1'000'000'000);
@@ -192,9 +194,10 @@ std::string family_text(const FamilyResidual& f) {
   for (const Tree& tree : f.trees) trees += (trees.empty() ? "" : ",") + tree_text(tree);
   const FamilyResidual::Quality& q = f.quality;
   return fmt::format("{{\"kind\":\"{}\",{}\"held_out\":{{\"fitted_rows\":{},\"fitted_shapes\":{},\"rows\":{},\"median\":{},\"p95\":{},\"bias\":{},\"physics_median\":{}}},"
-                     "\"ratio\":{},\"correction\":{},\"constants\":{{{}}},\"seen\":[{}],\"trees\":[{}]}}",
+                     "\"ratio\":{},\"correction\":{},\"constants\":{{{}}},\"seen\":[{}],\"trees\":[{}]{}}}",
                      kKinds[static_cast<std::size_t>(f.kind)], f.carried ? "\"carried\":true," : "", q.rows, q.shapes, q.held_out, number(q.median), number(q.p95),
-                     number(q.bias), number(q.physics_median), limits(f.ratio), limits(f.correction), constants, seen, trees);
+                     number(q.bias), number(q.physics_median), limits(f.ratio), limits(f.correction), constants, seen, trees,
+                     f.smooth.empty() ? "" : ",\"smooth\":" + smooth_text(f.smooth, f.kind));
 }
 
 }  // namespace
@@ -271,7 +274,10 @@ void FamilyResidual::correct(std::span<CorrectedKernel> kernels) const {
       finish(walking);
       for (std::size_t i = 0; i < walking.size(); ++i) kernels[k + (others > 1 ? i : 0)].correction += walking[i].at->number;
     }
-  for (CorrectedKernel& one : kernels) one.correction = std::clamp(one.correction, correction.least, correction.most) * fade(*this, one.features);
+  for (CorrectedKernel& one : kernels) {
+    one.correction = std::clamp(one.correction, correction.least, correction.most) * fade(*this, one.features);
+    if (!smooth.empty()) one.correction += smooth(smooth_point(kind, residual_dtype(*one.kernel), std::string(one.kernel->name), one.features));
+  }
 }
 
 const FamilyResidual* FittedProfile::find(std::string_view family) const {
@@ -283,6 +289,7 @@ Result<FittedProfile> parse_fitted_profile(const Json& json, const std::string& 
 
 std::string to_json_text(const FittedProfile& profile) {
   std::string out = fmt::format("{{\n \"schema\": 1,\n \"kind\": \"fitted\",\n \"gpu\": {},\n \"architecture\": {},\n", Json(profile.gpu).dump(), Json(profile.architecture).dump());
+  if (!profile.method.empty()) out += fmt::format(" \"method\": {},\n", Json(profile.method).dump());
   out += " \"note\": \"written by precog calibrate; docs/how_to/calibrate_a_gpu.md says how to make and read one\",\n \"sources\": [";
   for (const MeasurementSource& s : profile.sources)
     out += fmt::format("{}\n  {}", &s == &profile.sources.front() ? "" : ",", Json{{"file", s.file}, {"date", s.date}, {"software", s.software}, {"rows", s.rows}}.dump());

@@ -1,7 +1,8 @@
 // What measurements add to the physics: per kernel family, the logarithm of measured over predicted time, learned by
 // `precog calibrate` and kept in data/profiles/<gpu>.json. A correction is a sum of constants (of the family, of its
 // arithmetic, of the very kernel) and of small decision trees over features.h, kept inside what was seen:
-//   time = physics x exp(fade x clamp(constants + trees))
+//   time = physics x exp(fade x clamp(constants + trees) + smooth part)
+// the last where a short measurement corrects what is carried over (smooth_part.h).
 // Not here: how it is learned (calibrate), and who asks (pricing.h).
 #pragma once
 
@@ -13,6 +14,7 @@
 
 #include "base/json.h"
 #include "cost/features.h"
+#include "cost/smooth_part.h"
 
 namespace precog {
 
@@ -38,6 +40,7 @@ struct FamilyResidual {
   FeatureKind kind = FeatureKind::memory;
   std::map<std::string, double, std::less<>> constants;  // "" the family's; "bf16"; "bf16 linear"
   std::vector<Tree> trees;
+  SmoothPart smooth;        // empty but for short measurements
   Range correction;         // least and most that was seen; nothing beyond is believed
   std::vector<Range> seen;  // of each feature
   Range ratio{1, 1};        // 10th and 90th percentile of measured over predicted, on shapes that were not fitted
@@ -61,6 +64,7 @@ struct MeasurementSource {
 
 struct FittedProfile {  // one GPU's
   std::string gpu, architecture;
+  std::string method;  // how, where it is not the usual way: what a short measurement was laid on
   std::vector<MeasurementSource> sources;
   std::map<std::string, FamilyResidual, std::less<>> families;
 

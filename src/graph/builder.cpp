@@ -5,6 +5,7 @@
 #include "base/ensure.h"
 #include "graph/framework_names.h"
 #include "graph/operator.h"
+#include "graph/permutation.h"
 
 namespace precog {
 
@@ -327,6 +328,12 @@ TensorId GraphBuilder::embedding_layer(std::string_view name, TensorId indices, 
 TensorId GraphBuilder::index_select(TensorId x, TensorId index, Shape result) {
   TensorId inputs[] = {x, index};
   return apply(new_op(OpKind::index_select), inputs, {.shape = result});
+}
+TensorId GraphBuilder::permute_rows(TensorId x, TensorId index, TensorId inverse, Shape result) {
+  TensorId inputs[] = {x, index, inverse};
+  Op op = new_op(OpKind::index_select);
+  op.recipe = graph_.recipes.add(permutation_gradient(result, shape(x)));
+  return apply(op, inputs, {.shape = result});
 }
 TensorId GraphBuilder::index_add(TensorId base, TensorId index, TensorId source) {
   Op op = new_op(OpKind::index_add);

@@ -91,6 +91,7 @@ class GraphBuilder {
   TensorId embedding(TensorId weight, TensorId indices);
   TensorId embedding_layer(std::string_view name, TensorId indices, std::int64_t rows, std::int64_t width);
   TensorId index_select(TensorId x, TensorId index, Shape shape);
+  TensorId permute_rows(TensorId x, TensorId index, TensorId inverse, Shape shape);  // graph/permutation.h
   TensorId index_add(TensorId base, TensorId index, TensorId source);
   std::pair<TensorId, TensorId> topk(TensorId x, std::int64_t k);  // over the last axis: values, indices
   void read_back(TensorId x);  // the code looks at a value (`if x:`, `.item()`): the host waits for the GPU

@@ -151,7 +151,8 @@ struct AttributeText {
   std::string operator()(const CollectiveAttributes& a) const {
     std::string out = a.bytes.value > 0 ? fmt::format(" bytes={}", a.bytes.value) : std::string();
     out += fmt::format(" participants={}", a.participants);
-    return a.stride > 1 ? out + fmt::format(" stride={}", a.stride) : out;
+    if (a.stride > 1) out += fmt::format(" stride={}", a.stride);
+    return a.copies > 0 ? out + fmt::format(" copies={}", a.copies) : out;
   }
   std::string operator()(const ShardCopyAttributes& a) const {
     return fmt::format(" elements={} read={} written={}", a.elements, a.read.value, a.written.value);

@@ -148,6 +148,9 @@ struct CollectiveAttributes {
   int stride = 1;        // how far apart neighbouring ranks of the group are in the order of all ranks
   // Of an all_gather: every rank goes on with the same work, so that it keeps its part of the gradient instead of summing.
   bool gradient_is_whole = false;
+  // Of an all_to_all whose rows are copies: so many of each row, any rank as likely as another, and one for each node is enough. 0: a
+  // message to each rank, whatever is in it.
+  int copies = 0;
   friend bool operator==(const CollectiveAttributes&, const CollectiveAttributes&) = default;
 };
 // A copy to another layout that is made at some types only (fused attention kernels leave their results in different orders), and

@@ -19,6 +19,7 @@ Work scaled_mm_work(const Graph& graph, const Op& op) {
   for (std::size_t i = 0; i < 4 && i < op.input_count; ++i) work.read += graph.bytes(graph.input(op, i));
   work.written = graph.bytes(graph.output(op));
   const auto& a = std::get<GemmAttributes>(op.attributes);
+  if (a.accumulates) work.read += work.written;
   work.flops = {2.0 * static_cast<double>(a.batch) * static_cast<double>(a.m) * static_cast<double>(a.n) * static_cast<double>(a.k)};
   return work;
 }

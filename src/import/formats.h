@@ -12,6 +12,12 @@ struct ImportContext {
   std::filesystem::path folder;       // what paths in the file are relative to
   std::vector<std::string> programs;  // a command line's
   int depth = 0;                      // files that name files
+  bool linked = false;                // another configuration names this one, and says what it leaves open
+  Json request;                       // what is said beside the file
+
+  // Whether the request itself says a field: "batch", or "plan.tp".
+  bool said(std::string_view field) const;
+  bool gpus_said() const;
 };
 
 Json from_deepspeed(Settings& s, const ImportContext& context);

@@ -24,7 +24,7 @@ void read_fsdp(Settings& s, std::int64_t node, Json& plan) {
   else s.problem(second ? "fsdp_config.fsdp_reshard_after_forward" : "fsdp_config.fsdp_sharding_strategy", fmt::format("is '{}'; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD", strategy.substr(0, 40)));
   const std::string prefetch = normalised_name(s.text("fsdp_config.fsdp_backward_prefetch").value_or("BACKWARD_PRE"));
   if (prefetch == "no-prefetch" || prefetch == "backward-post") s.note(fmt::format("fsdp_backward_prefetch is {}: modelled as BACKWARD_PRE, each block's parameters gathered before the block in front of it is done", prefetch));
-  s.refuse("fsdp_config.fsdp_offload_params", "parameters that live on the host are not modelled");
+  if (s.on("fsdp_config.fsdp_offload_params")) plan["offload"] = "optimizer+parameters";  // gradients go down too, and the host updates
 }
 
 void read_megatron(Settings& s, Json& request) {
@@ -33,7 +33,7 @@ void read_megatron(Settings& s, Json& request) {
   plan["pp"] = s.whole("megatron_lm_config.megatron_lm_pp_degree").value_or(1);
   if (plan["tp"] > 1 && s.on("megatron_lm_config.megatron_lm_sequence_parallelism")) plan["sp"] = true;
   plan["fsdp"] = s.on("megatron_lm_config.megatron_lm_use_distributed_optimizer") ? "zero1" : "none";
-  if (auto count = s.whole("megatron_lm_config.megatron_lm_num_micro_batches")) request["micro_batches"] = *count;
+  s.give(request, "micro_batches", "megatron_lm_config.megatron_lm_num_micro_batches");
   if (s.on("megatron_lm_config.megatron_lm_recompute_activations")) request["recompute"] = "selective";
   if (auto norm = s.number("megatron_lm_config.megatron_lm_gradient_clipping"); norm && *norm > 0) request["clip_grad_norm"] = *norm;
 }
@@ -45,12 +45,14 @@ void read_deepspeed(Settings& s, const ImportContext& context, Json& request) {
   constexpr const char* kStages[] = {"none", "zero1", "zero2", "zero3"};
   if (stage < 0 || stage > 3) s.problem("deepspeed_config.zero_stage", fmt::format("is {}; ZeRO has stages 0 to 3", stage));
   else request["plan"]["fsdp"] = kStages[stage];
-  if (auto count = s.whole("deepspeed_config.gradient_accumulation_steps")) request["micro_batches"] = *count;
+  s.give(request, "micro_batches", "deepspeed_config.gradient_accumulation_steps");
   if (auto norm = s.number("deepspeed_config.gradient_clipping"); norm && *norm > 0) request["clip_grad_norm"] = *norm;
   const std::string optimizer = s.text("deepspeed_config.offload_optimizer_device").value_or("none");
   if (optimizer == "cpu") request["plan"]["offload"] = "optimizer";
   else if (optimizer != "none") s.problem("deepspeed_config.offload_optimizer_device", fmt::format("is '{}'; only the host's memory (cpu) is modelled", optimizer.substr(0, 40)));
-  s.refuse("deepspeed_config.offload_param_device", "parameters that live on the host are not modelled");
+  const std::string parameters = s.text("deepspeed_config.offload_param_device").value_or("none");
+  if (parameters == "cpu") request["plan"]["offload"] = optimizer == "cpu" ? "optimizer+parameters" : "parameters";
+  else if (parameters != "none") s.problem("deepspeed_config.offload_param_device", fmt::format("is '{}'; only the host's memory (cpu) is modelled", parameters.substr(0, 40)));
 }
 
 }  // namespace
@@ -65,12 +67,18 @@ Json from_accelerate(Settings& s, const ImportContext& context) {
   const auto machines = s.whole("num_machines"), processes = s.whole("num_processes");
   if (processes) request["cluster"]["gpus"] = *processes;
   if (processes && machines && *machines > 0 && *processes % *machines == 0) request["cluster"]["gpus_per_node"] = *processes / *machines;
-  if (auto count = s.whole("gradient_accumulation_steps")) request["micro_batches"] = *count;
+  s.give(request, "micro_batches", "gradient_accumulation_steps");
   const std::int64_t node = request.contains("cluster") ? request["cluster"].value("gpus_per_node", std::int64_t{0}) : 0;
   if (fsdp) read_fsdp(s, node, request["plan"]);
   if (fsdp && s.on("fsdp_config.fsdp_activation_checkpointing")) request["recompute"] = "full";
   if (megatron) read_megatron(s, request);
   if (deepspeed) read_deepspeed(s, context, request);
+  // A DeepSpeed file that says fp16 or bf16 itself is what runs, and Accelerate stops where its own setting says the other.
+  if (deepspeed && request.contains("precision") && (precision == "bf16" || precision == "fp16" || precision == "fp8")) {
+    const std::string engine_says = request["precision"].get<std::string>();
+    if (engine_says.find(precision) == std::string::npos)
+      s.problem("mixed_precision", fmt::format("is {}, and its DeepSpeed file says {}: make them agree, or leave \"auto\" there", precision, engine_says == "fp32-default" ? "that neither fp16 nor bf16 is enabled" : engine_says));
+  }
   if (!request.contains("precision")) {
     if (precision == "no" || precision == "false") request["precision"] = "fp32-default";
     else if (precision == "bf16") request["precision"] = fsdp ? "fsdp-bf16" : deepspeed ? "deepspeed-bf16" : megatron ? "bf16-master" : "amp-bf16";

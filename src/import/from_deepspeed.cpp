@@ -8,13 +8,13 @@ namespace precog {
 namespace {
 
 void read_batch(Settings& s, Json& request) {
-  if (auto batch = s.whole("train_micro_batch_size_per_gpu")) request["batch"] = *batch;
-  if (auto steps = s.whole("gradient_accumulation_steps")) request["micro_batches"] = *steps;
-  if (auto global = s.whole("train_batch_size")) request["global_batch"] = *global;
+  s.give(request, "batch", "train_micro_batch_size_per_gpu");
+  s.give(request, "micro_batches", "gradient_accumulation_steps");
+  s.give(request, "global_batch", "train_batch_size");
   if (auto norm = s.number("gradient_clipping"); norm && *norm > 0) request["clip_grad_norm"] = *norm;
 }
 
-void read_precision(Settings& s, Json& request) {
+void read_precision(Settings& s, bool linked, Json& request) {
   const bool fp16 = s.on("fp16.enabled"), bf16 = s.on("bf16.enabled") || s.on("bfloat16.enabled"), apex = s.on("amp.enabled"), autocast = s.on("torch_autocast.enabled");
   if (fp16 + bf16 + apex + autocast > 1) s.problem(bf16 ? "bf16.enabled" : "fp16.enabled", "and fp16, bf16, amp, torch_autocast exclude each other: enable one");
   if (s.on("fp16.auto_cast")) s.note("fp16.auto_cast casts the model's inputs only: as many bytes as they have, not counted");
@@ -24,7 +24,7 @@ void read_precision(Settings& s, Json& request) {
   const auto said = [&](const char* key) { return s.has(key); };
   if (!fp16 && !bf16 && !apex && !autocast) {
     if (said("fp16.enabled") || said("bf16.enabled")) request["precision"] = name;  // "auto" says nothing; silence is fp32 as PyTorch has it
-    else s.note("no precision is switched on: fp32 as PyTorch runs it by default (or give --precision)"), request["precision"] = name;
+    else if (!linked) s.note("no precision is switched on: fp32 as PyTorch runs it by default (or give --precision)"), request["precision"] = name;
   } else {
     request["precision"] = name;
   }
@@ -62,17 +62,21 @@ void read_zero(Settings& s, Json& request) {
     if (stage == 0) s.problem("zero_optimization.offload_optimizer", "needs stage 1, 2 or 3");
     request["plan"]["offload"] = "optimizer";
   }
-  if (parameters) s.problem("zero_optimization.offload_param", "parameters that live on the host are not modelled; set its device to none");
+  if (parameters && stage != 3) s.problem("zero_optimization.offload_param", fmt::format("needs stage 3, not {}", stage));
+  if (parameters) request["plan"]["offload"] = optimizer ? "optimizer+parameters" : "parameters";
   if (stage > 0 && s.has("zero_optimization.overlap_comm") && !s.on("zero_optimization.overlap_comm") && stage < 3)
     s.note("zero_optimization.overlap_comm is false: the exchange of gradients is modelled as overlapping with backward all the same");
 }
 
 }  // namespace
 
-Json from_deepspeed(Settings& s, const ImportContext&) {
+Json from_deepspeed(Settings& s, const ImportContext& context) {
   Json request = Json::object();
+  for (const char* key : {"zero_optimization", "zero_optimization.offload_optimizer", "zero_optimization.offload_param", "fp16", "bf16", "bfloat16", "amp", "torch_autocast", "optimizer", "optimizer.params",
+                          "scheduler", "activation_checkpointing", "tensor_parallel", "compile", "elasticity", "curriculum_learning", "sparse_attention", "progressive_layer_drop"})
+    s.section(key);
   read_batch(s, request);
-  read_precision(s, request);
+  read_precision(s, context.linked, request);
   read_zero(s, request);
   if (s.has("optimizer.type")) set_optimizer(s, "optimizer.type", request);
   if (request.contains("optimizer") && request["optimizer"] == "adam" && s.truth("optimizer.params.adam_w_mode").value_or(true)) request["optimizer"] = "adamw";

@@ -31,14 +31,13 @@ void read_strategy(Settings& s, Json& request) {
     else if (strategy == "hybrid-shard") plan["fsdp"] = "hybrid";
     else s.problem(given + "sharding_strategy", fmt::format("is '{}'; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD", strategy.substr(0, 40)));
     if (s.raw(given + "activation_checkpointing_policy") || s.raw(given + "activation_checkpointing")) request["recompute"] = "full";
-    s.refuse(given + "cpu_offload", "parameters that live on the host are not modelled");
+    if (s.on(given + "cpu_offload")) plan["offload"] = "optimizer+parameters";
   } else if (name.starts_with("deepspeed")) {
     const std::string stage = name.size() > 16 ? name.substr(16) : "2";
     if (stage == "1" || stage == "2" || stage == "3") plan["fsdp"] = "zero" + stage;
     else s.problem("trainer.strategy", fmt::format("is '{}'; modelled: deepspeed_stage_1, _2, _3, with _offload or without", name.substr(0, 40)));
     if (optimizer) plan["offload"] = "optimizer";
-    if (by_name && stage == "3") s.problem("trainer.strategy", "of stage 3 with offload keeps parameters on the host too, which is not modelled");
-    s.refuse(given + "offload_parameters", "parameters that live on the host are not modelled");
+    if ((by_name && stage == "3") || s.on(given + "offload_parameters")) plan["offload"] = optimizer ? "optimizer+parameters" : "parameters";
     s.refuse(given + "cpu_checkpointing", "checkpoints that travel to the host are not modelled");
   } else if (name == "model-parallel") {
     if (auto tp = s.whole(given + "tensor_parallel_size")) plan["tp"] = *tp;
@@ -71,7 +70,7 @@ void read_plugin(Settings& s, Json& request) {
 
 }  // namespace
 
-Json from_lightning(Settings& s, const ImportContext&) {
+Json from_lightning(Settings& s, const ImportContext& context) {
   Json request = Json::object();
   read_strategy(s, request);
   read_plugin(s, request);
@@ -82,14 +81,19 @@ Json from_lightning(Settings& s, const ImportContext&) {
     const std::int64_t each = devices->is_array() ? static_cast<std::int64_t>(devices->size()) : s.whole("trainer.devices").value_or(-1);
     if (each > 0) request["cluster"]["gpus"] = each * nodes, request["cluster"]["gpus_per_node"] = each;
   }
-  if (auto count = s.whole("trainer.accumulate_grad_batches"); count && *count > 0) request["micro_batches"] = *count;
+  if (!request.contains("cluster") && !context.gpus_said()) {  // "auto", -1 or silence: all that a node has, which the file does not say
+    if (nodes > 1) s.problem("trainer.devices", fmt::format("does not say how many GPUs each of the {} nodes has: say --gpus, of all nodes together", nodes));
+    else s.note("trainer.devices leaves the number of GPUs to the machine: one, or say --gpus");
+  }
+  s.give(request, "micro_batches", "trainer.accumulate_grad_batches");
   if (auto norm = s.number("trainer.gradient_clip_val"); norm && *norm > 0) {
     if (s.text("trainer.gradient_clip_algorithm").value_or("norm") == "norm") request["clip_grad_norm"] = *norm;
     else s.problem("trainer.gradient_clip_algorithm", "clips values, which is not modelled; norm is");
   }
   if (auto steps = s.whole("trainer.max_steps"); steps && *steps > 0) request["run"]["steps"] = *steps;
   for (const char* key : {"data.init_args.batch_size", "data.batch_size", "data.init_args.train_batch_size", "data.init_args.micro_batch_size"})
-    if (auto batch = s.whole(key); batch && !request.contains("batch")) request["batch"] = *batch;
+    if (!request.contains("batch")) s.give(request, "batch", key);
+    else s.whole(key);
   for (const char* key : {"data.init_args.max_length", "data.init_args.seq_length", "data.init_args.block_size", "data.init_args.max_seq_length"})
     if (auto seq = s.whole(key); seq && !request.contains("seq")) request["seq"] = *seq;
   if (s.has("optimizer.class_path")) set_optimizer(s, "optimizer.class_path", request);

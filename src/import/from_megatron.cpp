@@ -31,11 +31,31 @@ class Megatron {
   bool program(std::string_view part) const {
     return std::any_of(context_.programs.begin(), context_.programs.end(), [&](const std::string& one) { return one.find(part) != std::string::npos; });
   }
-  // A value that is a variable the script does not set.
+  // A value that is a variable the script does not set, or has a command compute: an error, unless it is said beside the file or
+  // changes nothing but the length of the run. A default in its place would be another job.
   bool unset(const char* key) {
     const Json* value = s_.raw(key);
     if (!value || !value->is_string() || value->get_ref<const std::string&>().find('$') == std::string::npos) return false;
-    s_.note(fmt::format("--{} is '{}', which the file does not set: not taken over", key, value->get<std::string>().substr(0, 60)));
+    const std::string shown = value->get<std::string>().substr(0, 60);
+    struct Said {
+      std::string_view key, field, flag;
+    };
+    constexpr Said kFields[] = {{"tensor-model-parallel-size", "plan.tp", "--tp"}, {"pipeline-model-parallel-size", "plan.pp", "--pp"}, {"context-parallel-size", "plan.cp", "--cp"},
+                                {"expert-model-parallel-size", "plan.ep", "--ep"}, {"micro-batch-size", "batch", "--batch"}, {"global-batch-size", "global_batch", "--global-batch"},
+                                {"seq-length", "seq", "--seq"}, {"nproc-per-node", "", ""}, {"nnodes", "", ""}, {"world-size", "", ""}, {"train-iters", "", ""}, {"train-samples", "", ""}};
+    constexpr std::string_view kOfTheModel[] = {"num-layers", "hidden-size", "ffn-hidden-size", "num-attention-heads", "num-query-groups", "kv-channels", "max-position-embeddings", "vocab-size",
+                                                "padded-vocab-size", "make-vocab-size-divisible-by", "num-experts", "moe-router-topk", "moe-ffn-hidden-size", "moe-shared-expert-intermediate-size"};
+    const auto* field = std::find_if(std::begin(kFields), std::end(kFields), [&](const Said& one) { return one.key == key; });
+    const bool of_the_model = std::find(std::begin(kOfTheModel), std::end(kOfTheModel), key) != std::end(kOfTheModel);
+    const bool listed = field != std::end(kFields), concerns_nothing = listed && field->field.empty();
+    if ((listed && !concerns_nothing && context_.said(field->field)) || (of_the_model && !context_.model_wanted)) return true;
+    if (concerns_nothing) {
+      s_.note(fmt::format("--{} is '{}', which the file does not set: not taken over", key, shown));
+    } else if (std::find(reported_.begin(), reported_.end(), key) == reported_.end()) {
+      reported_.emplace_back(key);
+      s_.problem(key, fmt::format("is '{}', which the file does not set: set it there{}", shown,
+                                  listed ? fmt::format(", or say {}", field->flag) : of_the_model ? ", or say the model: --model NAME" : ""));
+    }
     return true;
   }
   std::optional<std::int64_t> whole(const char* key) { return unset(key) ? std::nullopt : s_.whole(key); }
@@ -66,6 +86,11 @@ class Megatron {
     if (ep > 1 || (etp != tp_ && s_.has("num-experts"))) {
       plan_["ep"] = ep;
       if (etp != tp_) plan_["etp"] = etp;
+      const std::string dispatcher = s_.text("moe-token-dispatcher-type").value_or("alltoall");
+      const bool flex = dispatcher == "flex" || s_.on("moe-enable-deepep");
+      if (ep > 1 && flex) plan_["expert_dispatch"] = s_.text("moe-flex-dispatcher-backend").value_or("deepep");
+      if (ep > 1 && !flex && dispatcher != "alltoall") s_.problem("moe-token-dispatcher-type", fmt::format("is '{}'; modelled: alltoall, flex", dispatcher.substr(0, 40)));
+      if (ep > 1 && s_.on("overlap-moe-expert-parallel-comm")) plan_["expert_overlap"] = true;
     }
     read_pipeline();
     const bool fsdp = s_.on("use-megatron-fsdp") || s_.on("use-custom-fsdp"), torch_fsdp = s_.on("use-torch-fsdp2");
@@ -108,8 +133,8 @@ class Megatron {
   }
 
   void read_batch() {
-    if (auto batch = whole("micro-batch-size")) request_["batch"] = *batch;
-    if (auto global = whole("global-batch-size")) request_["global_batch"] = *global;
+    if (!unset("micro-batch-size")) s_.give(request_, "batch", "micro-batch-size");
+    if (!unset("global-batch-size")) s_.give(request_, "global_batch", "global-batch-size");
     if (s_.has("rampup-batch-size")) s_.note("--rampup-batch-size: predicted at the full global batch"), s_.raw("rampup-batch-size");
     if (auto seq = whole("seq-length")) request_["seq"] = *seq;
     if (auto steps = whole("train-iters")) request_["run"]["steps"] = *steps;
@@ -233,13 +258,25 @@ class Megatron {
     if (granularity != "none" && granularity != "full" && granularity != "selective") return s_.problem("recompute-granularity", fmt::format("is '{}'; known: full, selective", granularity.substr(0, 40)));
     request_["recompute"] = granularity;
     if (granularity == "selective") {
-      const Json* modules = s_.raw("recompute-modules");
-      if (modules && modules->dump().find("core_attn") == std::string::npos) s_.problem("recompute-modules", fmt::format("is {}; modelled: core_attn", modules->dump().substr(0, 60)));
-      else if (modules && modules->is_array() && modules->size() > 1) s_.note("--recompute-modules: only core_attn is recomputed here");
+      if (const Json* modules = s_.raw("recompute-modules")) read_modules(*modules);
     }
     if (granularity != "full" || !count) return;
     if (method == "block") request_["recompute_layers"] = *count;
     else if (*count > 1) s_.note(fmt::format("--recompute-num-layers {} with the uniform method: modelled as one checkpoint per layer (more memory between them, less while one is recomputed)", *count));
+  }
+
+  // --recompute-modules, one or several. "mlp" is that of dense layers, "moe" a layer's experts: one part here.
+  void read_modules(const Json& given) {
+    std::string parts;
+    for (const Json& module : given.is_array() ? given : Json::array({given})) {
+      const std::string name = module.is_string() ? module.get<std::string>() : module.dump();
+      const char* part = nullptr;
+      for (auto& [megatrons, ours] : {std::pair{"core_attn", "core"}, {"layernorm", "norm"}, {"moe_act", "activation"}, {"mlp", "mlp"}, {"moe", "mlp"}, {"mla_up_proj", "up-projections"}})
+        if (name == megatrons) part = ours;
+      if (!part) return s_.problem("recompute-modules", fmt::format("has '{}'; modelled: core_attn, layernorm, moe_act, mlp, moe, mla_up_proj", name.substr(0, 40)));
+      if (parts.find(part) == std::string::npos) parts += (parts.empty() ? "" : "+") + std::string(part);
+    }
+    if (!parts.empty() && parts != "core") request_["recompute"] = parts;
   }
 
   void read_rest() {
@@ -252,7 +289,7 @@ class Megatron {
     s_.refuse("mtp-num-layers", "multi-token prediction is not modelled");
     s_.refuse("num-experts-per-virtual-stage", "is not modelled");
     s_.refuse("lora-*", "adapters are not read from arguments");
-    s_.refuse("cpu-offloading", "activations that travel to the host are not modelled");
+    if (const auto layers = whole("cpu-offloading-num-layers"); layers && *layers > 0) plan_["offload"] = "activations", plan_["offload_layers"] = *layers;
   }
 
   void mark_harmless() {
@@ -262,7 +299,7 @@ class Megatron {
                  "num-workers", "seed", "init-method-std", "exit-*", "distributed-backend", "distributed-timeout*", "norm-epsilon", "layernorm-epsilon", "rotary-base", "use-rope-scaling",
                  "rotary-scaling-factor", "rope-scaling-factor", "rotary-seq-len-interpolation-factor", "use-mcore-models", "use-legacy-models", "overlap-grad-reduce", "overlap-param-gather*", "overlap-p2p*",
                  "no-overlap-p2p*", "no-check-for-nan*", "check-for-nan*", "attention-softmax-in-fp32", "no-masked-softmax-fusion", "no-position-embedding", "no-create-attention-mask*",
-                 "reset-*", "eod-*", "manual-gc*", "no-async-tensor-model-parallel-allreduce", "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-token-dispatcher-type",
+                 "reset-*", "eod-*", "manual-gc*", "no-async-tensor-model-parallel-allreduce", "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-deepep-num-sms", "moe-shared-expert-overlap",
                  "moe-grouped-gemm", "moe-permute-fusion", "moe-router-*", "moe-per-layer-logging", "moe-pad-expert-input*", "moe-enable-deepep", "disable-*", "accumulate-allreduce-grads-in-fp32",
                  "grad-reduce-in-bf16", "fp8-*", "cross-entropy-*", "no-gradient-accumulation-fusion", "no-bias-*-fusion", "no-rope-fusion", "no-persist-layer-norm", "apply-layernorm-1p", "no-initialization",
                  "tp-comm-*", "profile*", "use-cpu-initialization", "empty-unused-memory-level", "transformer-impl", "dataloader-type", "no-mmap*", "ddp-*", "recompute-*", "te-rng-tracker", "inference-*",
@@ -276,6 +313,7 @@ class Megatron {
   Json request_ = Json::object(), plan_ = Json::object();
   Json* sizes_ = nullptr;
   std::int64_t tp_ = 1, pp_ = 1;
+  std::vector<std::string> reported_;  // variables that are not set
 };
 
 }  // namespace

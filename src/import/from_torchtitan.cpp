@@ -73,8 +73,7 @@ void read_schedule(Settings& s, const Degrees& d, Json& plan) {
 void read_batch(Settings& s, const Degrees& d, Json& request) {
   auto local = s.whole("training.local_batch_size");
   if (!local) local = s.whole("training.batch_size");
-  const auto global = s.whole("training.global_batch_size");
-  if (global && *global > 0) request["global_batch"] = *global;
+  const auto global = s.has("training.global_batch_size") && s.whole("training.global_batch_size").value_or(0) > 0 ? s.give(request, "global_batch", "training.global_batch_size") : std::nullopt;
   if (auto seq = s.whole("training.seq_len")) request["seq"] = *seq;
   if (d.pp > 1) {  // a rank's batch is cut into micro-batches
     const std::int64_t micro = s.whole("parallelism.pipeline_parallel_microbatch_size").value_or(1);
@@ -83,7 +82,7 @@ void read_batch(Settings& s, const Degrees& d, Json& request) {
     if (micro < 1 || *local % micro != 0) s.problem("parallelism.pipeline_parallel_microbatch_size", fmt::format("is {}; it must divide the local batch of {}", micro, *local));
     else if (!(global && *global > 0)) request["micro_batches"] = *local / micro;
   } else if (local) {
-    request["batch"] = *local;
+    s.give(request, "batch", s.has("training.local_batch_size") ? "training.local_batch_size" : "training.batch_size");
   }
 }
 
@@ -149,7 +148,7 @@ Json from_torchtitan(Settings& s, const ImportContext& context) {
   if (norm > 0) request["clip_grad_norm"] = norm;
   if (auto steps = s.whole("training.steps")) request["run"]["steps"] = *steps;
   if (s.on("compile.enable") || s.on("training.compile")) request["mode"] = "compile";
-  s.refuse("training.enable_cpu_offload", "parameters that live on the host are not modelled");
+  if (s.on("training.enable_cpu_offload")) request["plan"]["offload"] = "optimizer+parameters";  // CPUOffloadPolicy: gradients go down, the host updates
   s.harmless({"job.*", "profiling.*", "metrics.*", "checkpoint.*", "comm.*", "lr_scheduler.*", "optimizer.*", "validation.*", "debug.*", "fault_tolerance.*", "memory_estimation.*",
               "model.tokenizer_path", "model.hf_assets_path", "model.norm_type", "model.print_after_conversion", "training.dataset*", "training.warmup_steps", "training.seed",
               "training.deterministic", "training.gc_freq", "training.gc_debug", "compile.*", "float8.*", "quantize.*", "mx.*", "activation_checkpoint.*",

@@ -17,7 +17,8 @@ void read_optimizer(Settings& s, Json& request) {
   else s.problem("optim", fmt::format("is '{}'; modelled: adamw_torch, adamw_torch_fused, adamw_bnb_8bit, sgd", name.substr(0, 40)));
 }
 
-void read_fsdp_words(Settings& s, Json& request) {
+// Whether anything is said.
+bool read_fsdp_words(Settings& s, Json& request) {
   std::string said;
   if (const Json* value = s.raw("fsdp")) {
     if (value->is_array())
@@ -25,7 +26,7 @@ void read_fsdp_words(Settings& s, Json& request) {
     else if (value->is_boolean()) said = value->get<bool>() ? "full_shard" : "";
     else if (value->is_string()) said = value->get<std::string>();
   }
-  if (said.empty()) return;
+  if (said.empty()) return false;
   const auto says = [&](const char* word) { return said.find(word) != std::string::npos; };
   if (says("hybrid_shard_zero2")) s.problem("fsdp", "hybrid_shard_zero2: the node's GPUs are not in the file; say hybrid_shard here and --fsdp zero2 --shard-size N");
   else if (says("hybrid_shard")) request["plan"]["fsdp"] = "hybrid";
@@ -33,8 +34,9 @@ void read_fsdp_words(Settings& s, Json& request) {
   else if (says("shard_grad_op")) request["plan"]["fsdp"] = "zero2";
   else if (says("no_shard")) request["plan"]["fsdp"] = "none";
   else s.problem("fsdp", fmt::format("is '{}'; modelled: full_shard, shard_grad_op, hybrid_shard, no_shard", said.substr(0, 60)));
-  if (says("offload")) s.problem("fsdp", "offload: parameters that live on the host are not modelled");
+  if (says("offload")) request["plan"]["offload"] = "optimizer+parameters";
   if (s.on("fsdp_config.activation_checkpointing")) request["recompute"] = "full";
+  return true;
 }
 
 }  // namespace
@@ -42,14 +44,14 @@ void read_fsdp_words(Settings& s, Json& request) {
 Json from_trainer(Settings& s, const ImportContext& context) {
   Json request = linked_deepspeed(s, "deepspeed", context);
   const bool deepspeed = !request.empty();
-  if (auto batch = s.whole("per_device_train_batch_size")) request["batch"] = *batch;
-  else if (!request.contains("batch")) s.note("per_device_train_batch_size is not said: 8, the Trainer's default"), request["batch"] = 8;
-  if (auto count = s.whole("gradient_accumulation_steps"); count && *count > 0) request["micro_batches"] = *count;
+  if (!s.give(request, "batch", "per_device_train_batch_size") && !request.contains("batch")) s.note("per_device_train_batch_size is not said: 8, the Trainer's default"), request["batch"] = 8;
+  s.give(request, "micro_batches", "gradient_accumulation_steps");
   const double norm = s.number("max_grad_norm").value_or(1);
   if (norm > 0) request["clip_grad_norm"] = norm;
   if (auto steps = s.whole("max_steps"); steps && *steps > 0) request["run"]["steps"] = *steps;
   else if (auto epochs = s.number("num_train_epochs"); epochs && *epochs > 0) s.note("num_train_epochs: an epoch's samples are not in the file; say --epochs and --dataset-samples for the time of the whole run");
-  read_fsdp_words(s, request);
+  const bool sharded = read_fsdp_words(s, request);
+  if (sharded && deepspeed) s.problem("fsdp", "together with deepspeed: the Trainer takes one of them; leave the other out");
   if (!request.contains("optimizer")) read_optimizer(s, request);
   else s.raw("optim");
 
@@ -71,8 +73,11 @@ Json from_trainer(Settings& s, const ImportContext& context) {
     request["precision"] = name;
   } else if ((fp16 || bf16) && !request.contains("precision")) {
     request["precision"] = bf16 ? "deepspeed-bf16" : "deepspeed-fp16";
-  } else if ((fp16 || bf16) && request["precision"] == "fp32-default") {  // its DeepSpeed file leaves it to these
-    request["precision"] = bf16 ? "deepspeed-bf16" : "deepspeed-fp16";
+  } else if (fp16 || bf16) {  // its DeepSpeed file says so itself: the Trainer stops where the two differ
+    if (request["precision"].get<std::string>().find(bf16 ? "bf16" : "fp16") == std::string::npos)
+      s.problem(bf16 ? "bf16" : "fp16", fmt::format("is true, and its DeepSpeed file says {}: make them agree, or leave \"auto\" there", request["precision"] == "fp32-default" ? std::string("that neither is enabled") : request["precision"].get<std::string>()));
+  } else if (!request.contains("precision")) {
+    request["precision"] = "fp32-default";
   }
   request.erase("eight_bit");
 

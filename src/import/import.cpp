@@ -116,6 +116,7 @@ Result<Imported> imported(const Tree& tree, const Format& format, const std::str
   out.notes = settings.notes();
   out.not_taken = settings.not_taken();
   out.quiet = settings.quiet();
+  out.said_by = settings.said_by();
   return out;
 }
 
@@ -149,6 +150,12 @@ Result<Imported> import_path(const std::filesystem::path& path, const std::strin
   return import_at(text, shown, kind, context);
 }
 
+// A cluster that says how many GPUs or nodes there are: "dgx-h100:8".
+bool has_count(const Json& cluster) {
+  return cluster.is_string() ? cluster.get_ref<const std::string&>().find(':') != std::string::npos
+                             : cluster.is_object() && cluster.value("name", Json()).dump().find(':') != std::string::npos;
+}
+
 // What the command line changes, other fields of the file follow.
 void drop_overridden(const Json& own, Json& base) {
   const auto gives = [&](const char* key) { return own.contains(key) && !own[key].is_null(); };
@@ -173,11 +180,13 @@ void drop_overridden(const Json& own, Json& base) {
   };
   drop("tp", {"sp", "tp_overlap", "etp"});
   drop("pp", {"vpp", "schedule", "stage_layers"});
-  drop("fsdp", {"shard_size", "replicate", "offload", "overlap_gather", "bucket_mb", "bucket_views", "find_unused"});
+  drop("fsdp", {"shard_size", "replicate", "offload", "offload_layers", "overlap_gather", "bucket_mb", "bucket_views", "find_unused"});
   drop("shard_size", {"replicate"});
   drop("replicate", {"shard_size"});
   if (in("cluster", "gpus") || in("plan", "tp") || in("plan", "pp") || in("plan", "cp")) plan.erase("dp");
 }
+
+bool said_in_plan(const Json& request, const char* key) { return request.contains("plan") && request["plan"].is_object() && request["plan"].contains(key); }
 
 // Where two files say the same field differently.
 void contradictions(const Json& a, const Json& b, const std::string& at, const std::string& file, std::vector<Problem>& problems) {
@@ -200,8 +209,23 @@ const std::vector<std::string>& import_kinds() {
   return kKinds;
 }
 
-Result<Imported> import_text(std::string_view text, const std::string& where, const std::string& kind, bool model_wanted, const std::filesystem::path& folder) {
-  return import_at(text, where, kind, {.model_wanted = model_wanted, .folder = folder});
+bool ImportContext::said(std::string_view field) const {
+  const Json* at = &request;
+  for (std::size_t begin = 0; begin <= field.size();) {
+    const std::size_t end = std::min(field.find('.', begin), field.size());
+    const std::string key(field.substr(begin, end - begin));
+    if (!at->is_object() || !at->contains(key)) return false;
+    at = &(*at)[key];
+    begin = end + 1;
+  }
+  return !at->is_null();
+}
+
+bool ImportContext::gpus_said() const { return said("cluster.gpus") || (said("cluster") && has_count(request["cluster"])); }
+
+Result<Imported> import_text(std::string_view text, const std::string& where, const std::string& kind, bool model_wanted, const std::filesystem::path& folder,
+                             const Json& request) {
+  return import_at(text, where, kind, {.model_wanted = model_wanted, .folder = folder, .request = request});
 }
 
 Result<Imported> import_file(const std::filesystem::path& path, const std::string& shown, const std::string& kind, bool model_wanted) {
@@ -222,10 +246,13 @@ Json linked_deepspeed(Settings& s, std::string_view key, const ImportContext& co
       return Json::object();
     }
     for (const std::string& note : made->notes) s.note(called + ": " + note);
+    for (const auto& [field, name] : made->said_by) s.said_by(field, fmt::format("{} ({})", name, called));
     if (!made->not_taken.empty()) s.note(fmt::format("{}: not taken over: {}", called, join(made->not_taken, ", ")));
     return made->request;
   };
-  if (const Json* inside = s.tree(key)) return take(imported({*inside, {}, false}, kFormats[0], s.file() + ": " + std::string(key), context), std::string(key));
+  ImportContext below = context;
+  below.linked = true;
+  if (const Json* inside = s.tree(key)) return take(imported({*inside, {}, false}, kFormats[0], s.file() + ": " + std::string(key), below), std::string(key));
   const Json* value = s.raw(key);
   if (!value || *value == false) return Json::object();
   if (!value->is_string()) {
@@ -236,7 +263,6 @@ Json linked_deepspeed(Settings& s, std::string_view key, const ImportContext& co
     s.problem(key, "names a file that names a file that names a file: too many");
     return Json::object();
   }
-  ImportContext below = context;
   ++below.depth;
   const std::string path = value->get<std::string>();
   return take(import_path(context.folder / path, path, "deepspeed", below), path);
@@ -276,7 +302,7 @@ Result<Json> with_imports(Json request, const std::string& where, const std::fil
       problems.push_back({at("from"), text.error().text()});
       continue;
     }
-    auto made = import_text(*text, file, kind.get<std::string>(), model_wanted, (folder / file).parent_path());
+    auto made = import_text(*text, file, kind.get<std::string>(), model_wanted, (folder / file).parent_path(), request);
     if (!made) {
       problems.insert(problems.end(), made.error().problems.begin(), made.error().problems.end());
       continue;
@@ -287,7 +313,11 @@ Result<Json> with_imports(Json request, const std::string& where, const std::fil
     for (const auto& [key, value] : request.items()) candidate.erase(key == "plan" || key == "cluster" || key == "run" ? "" : key);
     contradictions(kept, candidate, "", file, problems);
     fill_in(base, made->request);
+    for (const auto& [key, value] : request.items()) made->said_by.erase(key);
     notes.push_back({{"file", file}, {"kind", made->kind}, {"title", made->title}, {"notes", made->notes}, {"not_taken", made->not_taken}, {"quiet", made->quiet}});
+    if (!made->said_by.empty()) notes.back()["said_by"] = made->said_by;
+    if (made->request.contains("plan") && made->request["plan"].contains("dp") && candidate.contains("plan") && !candidate["plan"].contains("dp") && !said_in_plan(request, "dp"))
+      notes.back()["notes"].push_back(fmt::format("its data parallelism of {} gives way to the GPUs and degrees that are given beside it", made->request["plan"]["dp"].dump()));
   }
   if (!problems.empty()) return fail(std::move(problems));
 
@@ -307,6 +337,16 @@ Result<Json> with_imports(Json request, const std::string& where, const std::fil
   }
   out["imported"] = notes;
   return out;
+}
+
+std::string batches_said_by(const Json& imported) {
+  std::vector<std::string> out;
+  if (!imported.is_array()) return "";
+  for (const Json& one : imported)
+    if (one.is_object() && one.contains("file") && one["file"].is_string() && one.contains("said_by") && one["said_by"].is_object())
+      for (const auto& [field, key] : one["said_by"].items())
+        if (key.is_string()) out.push_back(fmt::format("{} is {} of {}", field, key.get<std::string>(), one["file"].get<std::string>()));
+  return join(out, ", ");
 }
 
 std::vector<std::string> import_notes(const Json& imported) {

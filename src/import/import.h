@@ -5,6 +5,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,15 +19,16 @@ struct Imported {
   std::vector<std::string> notes;      // what was decided, and why
   std::vector<std::string> not_taken;  // settings that nobody here knows
   std::vector<std::string> quiet;      // known settings that change neither time nor memory here
+  std::map<std::string, std::string> said_by;  // fields of batches -> the file's own names of them
 };
 
 // deepspeed megatron torchtitan accelerate trainer lightning
 const std::vector<std::string>& import_kinds();
 
 // `kind`: one of those; empty: told from the content. `model_wanted`: whether the file's model counts; where not, what it lacks for
-// one is no error.
+// one is no error. `request`: what is said beside the file, and so need not be known from it.
 Result<Imported> import_text(std::string_view text, const std::string& where, const std::string& kind = "", bool model_wanted = true,
-                             const std::filesystem::path& folder = {});
+                             const std::filesystem::path& folder = {}, const Json& request = Json());
 Result<Imported> import_file(const std::filesystem::path& path, const std::string& shown, const std::string& kind = "", bool model_wanted = true);
 
 // A request with "from" (a path, or several) as one without: fields that the files say and it does not itself. What was and was
@@ -36,5 +38,8 @@ Result<Json> with_imports(Json request, const std::string& where, const std::fil
 // What a reader of the report should know of an "imported": notes, and what was not taken over. Anything that is no such list says
 // nothing.
 std::vector<std::string> import_notes(const Json& imported);
+
+// "global_batch is train_batch_size of ds.json, ...": where a message about batches names the request's fields and files said them.
+std::string batches_said_by(const Json& imported);
 
 }  // namespace precog

@@ -46,7 +46,7 @@ TEST_CASE("DeepSpeedOffloadIsTakenOverAndWhatCannotBeIsRefused") {
   CHECK(made.request["plan"]["offload"] == "optimizer");
   CHECK(made.request["global_batch"] == 256);
   CHECK_FALSE(made.request.contains("batch"));
-  CHECK(problem(R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}})").find("offload_param") != std::string::npos);
+  CHECK(problem(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})").find("offload_param") != std::string::npos);
   CHECK(problem(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}})").find("nvme") != std::string::npos);
   CHECK(problem(R"({"zero_optimization": {"stage": 4}})").find("stages 0 to 3") != std::string::npos);
   CHECK(problem(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true}})").find("ZeRO++") != std::string::npos);
@@ -232,4 +232,78 @@ TEST_CASE("NestingAndAliasesHaveLimits") {
   auto made = parse_yaml(bomb, "f");
   REQUIRE_FALSE(made.has_value());
   CHECK(made.error().text().find("aliases") != std::string::npos);
+}
+
+TEST_CASE("DataParallelismThatGivesWayIsSaid") {
+  Json request = {{"from", "torchtitan_llama3.toml"}, {"cluster", {{"gpu", "h100-sxm"}, {"gpus", 64}}}};
+  const auto notes = [&] { return import_notes(with_imports(request, "request", kExamples).value()["imported"]); };
+  REQUIRE(notes().size() == 1);
+  CHECK(notes()[0].find("data parallelism of 16 gives way") != std::string::npos);
+  request["cluster"] = {{"gpu", "h100-sxm"}};
+  CHECK(notes().empty());
+}
+
+TEST_CASE("VariablesThatAScriptDoesNotSetAreErrorsUnlessTheyAreSaidBesideIt") {
+  const std::string model = "--num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --bf16 ";
+  CHECK(problem(model + "--tensor-model-parallel-size $TP --micro-batch-size 4").find("--tensor-model-parallel-size: is '$TP', which the file does not set: set it there, or say --tp") != std::string::npos);
+  CHECK(problem(model + "--micro-batch-size ${MBS}").find("--batch") != std::string::npos);
+  CHECK(problem(model + "--micro-batch-size 4 --ffn-hidden-size $((4 * H))").find("say the model") != std::string::npos);
+  CHECK(problem(model + "--micro-batch-size 4 --recompute-num-layers $N").find("$N") != std::string::npos);
+  CHECK(problem(model + "--micro-batch-size 4 --train-iters $STEPS").empty());  // only the length of the run
+  const Json beside = {{"plan", {{"tp", 2}}}, {"batch", 1}};
+  auto said = import_text(model + "--tensor-model-parallel-size $TP --micro-batch-size $MBS", "f", "", true, {}, beside);
+  REQUIRE_MESSAGE(said.has_value(), (said ? "" : said.error().text()));
+  CHECK(said->notes.empty());
+  CHECK(import_text("--num-layers $L --hidden-size $H --micro-batch-size 1 --seq-length 128", "f", "", false).has_value());
+}
+
+TEST_CASE("LightningOnSeveralNodesSaysTheirGpus") {
+  const std::string text = "trainer:\n  devices: auto\n  num_nodes: 2\n  precision: bf16-mixed\n";
+  CHECK(problem(text).find("trainer.devices: does not say how many GPUs each of the 2 nodes has") != std::string::npos);
+  CHECK(problem("trainer:\n  devices: -1\n  num_nodes: 4\n").find("4 nodes") != std::string::npos);
+  CHECK(import_text(text, "f", "", true, {}, {{"cluster", {{"gpus", 16}}}}).has_value());
+  CHECK(import_text(text, "f", "", true, {}, {{"cluster", "dgx-h100:2"}}).has_value());
+  auto one = import_text("trainer:\n  devices: auto\n", "f");
+  REQUIRE(one.has_value());
+  REQUIRE(one->notes.size() == 1);
+  CHECK(one->notes[0].find("--gpus") != std::string::npos);
+}
+
+TEST_CASE("EnginesThatContradictTheirConfigurationAreErrors") {
+  const std::string head = "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nnum_processes: 8\n";
+  const auto accelerate = [&](const std::string& precision, const std::string& inside) {
+    return head + "mixed_precision: " + precision + "\ndeepspeed_config:\n  deepspeed_config_file:\n    train_micro_batch_size_per_gpu: 1\n" + inside;
+  };
+  const std::string bf16 = "    bf16:\n      enabled: true\n", open = "    bf16:\n      enabled: auto\n", off = "    bf16:\n      enabled: false\n";
+  CHECK(problem(accelerate("fp16", bf16)).find("mixed_precision: is fp16, and its DeepSpeed file says deepspeed-bf16") != std::string::npos);
+  CHECK(problem(accelerate("bf16", off)).find("neither fp16 nor bf16") != std::string::npos);
+  for (const std::string& inside : {bf16, open, std::string()}) {
+    auto agreed = import_text(accelerate("bf16", inside), "f");
+    REQUIRE_MESSAGE(agreed.has_value(), (agreed ? "" : agreed.error().text()));
+    CHECK(agreed->request["precision"] == "deepspeed-bf16");
+    CHECK(agreed->notes.empty());
+  }
+  const std::string arguments = R"({"per_device_train_batch_size": 1, "output_dir": "o", )";
+  CHECK(problem(arguments + R"("fsdp": "full_shard", "deepspeed": {"zero_optimization": {"stage": 2}}})").find("takes one of them") != std::string::npos);
+  CHECK(problem(arguments + R"("fp16": true, "deepspeed": {"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}})").find("fp16: is true, and its DeepSpeed file says deepspeed-bf16") != std::string::npos);
+  auto left = import_text(arguments + R"("bf16": true, "deepspeed": {"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2}}})", "f");
+  REQUIRE(left.has_value());
+  CHECK(left->request["precision"] == "deepspeed-bf16");
+}
+
+TEST_CASE("DeepSpeedsSectionsWantObjects") {
+  for (const char* wrong : {R"("zero_optimization": 2)", R"("zero_optimization": true)", R"("bf16": true)", R"("optimizer": "Adam")", R"("zero_optimization": {"stage": 2, "offload_optimizer": "cpu"})",
+                            R"("activation_checkpointing": [1])"})
+    CHECK_MESSAGE(problem(std::string(R"({"train_batch_size": 8, )") + wrong + "}").find("a section, {...}, is wanted") != std::string::npos, wrong);
+  CHECK(problem(R"({"train_batch_size": 8, "zero_optimization": {}, "bf16": null, "optimizer": {}})").empty());
+}
+
+TEST_CASE("BatchesAreCalledAsTheFileCallsThem") {
+  const Json request = {{"from", "deepspeed_offload.json"}, {"model", "gpt2"}};
+  const Json made = with_imports(request, "request", kExamples).value();
+  CHECK(batches_said_by(made["imported"]).find("global_batch is train_batch_size of deepspeed_offload.json") != std::string::npos);
+  Json own = request;
+  own["global_batch"] = 64;
+  CHECK(batches_said_by(with_imports(own, "request", kExamples).value()["imported"]).find("global_batch") == std::string::npos);
+  CHECK(batches_said_by(Json(3)).empty());
 }

@@ -122,6 +122,19 @@ std::optional<std::string> Settings::text(std::string_view key) {
   return std::nullopt;
 }
 
+void Settings::section(std::string_view key) {
+  const Setting* found = look(key);
+  if (!found || says_nothing(found->value) || found->value.is_object()) return;
+  find(key);
+  problem(key, fmt::format("is {}; a section, {{...}}, is wanted", found->value.is_string() ? "'" + excerpt(found->value) + "'" : excerpt(found->value)));
+}
+
+std::optional<std::int64_t> Settings::give(Json& request, const char* field, std::string_view key) {
+  const auto found = whole(key);
+  if (found) request[field] = *found, said_by_[field] = shown(key);
+  return found;
+}
+
 void Settings::harmless(std::initializer_list<const char*> patterns) {
   for (Setting& one : settings_)
     if (one.use == Use::none && std::any_of(patterns.begin(), patterns.end(), [&](const char* pattern) { return matches_pattern(one.key, pattern); }))

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,11 +37,17 @@ class Settings {
   void refuse(std::string_view key, std::string why);
   void problem(std::string_view key, std::string message);
   void note(std::string message) { notes_.push_back(std::move(message)); }
+  // A section wants an object: anything else that says something is an error.
+  void section(std::string_view key);
+  // A whole number becomes a field of the request, which messages can then call by the setting's name.
+  std::optional<std::int64_t> give(Json& request, const char* field, std::string_view key);
 
   const std::string& file() const { return file_; }
   std::string shown(std::string_view key) const { return prefix_ + std::string(key); }
   std::vector<Problem>& problems() { return problems_; }
   const std::vector<std::string>& notes() const { return notes_; }
+  const std::map<std::string, std::string>& said_by() const { return said_by_; }
+  void said_by(const std::string& field, std::string name) { said_by_[field] = std::move(name); }
   std::vector<std::string> quiet() const;      // harmless ones, and those that say nothing
   std::vector<std::string> not_taken() const;  // nobody asked for these
   std::vector<std::string> keys() const;
@@ -61,6 +68,7 @@ class Settings {
   std::vector<Setting> settings_;
   std::vector<Problem> problems_;
   std::vector<std::string> notes_;
+  std::map<std::string, std::string> said_by_;
 };
 
 }  // namespace precog

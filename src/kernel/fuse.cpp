@@ -501,7 +501,7 @@ class Fuser {
     }
     // Another kernel of this level that reads some of the same.
     for (const FusedRead& read : node.sources) {
-      const auto known = by_source_.find({read.tensor, {level, node.where}});
+      const auto known = by_source_.find({read.tensor, {sharing_level(node, level), node.where}});
       if (known == by_source_.end() || read.bytes < graph_.bytes(read.tensor)) continue;  // slices are not the same elements
       const std::int32_t other = root(known->second);
       if (group_at(other).elements != node.elements || !compatible(node, group_at(other))) continue;
@@ -536,9 +536,17 @@ class Fuser {
       value.level = level;
     }
     for (const FusedRead& read : node.sources)
-      if (read.bytes.value >= kSharedBytes && read.bytes == graph_.bytes(read.tensor)) by_source_.try_emplace({read.tensor, {level, node.where}}, into);
+      if (read.bytes.value >= kSharedBytes && read.bytes == graph_.bytes(read.tensor)) by_source_.try_emplace({read.tensor, {sharing_level(node, level), node.where}}, into);
     nodes_.push_back(std::move(node));
   }
+  // Layers that are recomputed wait for each other though no value passes between them: what reads the same table (angles of
+  // rotations) in two of them is no work of the same time.
+  int sharing_level(const Node& node, int level) const {
+    if (node.op < 0 || op_at(static_cast<std::size_t>(node.op)).phase != Phase::recompute) return level;
+    return level + kLevelsPerLayer * (2 + op_at(static_cast<std::size_t>(node.op)).block);
+  }
+  static constexpr int kLevelsPerLayer = 1 << 14;
+
   static bool together(const Group& a, const Group& b) {
     if (&a == &b) return true;
     if (a.columns != b.columns) return false;

@@ -48,6 +48,7 @@ Part part_of(const Graph& graph, const Op& op) {
   switch (definition(op.kind).family) {
     case Family::view: return op.input_count > 0 ? Part::view : Part::pointwise;  // memory nobody has written is a constant
     case Family::pointwise: {
+      if (op.kind == OpKind::accumulate_gradient) return Part::library;  // autograd's, or the optimizer's: behind the graph, whoever made it
       const FrameworkName* known = is_generic(op.kind) ? framework_name(graph.name(op.label)) : nullptr;
       return known && known->reduces_after && reduces_columns(graph, op) ? Part::columns : Part::pointwise;
     }

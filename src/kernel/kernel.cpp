@@ -39,7 +39,8 @@ struct ShapeText {
                        s.batch, s.heads, s.kv_heads, s.q_len, s.kv_len, s.head_dim, s.causal ? " causal" : "");
   }
   std::string operator()(const CollectiveShape& s) const {
-    return fmt::format("{} {} over {}{}", to_text(s.kind), to_text(s.bytes), s.participants, s.stride > 1 ? fmt::format(" stride {}", s.stride) : "");
+    return fmt::format("{} {} over {}{}", to_text(s.kind), to_text(s.bytes), s.participants, s.stride > 1 ? fmt::format(" stride {}", s.stride) : "") +
+           (s.copies > 0 ? fmt::format(", {} copies", s.copies) : "");
   }
 };
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -38,6 +39,8 @@ struct ConvShape {
   std::int64_t stride_volume = 0;  // the strides multiplied; 0: stride along both axes
   bool native = false;  // depthwise: PyTorch's own kernel, not cuDNN's
   std::int64_t dilation = 1;  // the largest
+  std::int64_t in_d = 1, kernel_d = 1;  // of what is folded into h: the first of three axes
+  int axes = 2;
   std::int64_t strides() const { return stride_volume > 0 ? stride_volume : stride * stride; }
   bool depthwise() const { return groups > 1 && groups == in_channels; }
 };
@@ -65,7 +68,10 @@ struct MemoryShape {
   bool channels_last = false;             // batch norm, pooling: how the image is laid out; reductions: sums down the columns
   std::int64_t part = 0;                  // what else tells two kernels of a pattern apart, 0: nothing. Copies that turn: the
                                           // source's innermost extent; joined tensors: how many; layout: channels; pooling: the
-                                          // window; indexing: how many places; broadcasts: elements of the smallest operand
+                                          // window; indexing: how many places; broadcasts: elements of the smallest operand;
+                                          // reductions: the innermost run, kept or summed
+  std::int32_t axes = 0;                  // of the index space where operands do not lie side by side in the same order (layouts.h)
+  std::int32_t across = 0;                // per cent of the bytes that are read or written across memory, not along it
   friend bool operator==(const MemoryShape&, const MemoryShape&) = default;
 };
 
@@ -76,6 +82,7 @@ struct CollectiveShape {
   int participants = 1;
   Collective kind = Collective::all_reduce;
   int stride = 1;  // how far apart the group's ranks are; as many groups run at the same time
+  int copies = 0;  // of each row of an all_to_all, of which a node gets one (CollectiveAttributes)
   friend bool operator==(const CollectiveShape&, const CollectiveShape&) = default;
 };
 
@@ -120,8 +127,9 @@ struct KernelProgram {
 struct FusionPlan;
 
 // What PyTorch launches for a step, operator by operator: eagerly, or with the fused kernels of a plan where there is one.
-// `memory_format` is how images are laid out.
-KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format, const FusionPlan* fusion = nullptr);
+// `memory_format` is how images are laid out; `strides`: of operands that are known to lie otherwise than the graph's views say.
+KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format, const FusionPlan* fusion = nullptr,
+                           const std::unordered_map<std::int32_t, Shape>* strides = nullptr);
 
 std::string_view to_text(MemoryPattern pattern);
 std::string_view to_text(ConvDirection direction);

@@ -15,12 +15,20 @@ std::int64_t power_below(std::int64_t x, std::int64_t most) {
 constexpr std::int64_t kReduceThreads = 512, kWarp = 32, kFewValues = 16, kManyValues = 256, kThreadsPerSm = 2048;
 
 constexpr std::int64_t kTile = 128;  // of the products below, either way
-constexpr std::int64_t kLongSum = 768;
+constexpr std::int64_t kLongSum = 768, kVeryLongSum = 12288;
 constexpr std::int64_t kFewWaves = 8, kManyWaves = 12;
 constexpr std::int64_t kWideGroup = 32;
 constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
 constexpr std::int64_t kManyImages = 64;
 constexpr std::int64_t kManyRows = 16384;  // images times pixels that a weight gradient sums
+
+// More than two waves of the large 16-bit tiles, whichever of them fits best.
+bool hands_out_tiles(const GemmShape& s, const GpuSpec& gpu) {
+  constexpr std::int64_t kTiles[][2] = {{256, 128}, {128, 256}, {192, 192}};
+  for (const auto& tile : kTiles)
+    if (s.batch * divide_up(s.m, tile[0]) * divide_up(s.n, tile[1]) <= 2 * gpu.sms) return false;
+  return true;
+}
 
 }  // namespace
 
@@ -55,11 +63,14 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   const std::int64_t tiles = s.batch * divide_up(s.m, kTile) * divide_up(s.n, kTile);
   const bool wide = math == DType::fp32 || math == DType::tf32;
   if (s.transposed_a && s.batch == 1) {
-    // Weight gradients: a long sum and few tiles. nvjet's 16-bit kernels split only very long ones.
+    // Weight gradients: a long sum and few tiles. nvjet's 16-bit kernels split only very long ones, and long ones whose tiles would
+    // leave a quarter of the SMs idle (768 x 3072: 144 tiles on 132).
     const double length = static_cast<double>(s.k), side = static_cast<double>(s.m) * static_cast<double>(s.n);
-    helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= kLongSum : length * length > 144 * side && tiles < gpu.sms * 2;
+    const bool idle = tiles * 4 < divide_up(tiles, gpu.sms) * gpu.sms * 3;
+    helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= kLongSum
+                           : tiles < gpu.sms * 2 && (length * length > 144 * side || (idle && s.k > kVeryLongSum));
     const bool cleared_sums = math == DType::fp32 && (s.k <= 2048 || s.k > 8192);
-    helpers.clears = (helpers.reduces && cleared_sums) || (is_16bit(math) && gpu.capability() >= 90 && tiles > 7 * gpu.sms);
+    helpers.clears = (helpers.reduces && cleared_sums) || (is_16bit(math) && gpu.capability() >= 90 && !helpers.reduces && hands_out_tiles(s, gpu));
     return helpers;
   }
   // Gradients of few rows in fp32: split too.
@@ -69,7 +80,7 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   if (gpu.capability() < 90 || tiles <= gpu.sms) return helpers;
   const bool many = tiles > kManyWaves * gpu.sms, few = tiles <= kFewWaves * gpu.sms;
   if (math == DType::tf32) helpers.clears = s.batch > 1 || many || few;
-  else if (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0) helpers.clears = s.batch > 1 || many;
+  else if (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0) helpers.clears = s.batch > 1 || hands_out_tiles(s, gpu);
   return helpers;
 }
 
@@ -106,6 +117,10 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
     if (three && width > 4 && data && !s.channels_last) helpers.inner = many ? 5 : 3;
     if (three && many && s.direction == ConvDirection::forward && !s.channels_last) helpers.inner = 3;
     helpers.prepares = pointwise && data && !s.channels_last && s.out_channels > kTile;
+    return helpers;
+  }
+  if (pointwise && s.channels_last && is_16bit(math)) {  // one product over all images; its tiles are narrow, and no counter was seen
+    helpers.sums = weight && product_helpers({1, s.out_channels, s.in_channels, rows, true}, math, gpu).reduces;
     return helpers;
   }
   if (pointwise && pixels > 1 && !s.channels_last) {  // a product per image

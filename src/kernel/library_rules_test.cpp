@@ -37,6 +37,41 @@ TEST_CASE("SplitSumsOfWeightGradientsAreAddedByAKernelOfTheirOwn") {
   CHECK_FALSE(product_helpers({96, 128, 128, 64}, DType::bf16, on).clears);
 }
 
+// Recorded on an H200 of 132 SMs: ViT-B's weight gradients over 12,608 rows, Whisper's over 12,000.
+TEST_CASE("LongSumsAreSplitWhereTilesFitTheSmsBadly") {
+  GpuSpec on = gpu("9.0");
+  on.sms = 132;
+  CHECK(product_helpers({1, 3072, 768, 12608, true}, DType::bf16, on).reduces);
+  CHECK_FALSE(product_helpers({1, 3072, 768, 12000, true}, DType::bf16, on).reduces);
+  CHECK_FALSE(product_helpers({1, 2304, 768, 12608, true}, DType::bf16, on).reduces);  // 108 tiles
+}
+
+// Recorded on an H200: StableLM's 2048 x 5632 with a memset each, Qwen3's 3072 x 3072 and ViT-B's 12608 x 768 (256 and 264 tiles of 192 x 192) without.
+TEST_CASE("ACounterHandsOutTilesFromTwoWavesOn") {
+  GpuSpec on = gpu("9.0");
+  on.sms = 132;
+  for (const bool turned : {false, true}) {
+    CHECK(product_helpers({1, 2048, 5632, 2048, turned}, DType::bf16, on).clears);
+    CHECK_FALSE(product_helpers({1, 3072, 3072, 1024, turned}, DType::bf16, on).clears);
+  }
+  CHECK_FALSE(product_helpers({1, 12608, 768, 768}, DType::fp16, on).clears);
+  CHECK(product_helpers({1, 16384, 768, 768}, DType::fp16, on).clears);
+}
+
+TEST_CASE("PointwiseConvolutionsInNhwcAreOneProduct") {
+  ConvShape shape;
+  shape.batch = 128;
+  shape.in_channels = 1024;
+  shape.out_channels = 256;
+  shape.in_h = shape.in_w = shape.out_h = shape.out_w = 14;
+  shape.channels_last = true;
+  CHECK_FALSE(conv_helpers(shape, DType::bf16, gpu("9.0")).clears);
+  shape.direction = ConvDirection::weight_gradient;
+  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).sums);
+  shape.batch = 2;
+  CHECK_FALSE(conv_helpers(shape, DType::bf16, gpu("9.0")).sums);
+}
+
 TEST_CASE("ASortTakesAPassForEachEightBits") {
   CHECK(sort_launches(64).kernels == 10);
   CHECK(sort_launches(64).memsets == 17);

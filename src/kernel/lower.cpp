@@ -4,6 +4,7 @@
 #include "base/ensure.h"
 #include "graph/framework_names.h"
 #include "kernel/kernel.h"
+#include "kernel/layouts.h"
 #include "kernel/library_rules.h"
 #include "kernel/lower_fused.h"
 
@@ -38,8 +39,8 @@ Collective collective_of(OpKind kind) {
 
 class Lowering {
  public:
-  Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format, const FusionPlan* fusion)
-      : graph_(graph), gpu_(gpu), format_(format), fusion_(fusion) {}
+  Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format, const FusionPlan* fusion, const KnownStrides* strides)
+      : graph_(graph), gpu_(gpu), format_(format), fusion_(fusion), layouts_(graph, strides) {}
 
   KernelProgram run() {
     program_.calls.reserve(graph_.ops.size());
@@ -144,13 +145,99 @@ class Lowering {
     Kernel& kernel = memory("memset", op, MemoryPattern::pointwise, {0}, Bytes{4096} * static_cast<double>(times), 1, 1024);
     kernel.launches = times;
   }
-  // PyTorch's reduction: where several blocks share a result they meet through counters.
-  Kernel& reduce(std::string_view name, const Op& op, MemoryPattern pattern, Bytes read, Bytes written, std::int64_t outputs,
-                 std::int64_t length, bool columns) {
-    if (sums_across_blocks(outputs, length, columns, gpu_.sms)) clear(op);
-    Kernel& kernel = memory(name, op, pattern, read, written, outputs, length);
-    std::get<MemoryShape>(kernel.shape).channels_last = columns;
+  // PyTorch's reduction: where several blocks share a result they meet through counters. Sums over all that lies before an axis
+  // (a bias's gradient) are told from others.
+  Kernel& reduce(std::string_view name, const Op& op, Bytes read, Bytes written, std::int64_t outputs, std::int64_t length, const Walk& how) {
+    if (sums_across_blocks(outputs, length, how.keeps, gpu_.sms)) clear(op);
+    const bool down = how.keeps && how.axes <= 2 && outputs > 1;
+    Kernel& kernel = memory(name, op, down ? MemoryPattern::bias_gradient : MemoryPattern::reduction, read, written, outputs, length);
+    auto& shape = std::get<MemoryShape>(kernel.shape);
+    shape.channels_last = how.keeps;
+    shape.part = how.inner;
+    shape.axes = how.axes;
+    shape.across = how.across ? 100 : 0;
     return kernel;
+  }
+  // Of plain operands: `columns` sums down them, else along rows.
+  Kernel& reduce(std::string_view name, const Op& op, Bytes read, Bytes written, std::int64_t outputs, std::int64_t length, bool columns) {
+    return reduce(name, op, read, written, outputs, length, Walk{.axes = outputs > 1 && length > 1 ? 2 : 1, .inner = columns ? outputs : length, .keeps = columns});
+  }
+  // One for each axis that stays.
+  static Shape kept_axes(const Shape& from, const Shape& to) {
+    Shape kept;
+    for (int axis = 0; axis < from.rank(); ++axis) kept.push_back(0);
+    if (from.rank() == to.rank()) {
+      for (int axis = 0; axis < from.rank(); ++axis) kept.set(axis, from[axis] == to[axis] ? 1 : 0);
+      return kept;
+    }
+    int wanted = to.rank() - 1;
+    for (int axis = from.rank() - 1; axis >= 0 && wanted >= 0; --axis) {
+      while (wanted >= 0 && to[wanted] == 1) --wanted;
+      if (wanted >= 0 && from[axis] == to[wanted]) kept.set(axis, 1), --wanted;
+    }
+    return kept;
+  }
+  // How a pointwise kernel walks through operands that are broadcast or lie in different orders. The result follows the operands'
+  // order, unless it was there before.
+  void walk_operands(Kernel& kernel, const Op& op) {
+    if (op.output_count == 0) return;
+    const Shape& result = out(op).shape;
+    std::vector<Shape> operands;
+    Bytes across{}, all = graph_.bytes(graph_.output(op, 0));
+    // Where nobody saw that large operands differ they all lie as the one does of which more is known.
+    const bool apart = op.strided || op.input_count == 1;
+    Shape common = contiguous_strides(result);
+    for (TensorId id : graph_.inputs(op))
+      if (graph_.tensors[id].shape.elements() == result.elements() && !layouts_.is_plain(id)) common = dense_like(result, layouts_.strides_over(id, result));
+    for (TensorId id : graph_.inputs(op)) {
+      const Shape& shape = graph_.tensors[id].shape;
+      if (shape.elements() > result.elements()) return;
+      const bool whole = shape.elements() == result.elements();
+      operands.push_back(whole && !apart ? common : layouts_.strides_over(id, result));
+    }
+    if (operands.empty()) return;
+    Walk how = walk(result, operands);
+    std::size_t at = 0;
+    for (TensorId id : graph_.inputs(op)) {
+      const Bytes own = std::min(graph_.bytes(id), graph_.bytes(graph_.tensors[id].storage));
+      all += own;
+      if (how.across >> std::min<std::size_t>(at++, 31) & 1) across += own;
+    }
+    // Somebody saw that they differ, and the shapes do not say how: as heads moved before their sequence.
+    if (op.strided && how.axes == 0) how.axes = 3, how.inner = result.rank() > 0 ? result[-1] : 1;
+    inherit_order(op, operands);
+    if (how.axes == 0) return;
+    auto& shape = std::get<MemoryShape>(kernel.shape);
+    shape.part = smallest_input(op);
+    const std::int64_t elements = shape.rows * shape.row_length;
+    if (how.inner > 0 && elements % how.inner == 0) shape.rows = elements / how.inner, shape.row_length = how.inner;
+    shape.axes = how.axes;
+    shape.across = all.value > 0 ? static_cast<std::int32_t>(100 * across.value / all.value) : 0;
+  }
+  // A result is made in the order of the first operand that has one.
+  void inherit_order(const Op& op, const std::vector<Shape>& operands) {
+    const Shape& result = out(op).shape;
+    for (const Shape& one : operands) {
+      bool broadcast = false;
+      for (int axis = 0; axis < result.rank(); ++axis) broadcast = broadcast || (result[axis] > 1 && one[axis] == 0);
+      if (broadcast) continue;
+      if (Shape made = dense_like(result, one); !(made == contiguous_strides(result))) layouts_.set(graph_.output(op, 0), made);
+      return;
+    }
+  }
+  // A copy to the order that its shape says.
+  void lower_contiguous(const Op& op) {
+    const Shape& result = out(op).shape;
+    const TensorId source = graph_.input(op, 0);
+    const Shape operands[] = {contiguous_strides(result), layouts_.strides_over(source, result)};
+    const Walk how = walk(result, operands);
+    const bool unseen = how.axes == 0 && copy_pattern(op) != MemoryPattern::copy;
+    const MemoryPattern pattern = unseen ? copy_pattern(op) : how.axes == 0 ? MemoryPattern::copy : how.across ? MemoryPattern::transpose : MemoryPattern::permute;
+    Kernel& kernel = memory(name_of(op), op, pattern);
+    rows_of(kernel, op, unseen ? source_row(op) : how.across ? how.run : how.inner);
+    auto& shape = std::get<MemoryShape>(kernel.shape);
+    shape.axes = unseen ? 3 : how.axes;
+    shape.across = how.across ? 50 : 0;
   }
   // How the large operand's rows lie, and what tells it from others of its pattern (MemoryShape::part).
   void rows_of(Kernel& kernel, const Op& op, std::int64_t part = 0) const {
@@ -185,7 +272,10 @@ class Lowering {
 
   void lower(const Op& op) {
     switch (call_.family) {
-      case Family::view: return note_order(op);
+      case Family::view:
+        pass_on_planes(op);
+        layouts_.follow(op);
+        return note_order(op);
       case Family::host:
         call_.waits_for_gpu = true;
         memory("copy_to_host", op, MemoryPattern::copy, {4}, {4});
@@ -197,6 +287,7 @@ class Lowering {
       case Family::softmax:
         // The product of gradient and result is written out first (softmax_backward_cuda_out, aten/src/ATen/native/cuda/SoftMax.cu).
         if (op.kind == OpKind::softmax_backward) call_.workspace += in_bytes(op, 0);
+        for (TensorId id : graph_.outputs(op)) planar_[id.index()] = true;  // it makes its operands contiguous, and so is what it returns
         return row_wise(op, op.kind == OpKind::softmax || op.kind == OpKind::log_softmax ? MemoryPattern::softmax_forward
                                                                                         : MemoryPattern::softmax_backward);
       case Family::loss:
@@ -217,7 +308,7 @@ class Lowering {
         if (known_ && known_->reduces_after && input_elements(op) > out(op).shape.elements()) return lower_loss(op);
         // A kernel that mixes types is the slower, unrolled one: its input type is its narrowest large operand's.
         Kernel& kernel = memory(name_of(op), op, pointwise_pattern(op));
-        if (std::get<MemoryShape>(kernel.shape).pattern == MemoryPattern::broadcast) rows_of(kernel, op, smallest_input(op));
+        walk_operands(kernel, op);
         for (TensorId id : graph_.inputs(op)) {
           const Tensor& operand = graph_.tensors[id];
           if (is_floating(operand.dtype) && bits_of(operand.dtype) < bits_of(kernel.input) && operand.shape == out(op).shape)
@@ -226,25 +317,28 @@ class Lowering {
         return;
       }
       case Family::cast:
+        pass_on_planes(op);
         if (op.kind == OpKind::quantize) lower_quantize(op);
-        else memory("cast", op, MemoryPattern::cast);
+        else walk_operands(memory("cast", op, MemoryPattern::cast), op);
         return;
       case Family::copy:
         if (op.kind == OpKind::shard_copy) lower_shard_copy(op);
         else if (op.kind == OpKind::bucket_copy) memory("bucket_copy", op, MemoryPattern::copy, in_bytes(op, 0), in_bytes(op, 0));
         else if (op.kind == OpKind::copy) lower_copy(op);
+        else if (op.kind == OpKind::contiguous && op.output_count > 0) lower_contiguous(op);
         else rows_of(memory(name_of(op), op, copy_pattern(op)), op, op.kind == OpKind::cat ? op.input_count : source_row(op));
         return;
       case Family::reduction: {
         if (op.kind == OpKind::scan) return row_wise(op, MemoryPattern::reduction);
         const std::int64_t kept = op.output_count > 0 ? std::max<std::int64_t>(1, out(op).shape.elements()) : 1;
         const std::int64_t all = std::max(kept, op.kind == OpKind::reduction ? input_elements(op) : in(op, 0).shape.elements());
-        // Backward sums over rows into a bias; forward sums along a row.
         const Work work = work_of(graph_, op);
-        const bool columns = op.output_count > 0 && keeps_innermost(widest_input(op), out(op).shape);
-        Kernel& kernel = reduce(name_of(op), op, op.phase == Phase::backward ? MemoryPattern::bias_gradient : MemoryPattern::reduction, work.read,
-                                work.written, kept, all / kept, columns);
-        if (columns && out(op).shape.rank() > 0) std::get<MemoryShape>(kernel.shape).part = out(op).shape[-1];
+        Walk how{.axes = 1, .inner = all, .keeps = false};
+        if (op.output_count > 0) {
+          const Shape& from = widest_input(op);
+          how = walk_reduction(from, op.strided ? layouts_.strides(widest_operand(op)) : contiguous_strides(from), kept_axes(from, out(op).shape));
+        }
+        reduce(name_of(op), op, work.read, work.written, kept, all / kept, how);
         return;
       }
       case Family::pooling: {
@@ -256,9 +350,11 @@ class Lowering {
         const Shape &from = in(op, 0).shape, &to = out(op).shape;
         const bool shrinks = from.rank() >= 3 && from.rank() == to.rank() && std::min(from[-1], to[-1]) > 0;
         rows_of(kernel, op, window ? window->kernel : shrinks ? std::max(from[-1], to[-1]) / std::min(from[-1], to[-1]) : 0);
-        std::get<MemoryShape>(kernel.shape).channels_last = format_ == MemoryFormat::channels_last;
+        // A gradient goes by how it arrives.
+        const bool last = format_ == MemoryFormat::channels_last && !planar_[graph_.input(op, 0).index()];
+        std::get<MemoryShape>(kernel.shape).channels_last = last;
         if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
-          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], format_ == MemoryFormat::channels_last};
+          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], last};
         return;
       }
       case Family::recurrent: return lower_recurrent(op);
@@ -287,7 +383,7 @@ class Lowering {
         const auto& attributes = std::get<CollectiveAttributes>(op.attributes);
         call_.collective = true;
         const Collective kind = collective_of(op.kind);
-        put(to_text(kind), op, CollectiveShape{message_bytes(graph_, op), attributes.participants, kind, attributes.stride}, work_of(graph_, op));
+        put(to_text(kind), op, CollectiveShape{message_bytes(graph_, op), attributes.participants, kind, attributes.stride, attributes.copies}, work_of(graph_, op));
         return;
       }
     }
@@ -299,12 +395,17 @@ class Lowering {
     memory("quantize", op, transposes ? MemoryPattern::layout : MemoryPattern::cast).estimated = true;
   }
 
-  const Shape& widest_input(const Op& op) const {
-    const Shape* widest = &in(op, 0).shape;
+  TensorId widest_operand(const Op& op) const {
+    TensorId widest = graph_.input(op, 0);
     for (TensorId id : graph_.inputs(op))
-      if (graph_.tensors[id].shape.elements() > widest->elements()) widest = &graph_.tensors[id].shape;
-    return *widest;
+      if (graph_.tensors[id].shape.elements() > graph_.tensors[widest].shape.elements()) widest = id;
+    return widest;
   }
+  void pass_on_planes(const Op& op) {
+    if (op.input_count > 0 && planar_[graph_.input(op, 0).index()])
+      for (TensorId id : graph_.outputs(op)) planar_[id.index()] = true;
+  }
+  const Shape& widest_input(const Op& op) const { return graph_.tensors[widest_operand(op)].shape; }
   std::int64_t input_elements(const Op& op) const { return op.input_count > 0 ? widest_input(op).elements() : 0; }
 
   // A pointwise kernel into a temporary, then its sum or mean.
@@ -312,7 +413,7 @@ class Lowering {
     const Bytes temporary{input_elements(op) * bits_of(out(op).dtype) / 8};
     const Work work = work_of(graph_, op);
     memory(name_of(op), op, known_->transcendental ? MemoryPattern::activation : MemoryPattern::pointwise, work.read, temporary);
-    reduce("mean", op, MemoryPattern::reduction, temporary, out_bytes(op), 1, input_elements(op), false);
+    reduce("mean", op, temporary, out_bytes(op), 1, input_elements(op), false);
     call_.workspace += temporary;
   }
 
@@ -509,6 +610,8 @@ class Lowering {
     // Where TF32 is no faster than fp32 (consumer cards) the library has no reason to transpose for it.
     const bool idle_tf32 = op.math == DType::tf32 && gpu_.matrix[DType::tf32] < gpu_.vector[DType::fp32] * 1.5;
     if (op.math == DType::fp32 || !gpu_.matrix.has(op.math) || idle_tf32) {
+      const bool of_volume = conv.axes == 3 && direction == ConvDirection::weight_gradient && conv.volume() > 1;
+      if (of_volume && conv.groups == 1) return format_ != MemoryFormat::channels_last;  // the one kernel there is wants NHWC
       if (format_ != MemoryFormat::channels_last || image[1] <= 4 || conv.groups > 1) return false;
       return direction != ConvDirection::weight_gradient || (conv.kernel[0] == 3 && unit_stride(conv));
     }
@@ -553,6 +656,8 @@ class Lowering {
     shape.stride_volume = a.stride[0] * a.stride[1] * a.stride[2];
     shape.native = shape.depthwise() && native_depthwise(op, x, a);
     shape.dilation = std::max({a.dilation[0], a.dilation[1], a.dilation[2]});
+    shape.axes = last + 1;
+    if (last == 2) shape.in_d = std::max<std::int64_t>(1, image[2]), shape.kernel_d = std::max<std::int64_t>(1, a.kernel[0]);
     return shape;
   }
   void transpose_of(const Op& op, std::string_view name, Bytes bytes, int times, std::int64_t channels) {
@@ -623,8 +728,10 @@ class Lowering {
       } else {
         const std::int64_t length = y.elements() / std::max<std::int64_t>(1, result.elements());
         if (!call_.compiled) {  // a plain sum over images and pixels, of which the channel is the innermost axis only in NHWC
-          reduce("conv_bias_gradient", op, MemoryPattern::bias_gradient, in_bytes(op, 0), out_bytes(op, i), result.elements(), length,
-                 format_ == MemoryFormat::channels_last);
+          const bool last = format_ == MemoryFormat::channels_last;
+          const std::int64_t plane = pixels(y);
+          reduce("conv_bias_gradient", op, in_bytes(op, 0), out_bytes(op, i), result.elements(), length,
+                 Walk{.axes = last || y[0] == 1 ? 2 : 3, .inner = last ? result.elements() : plane, .keeps = last || plane == 1});
         } else {
           Kernel& sum = memory("conv_bias_gradient", op, MemoryPattern::pointwise, in_bytes(op, 0), out_bytes(op, i), result.elements(), length);
           sum.launches = column_stages(result.elements(), length, gpu_.sms);
@@ -722,7 +829,7 @@ class Lowering {
       const std::int64_t parts = std::max<std::int64_t>(1, gpu_.sms * 32 / length) * 8;
       for (std::size_t i = 0; i < op.output_count; ++i)
         if (!(out(op, i).shape == in(op, 0).shape) || out(op, i).shape.rank() <= 1)
-          if (!(input_gradient && i == 0)) reduce("layer_norm_partial_sums", op, MemoryPattern::bias_gradient, Bytes{parts * length * 4}, out_bytes(op, i), length, parts, true);
+          if (!(input_gradient && i == 0)) reduce("layer_norm_partial_sums", op, Bytes{parts * length * 4}, out_bytes(op, i), length, parts, true);
     }
   }
 
@@ -735,10 +842,13 @@ class Lowering {
     const std::int64_t length = std::max<std::int64_t>(1, x.elements() / rows);
     const Bytes image = in_bytes(op, 0), small{rows * 16};
     const Bytes read = backward && op.input_count > 1 ? image + in_bytes(op, 1) : image;
+    // Its kernels want images plane by plane (Tensor::contiguous in native/group_norm.cpp).
+    if (!backward && format_ == MemoryFormat::channels_last && x.rank() >= 4 && !call_.compiled)
+      std::get<MemoryShape>(memory("group_norm_copy", op, MemoryPattern::transpose, image, image, x[0] * pixels(x), x[1]).shape).part = x[1];
     memory(backward ? "group_norm_sums" : "group_norm_moments", op, MemoryPattern::reduction, read, small, rows, length);
     memory("group_norm_parameters", op, MemoryPattern::pointwise, small, small, 1, rows);
     if (backward) memory("group_norm_scales", op, MemoryPattern::pointwise, small, small, 1, rows);
-    memory(name_of(op), op, MemoryPattern::broadcast, read, image);
+    memory(name_of(op), op, MemoryPattern::broadcast, read, image, rows, length);
     if (backward && op.output_count > 1) memory("group_norm_parameter_gradients", op, MemoryPattern::bias_gradient, small, out_bytes(op, 1), 1, rows);
   }
 
@@ -802,14 +912,18 @@ class Lowering {
       memory("embedding_segments", op, MemoryPattern::index, indices * 2.0, indices * 2.0).launches = 8;
       memory("embedding_sum_segments", op, MemoryPattern::index, rows * 0.25, rows * 0.25);
     }
-    memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows);
+    const std::int64_t tokens = std::max<std::int64_t>(1, in(op, 1).shape.elements());
+    Kernel& kernel = memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows, tokens, std::max<std::int64_t>(1, in(op, 0).shape.elements() / tokens));
+    std::get<MemoryShape>(kernel.shape).part = out(op).shape.rank() > 0 ? out(op).shape[0] : 0;
   }
 
   const Graph& graph_;
   const GpuSpec& gpu_;
   MemoryFormat format_;
   const FusionPlan* fusion_;  // of a compiled step
+  Layouts layouts_;
   std::vector<Order> order_ = std::vector<Order>(graph_.tensors.size(), Order::plain);
+  std::vector<bool> planar_ = std::vector<bool>(graph_.tensors.size(), false);  // contiguous, whatever images are
   std::vector<bool> on_host_ = std::vector<bool>(graph_.tensors.size(), false);
   KernelProgram program_;
   Call call_;
@@ -818,8 +932,9 @@ class Lowering {
 
 }  // namespace
 
-KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format, const FusionPlan* fusion) {
-  return Lowering(graph, gpu, memory_format, fusion).run();
+KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format, const FusionPlan* fusion,
+                           const std::unordered_map<std::int32_t, Shape>* strides) {
+  return Lowering(graph, gpu, memory_format, fusion, strides).run();
 }
 
 }  // namespace precog

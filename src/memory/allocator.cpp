@@ -51,7 +51,48 @@ void CachingAllocator::set_taken(Block block) {
   free.erase(std::lower_bound(free.begin(), free.end(), Free{p.size, p.address, block}));
 }
 
+// try_allocate_expandable_block: memory is mapped behind whole pages at the end of the range.
+CachingAllocator::Block CachingAllocator::grow(std::int64_t size, bool small) {
+  const std::int64_t page = small ? kSmallSegment : kLargeSegment;
+  Block& last = last_[small ? 0 : 1];
+  const std::int32_t segment = small ? 0 : 1;
+  if (segments_.empty()) segments_ = {{0, 0, true}, {0, 0, false}};
+  const bool joins = last != kNone && !piece(last).in_use;
+  const std::int64_t more = up_to(size - (joins ? piece(last).size : 0), page);
+  Segment& range = segments_[static_cast<std::size_t>(segment)];
+  if (joins) {
+    set_taken(last);
+    piece(last).size += more;
+  } else {
+    const Block made = new_piece({range.size, more, last, kNone, segment, false});
+    if (last != kNone) piece(last).after = made;
+    last = made;
+  }
+  range.size += more;
+  reserved_ += more;
+  used_pages_[small ? 0 : 1].resize(static_cast<std::size_t>(range.size / page));
+  return last;
+}
+
+void CachingAllocator::use_pages(const Piece& p, int change) {
+  const bool small = segments_[static_cast<std::size_t>(p.segment)].small;
+  const std::int64_t page = small ? kSmallSegment : kLargeSegment;
+  std::vector<std::int32_t>& pages = used_pages_[small ? 0 : 1];
+  for (std::int64_t at = p.address / page; at * page < p.address + p.size; ++at) {
+    std::int32_t& used = pages[static_cast<std::size_t>(at)];
+    if (used == (change > 0 ? 0 : 1)) pinned_ += change * page;
+    used += change;
+  }
+}
+
 CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
+  if (kind_ == Allocator::planned) {
+    const Block block = new_piece({.size = rounded(bytes), .in_use = true});
+    allocated_ += piece(block).size;
+    pinned_ = allocated_;
+    reserved_ = std::max(reserved_, allocated_);
+    return block;
+  }
   const std::int64_t size = rounded(bytes);
   const bool small = size <= kSmall;
   FreeBlocks& free = free_[small ? 0 : 1];
@@ -59,6 +100,8 @@ CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
   if (const auto found = std::lower_bound(free.begin(), free.end(), Free{size, -1, kNone}); found != free.end()) {
     block = found->block;
     free.erase(found);
+  } else if (kind_ == Allocator::expandable) {
+    block = grow(size, small);
   } else {
     const std::int64_t wanted = segment_for(size);
     if (reserved_ + wanted > limit_ && (!give_back_unused() || reserved_ + wanted > limit_)) return kNone;
@@ -70,10 +113,11 @@ CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
   // A rest is split off where it can serve somebody: any in the small pool, more than a small block in the large one.
   // Otherwise it counts as allocated.
   const std::int64_t rest = piece(block).size - size;
-  if (small ? rest >= kUnit : rest > kSmall) {
+  if (small || kind_ == Allocator::expandable ? rest >= kUnit : rest > kSmall) {
     const Piece whole = piece(block);
     const Block left = new_piece({whole.address + size, rest, block, whole.after, whole.segment, false});
     if (whole.after != kNone) piece(whole.after).before = left;
+    else if (kind_ == Allocator::expandable) last_[small ? 0 : 1] = left;
     piece(block).after = left;
     piece(block).size = size;
     set_free(left);
@@ -82,21 +126,30 @@ CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
   p.in_use = true;
   allocated_ += p.size;
   Segment& segment = segments_[static_cast<std::size_t>(p.segment)];
-  if (segment.used++ == 0) pinned_ += segment.size;
-  return block;
+  if (kind_ == Allocator::expandable) use_pages(p, 1);
+  else if (segment.used++ == 0) pinned_ += segment.size;
+  return pinned_ > limit_ ? kNone : block;
 }
 
 void CachingAllocator::give(Block block) {
   ensure(piece(block).in_use, "a block is given back once");
   allocated_ -= piece(block).size;
+  if (kind_ == Allocator::planned) {
+    pinned_ = allocated_;
+    piece(block).in_use = false;
+    return drop_piece(block);
+  }
   Segment& segment = segments_[static_cast<std::size_t>(piece(block).segment)];
-  if (--segment.used == 0) pinned_ -= segment.size;
+  if (kind_ == Allocator::expandable) use_pages(piece(block), -1);
+  else if (--segment.used == 0) pinned_ -= segment.size;
   const auto joins = [&](Block other) { return other != kNone && !piece(other).in_use; };
   if (const Block before = piece(block).before; joins(before)) {
     set_taken(before);
     piece(before).size += piece(block).size;
     piece(before).after = piece(block).after;
     if (piece(block).after != kNone) piece(piece(block).after).before = before;
+    for (Block& last : last_)
+      if (last == block) last = before;
     drop_piece(block);
     block = before;
   }
@@ -105,6 +158,8 @@ void CachingAllocator::give(Block block) {
     piece(block).size += piece(after).size;
     piece(block).after = piece(after).after;
     if (piece(after).after != kNone) piece(piece(after).after).before = block;
+    for (Block& last : last_)
+      if (last == after) last = block;
     drop_piece(after);
   }
   set_free(block);

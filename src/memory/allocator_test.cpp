@@ -2,6 +2,7 @@
 
 #include "memory/allocator.h"
 
+using precog::Allocator;
 using precog::CachingAllocator;
 
 namespace {
@@ -101,4 +102,32 @@ TEST_CASE("WhatIsTakenAndGivenBackLeavesNothing") {
   for (auto block : held) allocator.give(block);
   CHECK(allocator.allocated() == 0);
   CHECK(allocator.pinned() == 0);
+}
+
+TEST_CASE("ExpandableSegmentsNeedOnlyPagesInUse") {
+  // Two large blocks with a small hole between: a segment of their own each, or three ranges of pages.
+  CachingAllocator plain, expandable(std::int64_t{1} << 62, Allocator::expandable);
+  constexpr std::int64_t kBlock = 200 << 20;
+  for (CachingAllocator* allocator : {&plain, &expandable}) {
+    const auto first = allocator->take(kBlock), second = allocator->take(kBlock), third = allocator->take(kBlock);
+    allocator->give(second);
+    const auto half = allocator->take(kBlock / 2);
+    CHECK(allocator->allocated() == kBlock * 5 / 2);
+    allocator->give(first), allocator->give(half), allocator->give(third);
+    CHECK(allocator->allocated() == 0);
+    CHECK(allocator->pinned() == 0);
+  }
+  const auto first = plain.take(kBlock * 2);
+  CHECK(plain.pinned() == kBlock * 2);
+  plain.give(first);
+  // A segment that holds half of what it could is pinned whole; of a range only the pages are.
+  CachingAllocator a, b(std::int64_t{1} << 62, Allocator::expandable), c(std::int64_t{1} << 62, Allocator::planned);
+  for (CachingAllocator* allocator : {&a, &b, &c}) {
+    const auto whole = allocator->take(kBlock);
+    allocator->give(whole);
+    allocator->take(kBlock / 4);
+  }
+  CHECK(a.pinned() == kBlock);
+  CHECK(b.pinned() == 60 << 20);  // 50 MiB in pages of 20
+  CHECK(c.pinned() == kBlock / 4);
 }

@@ -24,6 +24,7 @@ class Tracer {
 
   MemoryTrace run() {
     find_last_uses();
+    find_scores();
     find_returned_scores();
     hold_what_stays();
     const std::size_t ops = graph_.ops.size();
@@ -86,7 +87,51 @@ class Tracer {
     }
   }
 
-  std::int64_t bytes_of(TensorId id) const { return graph_.bytes(id).value; }
+  // Head and loss in pieces: of all that has the size of the scores one tensor is there, a piece of them in the products' type,
+  // from where the first was made to where the last is read.
+  void find_scores() {
+    if (training_.loss_chunks == 0) return;
+    std::int64_t scores = 0;
+    for (const Op& op : graph_.ops)
+      if (op.kind == OpKind::log_softmax && op.block < 0) scores = std::max(scores, graph_.tensors[graph_.input(op, 0)].shape.elements());
+    if (scores == 0) return;
+    chunk_.assign(graph_.tensors.size(), 0);
+    TensorId first;
+    std::int32_t last = -1;
+    for (const Op& op : graph_.ops) {
+      if (op.block >= 0 || op.phase > Phase::backward) continue;
+      for (TensorId id : graph_.outputs(op)) {
+        const Tensor& tensor = graph_.tensors[id];
+        if (tensor.role != Role::activation || tensor.storage != id || last_use_[id.index()] < 0) continue;
+        const bool of_loss = tensor.shape.elements() >= scores - scores / 64 && tensor.shape.elements() <= scores + scores / 64;  // shifted by a token, too
+        if (!of_loss) continue;
+        chunk_[id.index()] = 1;
+        if (!first.valid()) first = id;
+        last = std::max(last, last_use_[id.index()]);
+      }
+    }
+    if (!first.valid()) return;
+    chunk_[first.index()] = 2;
+    last_use_[first.index()] = last;
+  }
+  // A program that plans its memory turns queries and keys in place and keeps of a tensor what backward reads: the views of it
+  // that are read, not all that they are views of.
+  void find_parts_read_later() {
+    if (training_.allocator != Allocator::planned) return;
+    part_.assign(graph_.tensors.size(), 0);
+    std::vector<char> counted(graph_.tensors.size(), 0);
+    for (const Op& op : graph_.ops) {
+      if (op.phase == Phase::forward || op.phase > Phase::backward) continue;
+      for (TensorId id : graph_.inputs(op))
+        if (!std::exchange(counted[id.index()], 1)) part_[storage(id)] += graph_.bytes(id).value;
+    }
+  }
+  std::int64_t bytes_of(TensorId id) const {
+    std::int64_t bytes = graph_.bytes(id).value;
+    if (!part_.empty() && part_[id.index()] > 0) bytes = std::min(bytes, part_[id.index()]);
+    if (chunk_.empty() || id.index() >= chunk_.size() || !chunk_[id.index()]) return bytes;
+    return chunk_[id.index()] == 2 ? (bytes + training_.loss_chunks - 1) / training_.loss_chunks : 0;
+  }
 
   // A fused kernel writes its result over an operand of the same size that nobody reads afterwards, unless the graph's caller
   // may still hold it: what it returned, what it was given a gradient of.
@@ -134,13 +179,32 @@ class Tracer {
     return role == Role::parameter || role == Role::gathered;
   }
 
+  // Parameters that are not on the GPU between their uses; and, where the host or the optimizer's shares have them, those that only
+  // conversions read.
+  bool on_host(TensorId parameter) const {
+    if (step_.shards.parameters_on_host) return true;
+    return step_.shards.converted_on_host && !read_itself_[parameter.index()];
+  }
+  void find_what_is_read_itself() {
+    if (!step_.shards.converted_on_host) return;
+    read_itself_.assign(graph_.tensors.size(), 0);
+    for (const Op& op : graph_.ops) {
+      if (op.kind == OpKind::quantize || op.phase > Phase::backward || (op.kind == OpKind::reduction && graph_.name(op.label) == "amax")) continue;
+      // A product of converted operands names the weight last, for its gradient.
+      for (TensorId id : graph_.inputs(op))
+        if (op.kind != OpKind::scaled_mm) read_itself_[storage(id)] = 1;
+    }
+  }
+
   void hold_what_stays() {
+    find_what_is_read_itself();
+    find_parts_read_later();
     const DType state = step_.optimizer_state_type;
     for (std::size_t i = 0; i < graph_.tensors.size(); ++i) {
       const TensorId id = graph_.tensors.id_at(i);
       const Tensor& tensor = graph_.tensors[id];
       const std::int64_t bytes = graph_.bytes(id).value;
-      if (tensor.role == Role::parameter) {
+      if (tensor.role == Role::parameter && !on_host(id)) {
         const DType kept = step_.shards.parameter_type.value_or(tensor.dtype);
         reside({share(tensor.shape.elements(), step_.shards.parameters) * bits_of(kept) / 8, MemoryCategory::parameters, kept, tensor.name, true});
       }
@@ -161,7 +225,9 @@ class Tracer {
     // A gradient stays until the next step clears it; when accumulating, those of earlier micro-batches are there all
     // along and a new one is folded in as soon as it is complete.
     is_gradient_.assign(graph_.tensors.size(), 0);
-    const bool accumulating = training_.micro_batches > 1, folded = accumulating || step_.gradients_folded;
+    // Gradients that are zeroed and not dropped are there from the first step on (software of old; step_graph.h says when).
+    const bool zeroed = training_.zeroes_gradients && step_.master_weights.value == 0;
+    const bool accumulating = training_.micro_batches > 1 || zeroed, folded = accumulating || step_.gradients_folded;
     auto keep = [&](TensorId gradient, std::int32_t folded_in_by) {
       const std::size_t at = storage(gradient);
       is_gradient_[at] = folded ? 0 : 1;
@@ -224,6 +290,8 @@ class Tracer {
     if (is_gradient_[id.index()]) return MemoryCategory::gradients;
     // What the optimizer makes on its way is no activation: recomputation would not save it.
     if (op.phase == Phase::optimizer || op.phase == Phase::loss_scaling) return MemoryCategory::optimizer_temporaries;
+    if (op.kind == OpKind::shard_copy && graph_.name(op.label) == "from_host")
+      return graph_.tensors[id].dtype == DType::uint8 ? MemoryCategory::gathered_parameters : MemoryCategory::activations;
     if (op.kind == OpKind::shard_copy)
       return op.phase == Phase::backward && graph_.name(op.label) != "all_gather" && graph_.name(op.label) != "split_with_sizes_copy"
                  ? MemoryCategory::gradient_buckets : MemoryCategory::gathered_parameters;
@@ -245,6 +313,9 @@ class Tracer {
   std::int32_t last_forward_ = -1;
   std::vector<std::int32_t> last_use_;
   std::vector<char> is_gradient_;
+  std::vector<char> chunk_;              // by tensor: of the scores' size, and the one that stands for all; where they are made in pieces
+  std::vector<std::int64_t> part_;       // by storage: bytes of it that backward reads
+  std::vector<char> read_itself_;        // by parameter, see on_host
   std::vector<MemoryBlock> states_;
   std::vector<std::int64_t> updated_elements_;
   std::vector<std::vector<std::int32_t>> dies_;

@@ -48,7 +48,7 @@ struct Replay {
 
 class Replayer {
  public:
-  Replayer(const MemoryTrace& trace, std::int64_t limit) : trace_(trace), allocator_(limit), held_(trace.blocks.size(), CachingAllocator::kNone) {}
+  Replayer(const MemoryTrace& trace, std::int64_t limit, Allocator kind) : trace_(trace), allocator_(limit, kind), held_(trace.blocks.size(), CachingAllocator::kNone) {}
 
   Replay run() {
     out_.sizes.resize(trace_.blocks.size());
@@ -216,7 +216,7 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
                      const GpuSpec& gpu, int gpus) {
   const MemoryTrace trace = memory_trace(step, program, training, gpu);
   const std::int64_t around = outside_allocator(gpu.memory_capacity, gpus);
-  Replay replay = Replayer(trace, std::int64_t{1} << 62).run();
+  Replay replay = Replayer(trace, std::int64_t{1} << 62, training.allocator).run();
 
   MemoryUse use;
   use.peak = {replay.peak};
@@ -236,7 +236,7 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
   // cannot return. Where that looks too much, the step is replayed within the limit, which packs it more tightly.
   use.device_pinned = {replay.pinned};
   if (replay.pinned + around > use.capacity.value && replay.peak + around <= use.capacity.value)
-    if (const Replay tight = Replayer(trace, use.capacity.value - around).run(); !tight.out_of_memory) use.device_pinned = {tight.pinned};
+    if (const Replay tight = Replayer(trace, use.capacity.value - around, training.allocator).run(); !tight.out_of_memory) use.device_pinned = {tight.pinned};
   const Bytes outside{around};
   use.device = use.device_pinned + outside;
   use.fits = use.device <= use.capacity;

@@ -3,6 +3,7 @@
 
 #include "memory/memory.h"
 #include "parallel/parallel.h"
+#include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
 #include "support.h"
 
@@ -25,10 +26,11 @@ Graph megatron_layers(std::int64_t s, std::int64_t b, std::int64_t h, std::int64
     auto scope = g.module(name);
     TensorId y = g.layer_norm_layer("input_norm", x);
     const auto parts = g.split(g.reshape(g.linear_layer("qkv", y, 3 * h), {s, b, a, 3 * head}), 3, {head, head, head});
-    auto heads = [&](TensorId t) { return g.transpose(g.reshape(g.contiguous(t), {s, b * a, head}), 0, 1); };  // [ba,s,d]
-    TensorId scores = g.matmul(heads(parts[0]), g.transpose(heads(parts[1]), 1, 2));
-    TensorId context = g.matmul(g.dropout(g.softmax(scores), 0.1), heads(parts[2]));
-    y = g.linear_layer("projection", g.reshape(g.contiguous(g.transpose(context, 0, 1)), {s, b, h}), h);
+    auto heads = [&](TensorId t) { return g.transpose(g.transpose(g.contiguous(t), 0, 1), 1, 2); };  // [b,a,s,d]
+    const TensorId q = heads(parts[0]), k = heads(parts[1]), v = heads(parts[2]);
+    TensorId scores = g.matmul(q, g.transpose(k, 2, 3));
+    TensorId context = g.matmul(g.dropout(g.softmax(scores), 0.1), v);
+    y = g.linear_layer("projection", g.reshape(g.contiguous(g.transpose(g.transpose(context, 1, 2), 0, 1)), {s, b, h}), h);
     x = g.add(x, g.dropout(y, 0.1));
     y = g.layer_norm_layer("output_norm", x);
     y = g.linear_layer("down", g.gelu(g.linear_layer("up", y, 4 * h)), h);
@@ -63,16 +65,46 @@ TEST_CASE("ActivationsOfAMegatronLayerFollowKorthikantisFormula") {
   }
 }
 
+TEST_CASE("TensorAndSequenceParallelActivationsFollowKorthikantisTable") {
+  // The paper's table 2, per layer and rank: sbh times 34 + 5as/h; 10 + 24/t + 5as/ht; (34 + 5as/h)/t; 34/t; 2.
+  constexpr std::int64_t s = 1024, b = 4, h = 1024, a = 16;
+  constexpr int t = 4;
+  const double sbh = static_cast<double>(s * b * h), scores = 5.0 * a * s / h;
+  const auto of_a_layer = [&](bool tensor, bool sequence, Recompute recompute) {
+    const auto saved = [&](int layers) {
+      Graph forward = megatron_layers(s, b, h, a, layers);
+      if (tensor) {
+        using enum TensorSplit;
+        const Plan plan{.tp = t, .sp = sequence, .tp_plan = {{"*.qkv", column}, {"*.projection", row}, {"*.up", column}, {"*.down", row}}};
+        auto rank = shard_layers(plan, forward);
+        REQUIRE_MESSAGE(rank, (rank ? std::string() : rank.error().text()));
+        forward = rank->graph;
+      }
+      const PrecisionRecipe recipe = uniform(DType::bf16);
+      const TrainingOptions training{.recompute = recompute};
+      const StepGraph step = make_step(apply_precision(recipe, gpu(), forward), recipe, training);
+      return most_saved(memory_use(step, make_kernels(step.graph, gpu(), MemoryFormat::contiguous), training, gpu(), tensor ? t : 1));
+    };
+    return static_cast<double>((saved(6) - saved(4)).value) / 2;
+  };
+  CHECK(of_a_layer(false, false, Recompute::none) == doctest::Approx(sbh * (34 + scores)).epsilon(0.01));
+  CHECK(of_a_layer(true, false, Recompute::none) == doctest::Approx(sbh * (10 + 24.0 / t + scores / t)).epsilon(0.01));
+  CHECK(of_a_layer(true, true, Recompute::none) == doctest::Approx(sbh * (34 + scores) / t).epsilon(0.01));
+  CHECK(of_a_layer(false, false, Recompute::selective) == doctest::Approx(sbh * 34).epsilon(0.01));
+  CHECK(of_a_layer(true, true, Recompute::selective) == doctest::Approx(sbh * 34 / t).epsilon(0.01));
+  CHECK(of_a_layer(false, false, Recompute::full) == doctest::Approx(sbh * 2).epsilon(0.01));
+}
+
 namespace {
-// Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models (2020), figure 1: mixed-precision
-// Adam, 7.5 billion parameters, 64 GPUs. K = 12 bytes of optimizer state, 2 of weights, 2 of gradients.
-double zero_states(Sharding sharding, int ranks) {
-  constexpr std::int64_t kWidth = 8660, kLayers = 100;
+// Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models (2020), table 1: mixed-precision Adam,
+// K = 12 bytes of optimizer state, 2 of weights, 2 of gradients. A hundred square layers make the parameters.
+double zero_states(Sharding sharding, int ranks, std::int64_t width) {
+  constexpr std::int64_t kLayers = 100;
   GraphBuilder g;
-  TensorId x = g.input("x", {1, kWidth});
+  TensorId x = g.input("x", {1, width});
   for (int i = 0; i < kLayers; ++i) {
     g.set_block(i);
-    x = g.linear_layer("layer" + std::to_string(i), x, kWidth, false);
+    x = g.linear_layer("layer" + std::to_string(i), x, width, false);
   }
   g.set_block(-1);
   g.cross_entropy(x, g.input("t", {1}, DType::int64));
@@ -91,9 +123,25 @@ double zero_states(Sharding sharding, int ranks) {
 }
 }  // namespace
 
-TEST_CASE("ModelStatesOfSevenAndAHalfBillionParametersAreThoseOfTheZeroPaper") {
-  CHECK(zero_states(Sharding::none, 1) == doctest::Approx(120).epsilon(0.01));
-  CHECK(zero_states(Sharding::zero1, 64) == doctest::Approx(31.4).epsilon(0.02));
-  CHECK(zero_states(Sharding::zero2, 64) == doctest::Approx(16.6).epsilon(0.02));
-  CHECK(zero_states(Sharding::full, 64) == doctest::Approx(1.9).epsilon(0.02));
+TEST_CASE("ModelStatesAreThoseOfTheZeroPapersTable") {
+  struct Column {
+    std::int64_t width;
+    double none;
+    std::array<std::array<double, 3>, 4> sharded;  // of 4, 16, 64 and 256 ranks: stages 1, 2 and 3
+  };
+  const std::array<Column, 3> kTable = {{
+      {8660, 120, {{{52.5, 41.3, 30}, {35.6, 21.6, 7.5}, {31.4, 16.6, 1.88}, {30.4, 15.4, 0.47}}}},
+      {35777, 2048, {{{896, 704, 512}, {608, 368, 128}, {536, 284, 32}, {518, 263, 8}}}},
+      {100000, 16000, {{{7000, 5500, 4000}, {4750, 2875, 1000}, {4187, 2218, 250}, {4046, 2054, 62.5}}}},
+  }};
+  for (const Column& column : kTable) {
+    CHECK(zero_states(Sharding::none, 1, column.width) == doctest::Approx(column.none).epsilon(0.01));
+    int ranks = 1;
+    for (const auto& [first, second, third] : column.sharded) {
+      ranks *= 4;
+      CHECK(zero_states(Sharding::zero1, ranks, column.width) == doctest::Approx(first).epsilon(0.01));
+      CHECK(zero_states(Sharding::zero2, ranks, column.width) == doctest::Approx(second).epsilon(0.01));
+      CHECK(zero_states(Sharding::full, ranks, column.width) == doctest::Approx(third).epsilon(0.02));
+    }
+  }
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "parallel/parallel.h"
 #include "parallel/rewrite.h"
@@ -54,24 +55,43 @@ void shard_end_of_step(int ranks, StepGraph& step) {
   if (!step.gradients_folded) step.main_gradients = {share_of(step.main_gradients.value, ranks)};  // made of the share alone
 }
 
+// Weights that products read in 8 bits only are kept so: the optimizer's master weights have the rest, or, where it has none of its
+// own, each rank's share of the weights themselves (Megatron's fp8_param_gather; llm.q).
+static void keep_converted(StepGraph& step) {
+  step.shards.converted_on_host = true;
+  if (step.master_weights.value > 0) return;
+  std::vector<char> counted(step.graph.tensors.size(), 0);
+  for (const Op& op : step.graph.ops)
+    if (op.kind == OpKind::scaled_mm && op.phase == Phase::forward)
+      for (TensorId id : step.graph.inputs(op))
+        if (const Tensor& tensor = step.graph.tensors[id]; tensor.role == Role::parameter && tensor.shape.rank() > 1 && !std::exchange(counted[id.index()], 1))
+          step.master_weights += step.graph.bytes(id);
+}
+
 StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step) { return apply_plan(plan, Replicas{}, recipe, std::move(step)); }
 
 StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const PrecisionRecipe& recipe, StepGraph step) {
-  const bool gathers = recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather);
+  // Transformer Engine's weights are converted by the optimizer that is shared out, and gathered so: no gathers of their own.
+  const bool by_optimizer = recipe.fp8 && recipe.fp8->fused && plan.fsdp != Sharding::full;
+  const bool gathers = (recipe.gathers_fp8 && !by_optimizer) || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather);
   const int all = std::max(1, plan.replicas());
   const int ranks = replicas.shard_size > 0 && plan.fsdp != Sharding::none ? replicas.shard_size * plan.cp : all, copies = all / ranks;
   step.replica_stride = plan.tp;
-  step.expert_ranks = plan.ep;
+  step.expert_ranks = plan.replicas_sharing_experts();
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
-  if (plan.fsdp == Sharding::full || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
-    fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, recipe, step);
+  if (replicas.offload_layers > 0) offload_activations(replicas.offload_layers, step);
+  if (plan.fsdp == Sharding::full || replicas.offload_parameters || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
+    fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, replicas.offload_parameters, recipe, step);
   } else if (ranks > 1 && plan.fsdp != Sharding::none) {
     distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas.overlap_gather, recipe, step);
   } else if (all > 1) {
     replicate(all, replicas, recipe, step);
   }
   if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
-  if (replicas.offload_optimizer) offload_optimizer(plan.fsdp == Sharding::none ? 1 : ranks, replicas.node_ranks, recipe, step);
+  if (by_optimizer && recipe.gathers_fp8) keep_converted(step);
+  const int owners = plan.fsdp == Sharding::none ? 1 : ranks;
+  if (replicas.offload_optimizer) offload_optimizer(owners, replicas, recipe, step);
+  else if (replicas.offload_states || replicas.offload_master || replicas.offload_parameters) offload_states(owners, replicas, replicas.state_tensors, step);
   if (plan.tp > 1) finish_split_layers(plan.tp, recipe, step);
   return step;
 }

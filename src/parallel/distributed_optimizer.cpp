@@ -1,7 +1,8 @@
 // A distributed optimizer (Megatron's, ZeRO 1 and 2): every rank keeps the optimizer's states of its share of the elements.
 // Gradients are reduce_scattered in buckets beside backward, the optimizer updates one share, and the updated parameters are
 // all_gathered in their own type. ZeRO 1 keeps whole gradients in buffers, sent once a step; ZeRO 2 keeps only the reduced
-// share, and so must send them after every micro-batch.
+// share, and so must send them after every micro-batch: main gradients too are then the share's alone (Megatron's
+// data_parallel_sharding_strategy optim_grads, DeepSpeed's stage 2).
 #include <algorithm>
 
 #include "parallel/rewrite.h"
@@ -12,17 +13,30 @@ namespace {
 // Megatron-LM core, DistributedDataParallelConfig: a bucket is closed at max(40,000,000, 1,000,000 x ranks) elements.
 constexpr std::int64_t kBucketElements = 40'000'000, kBucketElementsPerRank = 1'000'000;
 
+// No whole buffers of main gradients: each is a tensor of its own until it has been sent.
+void unfold(StepGraph& step) {
+  step.gradients_folded = false;
+  step.main_gradients = {};
+  for (const ParameterGradient& g : step.gradients) step.graph.tensors[g.gradient].role = Role::gradient;
+  for (Op& op : step.graph.ops)
+    if (auto* product = std::get_if<GemmAttributes>(&op.attributes)) product->accumulates = false;
+}
+
 }  // namespace
 
 void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step) {
-  const bool copied = !gradients_in_buffers(recipe), shards_kept = gradients_too && copied;
+  const bool copied = !gradients_in_buffers(recipe) || gradients_too, shards_kept = gradients_too;
+  if (gradients_too && step.gradients_folded) unfold(step);
   const std::int64_t full = std::max(kBucketElements, kBucketElementsPerRank * ranks);
   const auto buckets = fill_buckets(step, [&](const Bucket& bucket, std::size_t) { return bucket.elements >= full; });
   const Phase phase = shards_kept ? Phase::backward : Phase::gradient_sync;
   Rewrite out(step);
   Graph& graph = step.graph;
+  // DeepSpeed's bf16 optimizer sums its fp32 buffers on every rank, when all of backward is done, and each then reads its share (engine.py,
+  // buffered_allreduce_fallback over the optimizer's get_grads_for_reduction; pipe/engine.py, _exec_reduce_grads).
+  const bool sums_everywhere = !gradients_too && recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::in_backward;
   bool accumulates = false;
-  for (std::size_t i = 0; i < out.size(); ++i) accumulates = accumulates || out.old(i).phase == Phase::accumulate;
+  for (std::size_t i = 0; i < out.size(); ++i) accumulates = accumulates || out.old(i).phase == Phase::accumulate || out.old(i).kind == OpKind::accumulate_gradient;
 
   auto send = [&](const Bucket& bucket) {
     const DType own = kept_type(recipe, graph.tensors[step.gradients[bucket.gradients.front()].gradient].dtype), sent = recipe.reduced_gradients.value_or(own);
@@ -44,7 +58,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
     const CollectiveAttributes message = group_of(bucket, step, written, ranks);
     const int sharing = message.participants;
     const TensorId reduced = out.tensor(shards_kept ? share_of(bucket.elements, sharing) : 0, sent);
-    out.put({OpKind::reduce_scatter, phase, sent, message}, std::vector<TensorId>(memory.valid() ? 1u : 0u, memory), std::vector{reduced});
+    out.put({sums_everywhere ? OpKind::all_reduce : OpKind::reduce_scatter, phase, sent, message}, std::vector<TensorId>(memory.valid() ? 1u : 0u, memory), std::vector{reduced});
     TensorId kept = reduced;
     if (copies > 1) sum_over_groups(out, phase, sent, bytes_of(share_of(bucket.elements, sharing), sent), sharing, copies, reduced);
     if (sent != own) {  // the optimizer reads the gradients' own type
@@ -61,9 +75,17 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
     const Op& op = out.old(i);
     if (ends_step(op.phase))
       while (next < buckets.size()) send(buckets[next++]);
-    if (shards_kept && op.kind == OpKind::accumulate_gradient) out.drop(i);
+    if (shards_kept && out.accumulates(i)) out.drop(i);
     else out.keep(i);
-    while (next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
+    while (!sums_everywhere && next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
+  }
+  while (next < buckets.size()) send(buckets[next++]);
+  std::vector<char> narrow;  // weights that products read in 8 bits only travel so
+  if (recipe.gathers_fp8) {
+    narrow.resize(graph.tensors.size());
+    for (const Op& op : graph.ops)
+      if (op.kind == OpKind::scaled_mm && op.phase == Phase::forward)
+        for (TensorId id : graph.inputs(op)) narrow[id.index()] = graph.tensors[id].role == Role::parameter && graph.tensors[id].shape.rank() > 1;
   }
   for (std::size_t k = 0; k < buckets.size(); ++k) {
     // Forward wants first what backward finished last. Gathers that name their parameters are waited for where those are read.
@@ -71,7 +93,8 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
     Bytes bytes;
     std::vector<TensorId> waited_for;
     for (std::size_t i : bucket.gradients) {
-      bytes += graph.bytes(step.gradients[i].parameter);
+      const TensorId parameter = step.gradients[i].parameter;
+      bytes += narrow.empty() || !narrow[parameter.index()] ? graph.bytes(parameter) : bytes_of(graph.tensors[parameter].shape.elements(), DType::fp8);
       if (overlap_gather) waited_for.push_back(step.gradients[i].parameter);
     }
     out.put({OpKind::all_gather, Phase::optimizer, graph.tensors[step.gradients[bucket.gradients.front()].parameter].dtype, group_of(bucket, step, bytes, ranks)}, waited_for, {});

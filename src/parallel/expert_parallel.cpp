@@ -1,6 +1,7 @@
-// Expert parallelism (Lepikhin et al. 2020; Megatron-LM core, transformer/moe/token_dispatcher.py, "alltoall"): ranks that are
-// data parallel share the experts out. Every rank routes its own tokens; how many go where is told to all, and read back, since
-// the sizes of messages must be known; then tokens travel to their experts' ranks and the results back. Shared experts and the
+// Expert parallelism (Lepikhin et al. 2020; Megatron-LM core, transformer/moe/token_dispatcher.py, "alltoall" and "flex"): ranks of a
+// stage share the experts out. Every rank routes its own tokens; how many go where is told to all, and read back, since
+// the sizes of messages must be known; then tokens travel to their experts' ranks and the results back. What arrives by all_to_all lies
+// in the order of the ranks it came from: with several experts on a rank it is sorted by expert, and back. Shared experts and the
 // router stay on every rank.
 // On average a rank gets as many tokens as it has. The busiest sets the pace: expert_imbalance is its tokens over the mean.
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "graph/permutation.h"
 #include "parallel/forward_rewrite.h"
 #include "parallel/layer_plans.h"
 
@@ -47,7 +49,12 @@ class ExpertParallel {
   }
 
  private:
-  CollectiveAttributes group() const { return {{}, plan_.ep, plan_.tp * plan_.cp, false}; }
+  CollectiveAttributes group() const { return {{}, plan_.ep, plan_.ranks_per_expert(), false}; }
+  CollectiveAttributes tokens_group() const {
+    CollectiveAttributes out = group();
+    if (plan_.dispatch == ExpertDispatch::per_node) out.copies = copies_;
+    return out;
+  }
   std::int64_t arriving(std::int64_t rows) const { return static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) * plan_.expert_imbalance)); }
 
   OpId last_product(std::size_t from) const {
@@ -71,6 +78,10 @@ class ExpertParallel {
   void visit(const Op& op) {
     if (last_of_layer_.valid())
       for (TensorId id : graph_.in.outputs(op)) resize(id);
+    if (op.kind == OpKind::index_select) {  // a token for each of its experts
+      const Shape &from = graph_.in.tensors[graph_.in.input(op, 0)].shape, &to = graph_.in.tensors[graph_.in.output(op)].shape;
+      if (from.rank() == 2 && to.rank() == 2 && from[1] == to[1] && to[0] >= from[0]) copies_ = static_cast<int>(to[0] / from[0]);
+    }
     // The code looks at a weight from another side before it multiplies: the view follows.
     if (op.kind == OpKind::view && op.input_count == 1 && is_expert_parameter(graph_.in, graph_.in.input(op, 0))) {
       const TensorId from = graph_.in.input(op, 0), to = graph_.in.output(op);
@@ -98,7 +109,18 @@ class ExpertParallel {
     Shape shape = graph_.in.tensors[tokens].shape;
     shape.set(0, arriving(rows_));
     arrived_ = graph_.like(tokens, shape);
-    graph_.put(graph_.beside(op, OpKind::all_to_all, group(), "experts"), {tokens}, {arrived_});
+    graph_.put(graph_.beside(op, OpKind::all_to_all, tokens_group(), "experts"), {tokens}, {arrived_});
+    if (sorts(experts)) arrived_ = sorted(op, arrived_);
+  }
+  bool sorts(std::int64_t experts) const { return plan_.dispatch == ExpertDispatch::all_to_all && experts > plan_.ep; }
+  TensorId sorted(const Op& at, TensorId rows) {
+    const Shape shape = graph_.out.tensors[rows].shape;
+    const TensorId order = graph_.out.add_tensor({.shape = {shape[0]}, .dtype = DType::int64}), made = graph_.like(rows, shape);
+    graph_.put(graph_.beside(at, OpKind::integer_pointwise), {}, {order});
+    Op permute = graph_.beside(at, OpKind::index_select);
+    permute.recipe = graph_.out.recipes.add(permutation_gradient(shape, shape));
+    graph_.put(permute, {rows, order, order}, {made});
+    return made;
   }
 
   void product(const Op& op, std::int64_t experts, bool last) {
@@ -118,9 +140,10 @@ class ExpertParallel {
     }
     Shape shape = graph_.in.tensors[result].shape;
     shape.set(0, arriving(rows_));
-    const TensorId made = graph_.like(result, shape);
+    TensorId made = graph_.like(result, shape);
     graph_.out.add_op(local, inputs, std::array{made});
-    graph_.put(graph_.beside(op, OpKind::all_to_all, group(), "experts"), {made}, {result});
+    if (sorts(experts)) made = sorted(op, made);
+    graph_.put(graph_.beside(op, OpKind::all_to_all, tokens_group(), "experts"), {made}, {result});
   }
 
   const Plan& plan_;
@@ -128,6 +151,7 @@ class ExpertParallel {
   OpId last_of_layer_;        // the layer's last product, while its tokens are with their experts
   TensorId arrived_;          // what the first product reads
   std::int64_t rows_ = 0;     // tokens of one rank, once for each expert they meet
+  int copies_ = 1;            // how many experts that are
 };
 
 }  // namespace

@@ -25,8 +25,8 @@ constexpr std::int64_t kQuantiseKernels = 3;
 
 class FullySharded {
  public:
-  FullySharded(int ranks, int copies, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step)
-      : ranks_(ranks), copies_(copies), keep_gathered_(keep_gathered), recipe_(recipe), step_(step), groups_(ranks, recipe, step), out_(step), graph_(step.graph) {
+  FullySharded(int ranks, int copies, bool keep_gathered, bool on_host, const PrecisionRecipe& recipe, StepGraph& step)
+      : ranks_(ranks), copies_(copies), keep_gathered_(keep_gathered), on_host_(on_host), recipe_(recipe), step_(step), groups_(ranks, recipe, step), out_(step), graph_(step.graph) {
     if (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather) stored_ = recipe.master_weights->dtype;
     for (std::size_t i = 0; i < out_.size(); ++i) accumulates_ = accumulates_ || out_.old(i).phase == Phase::accumulate;
     if (!step.gradients_folded) return;
@@ -54,7 +54,7 @@ class FullySharded {
         prefetch(prefetched++);
       }
       if (ends_step(op.phase) && !root_done) finish_root(root_done);
-      if (op.kind == OpKind::accumulate_gradient) out_.drop(i);
+      if (out_.accumulates(i)) out_.drop(i);
       else out_.keep(i);
       if (group && group->last_forward == i && !keep_gathered_) release(*group, Phase::forward);
       for (; reduced < groups_.by_end_of_backward.size() && groups_.by_end_of_backward[reduced]->last_backward == i; ++reduced) {
@@ -67,6 +67,7 @@ class FullySharded {
     out_.finish();
     step_.shards.parameters = step_.shards.optimizer = ranks_;
     step_.shards.parameter_type = stored_;
+    step_.shards.parameters_on_host = on_host_;
     step_.shards.gradients_released = true;
   }
 
@@ -77,13 +78,20 @@ class FullySharded {
 
   // The shards' copies into the message, and the message. `after`: what must be done first, besides all earlier messages.
   void gather(ShardGroup& group, Phase phase, TensorId after) {
-    if (group.parameters.empty() || ranks_ == 1) return;
+    if (group.parameters.empty() || (ranks_ == 1 && !on_host_)) return;
     const DType type = gathered_type(group), kept = stored_.value_or(type);
+    if (ranks_ == 1) return arrive_from_host(group, phase, after);
     const std::int64_t tensors = static_cast<std::int64_t>(group.parameters.size());
     const std::int64_t plain = share_of(group.elements - group.quantised_elements, ranks_), narrow = share_of(group.quantised_elements, ranks_);
     const Bytes shard = {share_of(group.gathered.value, ranks_)};
     std::vector<TensorId> waits;
     if (after.valid()) waits.push_back(after);
+    if (on_host_) {  // this rank's shard comes up before it is sent round
+      const Bytes own = bytes_of(share_of(group.elements, ranks_), kept);
+      const TensorId up = out_.tensor(own.value, DType::uint8);
+      out_.put({OpKind::shard_copy, phase, kept, ShardCopyAttributes{group.elements, 1, own, own}, "from_host", true}, waits, std::vector{up});
+      waits = {up};
+    }
     auto copy = [&](std::int64_t elements, std::int64_t launches, Bytes read, Bytes written, TensorId made) {
       out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{elements, launches, read, written}, "all_gather", true}, waits,
                std::vector{made});
@@ -98,6 +106,16 @@ class FullySharded {
     copy(plain + narrow, foreach_launches(tensors), shard, shard, group.arriving);
     arrived_ = group.arrived = out_.event();
     out_.put({OpKind::all_gather, phase, type, CollectiveAttributes{group.gathered, ranks_}}, {group.arriving}, {group.arrived});
+  }
+
+  // A rank by itself has all of a group's parameters come up, in the type that the host keeps them in.
+  void arrive_from_host(ShardGroup& group, Phase phase, TensorId after) {
+    const Bytes bytes = bytes_of(group.elements, stored_.value_or(gathered_type(group)));
+    group.arriving = out_.tensor(bytes.value, DType::uint8);
+    arrived_ = group.arrived = out_.event();
+    std::vector<TensorId> waits;
+    if (after.valid()) waits.push_back(after);
+    out_.put({OpKind::shard_copy, phase, gathered_type(group), ShardCopyAttributes{group.elements, 1, bytes, bytes}, "from_host", true}, waits, std::vector{group.arriving, group.arrived});
   }
 
   ShardCopyAttributes quantisation(const ShardGroup& group, std::int64_t elements) const {
@@ -121,6 +139,11 @@ class FullySharded {
     group.whole = out_.tensor(group.gathered.value, DType::uint8);
     copied_out_before_ = copied_out_;
     copied_out_ = out_.event();
+    if (ranks_ == 1 && on_host_ && kept == type) {  // what came is what is read
+      group.whole = group.arriving;
+      copied_out_ = group.arrived;
+      return;
+    }
     if (ranks_ == 1) {  // parameter by parameter: cast where the types differ, then copied
       for (TensorId parameter : group.parameters) {
         const std::int64_t elements = graph_.tensors[parameter].shape.elements();
@@ -130,7 +153,8 @@ class FullySharded {
       if (group.quantised_elements > 0)
         out_.put({OpKind::shard_copy, phase, type, quantisation(group, group.quantised_elements), "quantise"}, {}, {});
       const ShardCopyAttributes copies{group.elements, static_cast<std::int64_t>(group.parameters.size()), group.gathered, group.gathered};
-      out_.put({OpKind::shard_copy, phase, type, copies, "copy_out"}, {}, {group.whole, copied_out_});
+      const std::vector<TensorId> read = on_host_ ? std::vector{group.arriving, group.arrived} : std::vector<TensorId>{};
+      out_.put({OpKind::shard_copy, phase, type, copies, "copy_out"}, read, std::vector{group.whole, copied_out_});
       return;
     }
     out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{group.elements, 1, group.gathered, group.gathered}, "split_with_sizes_copy"},
@@ -215,7 +239,7 @@ class FullySharded {
   static std::int64_t foreach_launches(std::int64_t tensors) { return (tensors + 63) / 64; }
 
   int ranks_, copies_;
-  bool keep_gathered_, accumulates_ = false;
+  bool keep_gathered_, on_host_, accumulates_ = false;
   const PrecisionRecipe& recipe_;
   StepGraph& step_;
   ShardGroups groups_;
@@ -230,8 +254,8 @@ class FullySharded {
 
 }  // namespace
 
-void fully_shard(int ranks, int copies, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step) {
-  FullySharded(ranks, copies, keep_gathered, recipe, step).run();
+void fully_shard(int ranks, int copies, bool keep_gathered, bool on_host, const PrecisionRecipe& recipe, StepGraph& step) {
+  FullySharded(ranks, copies, keep_gathered, on_host, recipe, step).run();
 }
 
 }  // namespace precog

@@ -143,3 +143,42 @@ TEST_CASE("PlansThatDoNotFitTheModelAreRefused") {
   CHECK_FALSE(shard_layers({.dp = 3, .ep = 3}, mixtral()).has_value());
   CHECK_FALSE(shard_layers({.cp = 2}, two_layers()).has_value());
 }
+
+TEST_CASE("WholeExpertsGetEachRanksOwnTokens") {
+  // Layers split two ways, experts not at all: eight ranks share them, the two of each layer among these.
+  const Plan plan{.dp = 4, .tp = 2, .sp = true, .ep = 8, .etp = 1};
+  const Json megatron = {{"kv_heads", 4}, {"intermediate", kInner}, {"experts", kExperts}, {"experts_per_token", kTopK}, {"weigh_inside", true}};
+  for (const Graph& model : {mixtral(), build(megatron, "mixtral", kSeq)}) {
+    const StepGraph step = step_of(plan, model);
+    const std::int64_t sent = kBatch * (kSeq / 2) * kTopK * kHidden * 2;  // half of the sequence
+    CHECK(wire(step, OpKind::all_to_all, Phase::forward) == Wire{2, 2 * sent});
+    CHECK(wire(step, OpKind::all_to_all, Phase::backward) == Wire{2, 2 * sent});
+    const ShardedLayers rank = split(plan, model);
+    const std::int64_t h = kHidden, norms = 5 * h, gates = 2 * kExperts * h, experts = 2 * kExperts * 3 * kInner * h;
+    CHECK(parameter_count(rank.graph) == (parameter_count(model) - norms - gates - experts) / 2 + norms + gates + experts / 8);
+    CHECK(training_flops(rank.graph).value == doctest::Approx(training_flops(model).value / 2));
+    for (const Op& op : step.graph.ops) {
+      if (op.kind == OpKind::all_to_all) CHECK(std::get<CollectiveAttributes>(op.attributes).stride == 1);
+      if (op.block == 1 && op.kind == OpKind::all_gather && op.phase == Phase::forward)  // of tokens: for attention only, not for experts
+        CHECK((step.graph.name(op.module).find("experts") == std::string_view::npos || step.graph.name(op.label) == "experts"));
+    }
+  }
+}
+
+TEST_CASE("PermutedRowsAreGatheredBothWays") {
+  const Json megatron = {{"kv_heads", 4}, {"intermediate", kInner}, {"experts", kExperts}, {"experts_per_token", kTopK}, {"weigh_inside", true}};
+  int scattered = 0, sorted = 0, sorted_for_nodes = 0;
+  for (const Op& op : step_of({}, build(megatron, "mixtral", kSeq)).graph.ops)
+    if (op.kind == OpKind::index_add && op.block == 1) ++scattered;
+  CHECK(scattered == 1);  // the weights' alone
+  const auto count = [&](const Plan& plan) {
+    int out = 0;
+    for (const Op& op : step_of(plan, build(megatron, "mixtral", kSeq)).graph.ops)
+      if (op.kind == OpKind::index_select && op.phase == Phase::forward && op.block == 1) ++out;
+    return out;
+  };
+  sorted = count({.dp = 4, .ep = 4});
+  sorted_for_nodes = count({.dp = 4, .ep = 4, .dispatch = ExpertDispatch::per_node});
+  CHECK(sorted == sorted_for_nodes + 2);  // by expert, and back: two experts on a rank
+  CHECK(count({.dp = 8, .ep = 8}) == sorted_for_nodes);
+}

@@ -4,6 +4,7 @@
 // updates states and master weights in its own memory, and sends the new weights up, where they become the model's type and are
 // gathered as ever. Kernels of loss scaling, clipping and the optimizer are gone from the GPU.
 // How long copies and the host take is not known here: sizes are, in shard_copy operators with the labels below.
+#include "parallel/parallel.h"
 #include "parallel/rewrite.h"
 
 namespace precog {
@@ -21,7 +22,7 @@ bool is_kernel_of_update(const Op& op) {
 
 }  // namespace
 
-void offload_optimizer(int ranks, int node_ranks, const PrecisionRecipe& recipe, StepGraph& step) {
+void offload_optimizer(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
   std::int64_t share = 0;
   for (const ParameterGradient& g : step.gradients) share += share_of(step.graph.tensors[g.parameter].shape.elements(), ranks);
   const DType parameter = step.gradients.empty() ? DType::fp32 : step.graph.tensors[step.gradients.front().parameter].dtype;
@@ -56,9 +57,12 @@ void offload_optimizer(int ranks, int node_ranks, const PrecisionRecipe& recipe,
       updated = true;
       for (; next < alone.size(); ++next) send_down(Phase::backward, alone[next].elements, gradients_of(alone[next]));
       out.put({OpKind::read_back, Phase::optimizer, DType::fp32, {}, "gradients on the host"}, {}, {});
-      const Bytes host{share * (kUpdateBytes + (scales ? kScaleBytes : 0)) * node_ranks};  // all ranks of the node update at the same time
-      const TensorId arrived = out.tensor(share, kHostType);
-      out.put({OpKind::shard_copy, Phase::optimizer, kHostType, ShardCopyAttributes{share, 1, host, bytes_of(share, kHostType)}, "cpu_adam"}, {}, {arrived});
+      const Bytes host{share * (kUpdateBytes + (scales ? kScaleBytes : 0)) * how.node_ranks};  // all ranks of the node update at the same time
+      // Where the host has the parameters too, nothing goes up: the time is the update's alone.
+      const Bytes up = how.offload_parameters ? Bytes{1} : bytes_of(share, kHostType);
+      const TensorId arrived = out.tensor(how.offload_parameters ? 0 : share, kHostType);
+      out.put({OpKind::shard_copy, Phase::optimizer, kHostType, ShardCopyAttributes{share, 1, host, up}, "cpu_adam"}, {}, {arrived});
+      if (!how.offload_parameters)
       out.put({OpKind::shard_copy, Phase::optimizer, parameter, ShardCopyAttributes{share, 1, bytes_of(share, kHostType), bytes_of(share, parameter)}, "copy updated weights"}, {arrived}, {});
     }
     if (is_kernel_of_update(op)) {
@@ -78,6 +82,34 @@ void offload_optimizer(int ranks, int node_ranks, const PrecisionRecipe& recipe,
   step.main_gradients = {};
   step.shards.kept_gradients.clear();
   if (ranks == 1) step.shards.gradients_released = true;
+}
+
+// Moments, master weights, and parameters where the host has them: read and written in passing, both ways at once, a piece at a
+// time, so that nothing of them is held. The update itself is the GPU's, as ever.
+void offload_states(int ranks, const Replicas& how, int state_tensors, StepGraph& step) {
+  std::int64_t elements = 0;
+  Bytes parameters;
+  for (const ParameterGradient& g : step.gradients) {
+    const std::int64_t own = share_of(step.graph.tensors[g.parameter].shape.elements(), ranks);
+    elements += own;
+    parameters += bytes_of(own, step.shards.parameter_type.value_or(step.graph.tensors[g.parameter].dtype));
+  }
+  Bytes bytes;
+  if (how.offload_states) bytes += bytes_of(elements * state_tensors, step.optimizer_state_type) + Bytes{share_of(step.master_weights.value, ranks)};
+  if (how.offload_master || how.offload_parameters) bytes += parameters;
+  Rewrite out(step);
+  bool passed = false;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    if (out.old(i).phase == Phase::optimizer && !passed) {
+      passed = true;
+      out.put({OpKind::shard_copy, Phase::optimizer, DType::uint8, ShardCopyAttributes{bytes.value, 1, bytes, bytes}, "from_host"}, {}, {});
+    }
+    out.keep(i);
+  }
+  out.finish();
+  if (how.offload_states) step.master_weights = {};
+  step.shards.converted_on_host = step.shards.converted_on_host || how.offload_master;
+  if (how.offload_master) step.master_weights = {};
 }
 
 }  // namespace precog

@@ -1,6 +1,6 @@
 // Spreads the step over data-parallel GPUs, as the framework that has the plan does it: DistributedDataParallel
-// (data_parallel.cpp), a distributed optimizer (distributed_optimizer.cpp), fully sharded parameters (fully_shard.cpp), an optimizer on
-// the host (offload_optimizer.cpp). The
+// (data_parallel.cpp), a distributed optimizer (distributed_optimizer.cpp), fully sharded parameters (fully_shard.cpp), the host's memory
+// for what the GPU's is too small for (offload_optimizer.cpp, offload_activations.cpp). The
 // recipe says in which types gradients and parameters travel. One rank's view: every rank is alike. Copies and collectives
 // become operators, their order in the graph is the order in which the host issues them, and tensors between them say what
 // waits for what; how long anything takes is not known here.
@@ -27,6 +27,16 @@ struct Replicas {
   // them share that memory.
   bool offload_optimizer = false;
   int node_ranks = 1;
+  // Or the host only keeps them, and the GPU updates them as they pass (llm.q's --offload-opt-m, -v, --offload-master).
+  bool offload_states = false;
+  // Parameters of which products read nothing but a conversion to 8 or 4 bits: the conversions stay, they go (--offload-master).
+  bool offload_master = false;
+  // Parameters: each group's come up before it is used, in forward and in backward (ZeRO-Infinity's offload_param, FSDP's CPU
+  // offload).
+  bool offload_parameters = false;
+  int offload_layers = 0;  // what so many of the first layers keep for backward
+  int state_tensors = 2;   // of the optimizer, per parameter
+  bool offloads() const { return offload_optimizer || offload_states || offload_master || offload_parameters || offload_layers > 0; }
 };
 
 StepGraph apply_plan(const Plan& plan, const PrecisionRecipe& recipe, StepGraph step);

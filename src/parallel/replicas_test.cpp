@@ -138,3 +138,18 @@ TEST_CASE("OnlySomeLayersAreRecomputed") {
   CHECK(kept < all);
   CHECK(kept == all - 4 * 5);  // of each layer attention, and the first, third, fifth and seventh product
 }
+
+TEST_CASE("ZeroTwoKeepsAShareOfMainGradients") {
+  PrecisionRecipe recipe = uniform(DType::bf16);
+  recipe.main_gradients = MainGradients{.dtype = DType::fp32, .made = MainGradients::Made::in_backward};
+  TrainingOptions training;
+  training.micro_batches = 4;
+  const StepGraph one = spread({.dp = 4, .fsdp = Sharding::zero1}, {}, recipe, training), two = spread({.dp = 4, .fsdp = Sharding::zero2}, {}, recipe, training);
+  CHECK(one.gradients_folded);  // whole, in buffers
+  CHECK(two.main_gradients.value == 0);
+  CHECK_FALSE(two.gradients_folded);
+  std::int64_t shares = 0;
+  for (TensorId id : two.shards.kept_gradients) shares += two.graph.bytes(id).value;
+  CHECK(shares >= kParameters);
+  CHECK(shares <= kParameters + 256);
+}

@@ -60,11 +60,23 @@ class Rewrite {
 
   std::size_t size() const { return before_.size(); }
   const Op& old(std::size_t i) const { return before_[before_.id_at(i)]; }
+  // A gradient is added to a buffer, or converted for that.
+  bool accumulates(std::size_t i) const {
+    if (old(i).kind == OpKind::accumulate_gradient) return true;
+    return old(i).kind == OpKind::cast && i + 1 < size() && old(i + 1).kind == OpKind::accumulate_gradient && graph.output(old(i)) == graph.input(old(i + 1), 0);
+  }
   // Operator i of the old list, now at the end of the new one; or left out of it.
   void keep(std::size_t i) {
     Op op = old(i);
     if (op.origin.valid()) op.origin = moved_[op.origin.index()];  // a forward operator, kept before
     moved_[i] = graph.ops.add(op);
+  }
+  // The same, reading something else.
+  void keep(std::size_t i, std::span<const TensorId> inputs) {
+    Op op = old(i);
+    if (op.origin.valid()) op.origin = moved_[op.origin.index()];
+    const std::vector<TensorId> outputs(graph.outputs(op).begin(), graph.outputs(op).end());
+    moved_[i] = graph.add_op(op, inputs, outputs);
   }
   void drop(std::size_t i) { moved_[i] = graph.ops.id_at(graph.ops.size() - 1); }
   void finish() {
@@ -129,9 +141,13 @@ struct Replicas;
 void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);  // DistributedDataParallel
 // ZeRO 1 and 2; and ZeRO 3, FSDP. `ranks` share one copy, of which there are `copies`.
 void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step);
-void fully_shard(int ranks, int copies, bool keep_gathered, const PrecisionRecipe& recipe, StepGraph& step);
+void fully_shard(int ranks, int copies, bool keep_gathered, bool on_host, const PrecisionRecipe& recipe, StepGraph& step);
 // What the optimizer's kernels did becomes the host's work; `ranks` share its elements out.
-void offload_optimizer(int ranks, int node_ranks, const PrecisionRecipe& recipe, StepGraph& step);
+void offload_optimizer(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
+// States (and master weights) come up for the update and go down again; parameters too, where the host has them.
+void offload_states(int ranks, const Replicas& how, int state_tensors, StepGraph& step);
+// What the first layers keep for backward waits in the host's memory.
+void offload_activations(int layers, StepGraph& step);
 // What tensor-parallel ranks tell each other once a step.
 void finish_split_layers(int ranks, const PrecisionRecipe& recipe, StepGraph& step);
 // The end of the step on 1/ranks of the elements.

@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "frontend/pad_vocabulary.h"
 #include "graph/operator.h"
+#include "graph/permutation.h"
 #include "parallel/layer_plans.h"
 #include "parallel/placement.h"
 #include "parallel/split_recipes.h"
@@ -193,7 +194,8 @@ class TensorParallel {
       resized = resized || placed(id).split();
       if (op.kind == OpKind::view && !before.empty()) view_of_[id.index()] = ViewOf{inputs[0], &in_.ops[current_]};
     }
-    if (resized && op.recipe.valid()) split_recipes(op, inputs);
+    const bool permutes = op.kind == OpKind::index_select && inputs.size() == 3;  // has its own gradient, of the sizes here
+    if (resized && op.recipe.valid() && !permutes) split_recipes(op, inputs);
     const std::vector<TensorId> outputs(in_.outputs(op).begin(), in_.outputs(op).end());
     out_.add_op(op, inputs, outputs);
   }
@@ -254,7 +256,10 @@ class TensorParallel {
   // --- operators ---
 
   void visit(const Op& op) {
-    if (is_experts(module(op))) return visit_experts(op);
+    if (is_experts(module(op))) {
+      if (plan_.whole_experts()) return visit_own_rows(op);
+      return plan_.ep > 1 && plan_.sp ? visit_sent_experts(op) : visit_experts(op);
+    }
     complete_sums(op);
     visit_layer(op);
   }
@@ -351,6 +356,44 @@ class TensorParallel {
     }
     if (op.kind == OpKind::grouped_linear) return visit_grouped(op, inputs);
     visit_layer(op);
+  }
+  bool counts_rows(TensorId id) const {
+    const Shape shape = whole(id);
+    return shape.rank() > 0 && sequence_ > 0 && shape[0] % ranks_ == 0 && (shape[0] % sequence_ == 0 || expert_rows_.contains(shape[0]));
+  }
+  // Experts on other ranks, each split like an MLP: a rank sends its own tokens of the sequence; those that arrive are gathered by the ranks
+  // that share an expert, and their sums scattered before they travel back (Megatron-Core's token dispatcher).
+  void visit_sent_experts(const Op& op) {
+    if (op.kind == OpKind::all_to_all) {
+      complete_sums(op);
+      arrived_ = !arrived_;
+      return visit_own_rows(op);
+    }
+    return arrived_ ? visit_experts(op) : visit_own_rows(op);
+  }
+  // Where each rank has its own tokens of the sequence: rows are a rank's part, weights whole. Whole experts work so throughout.
+  void visit_own_rows(const Op& op) {
+    std::vector<TensorId> inputs = operands(op);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (is_parameter(inputs[i]) || placed(inputs[i]).split() || !counts_rows(inputs[i])) continue;
+      inputs[i] = match(op, inputs[i], 0, true);
+      door_[{in_.input(op, i).value, op.block}] = inputs[i];
+    }
+    Op local = op;
+    if (auto* gemm = std::get_if<GemmAttributes>(&local.attributes)) {
+      ++columns_;
+      const std::int64_t rows = (gemm->m * gemm->batch + ranks_ - 1) / ranks_;
+      gemm->batch = std::clamp<std::int64_t>(gemm->batch, 1, rows);
+      gemm->m = (rows + gemm->batch - 1) / gemm->batch;
+    }
+    for (TensorId id : in_.outputs(op)) {
+      if (op.kind == OpKind::all_to_all) expert_rows_.insert(whole(id)[0]);
+      const bool weight = op.kind == OpKind::view && op.input_count == 1 && is_parameter(inputs[0]);
+      if (!weight && counts_rows(id)) settle(id, {0, whole(id)[0] % sequence_ == 0 ? sequence_ : whole(id)[0], true, false});
+    }
+    if (op.kind == OpKind::index_select && op.recipe.valid())
+      local.recipe = out_.recipes.add(permutation_gradient(out_.tensors[in_.output(op)].shape, out_.tensors[inputs[0]].shape));
+    keep(local, inputs);
   }
   // [experts, n, k]
   bool split_expert_weight(const Op& op, TensorId weight, bool inner) {
@@ -686,6 +729,7 @@ class TensorParallel {
   std::vector<ViewOf> view_of_;
   std::map<std::pair<std::int32_t, int>, TensorId> entries_;               // by tensor and block
   std::map<std::pair<std::int32_t, int>, TensorId> door_;                  // into experts, as above
+  std::set<std::int64_t> expert_rows_;                                     // that arrive at experts
   std::set<std::int32_t> inside_;                                          // experts; their gradients are summands anyway
   std::map<std::int32_t, TensorId> stands_for_;
   std::map<std::tuple<std::int32_t, int, bool>, TensorId> gathered_;
@@ -696,6 +740,7 @@ class TensorParallel {
   OpId current_;  // the operator at hand
   NameId label_;  // whose collectives these are
   int columns_ = 0;
+  bool arrived_ = false;  // tokens are with their experts
 };
 
 }  // namespace

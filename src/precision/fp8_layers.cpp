@@ -148,6 +148,13 @@ Quantised<typename Sink::Ref> quantised(Sink& sink, typename Sink::Ref x, const 
   return layers.fused ? with_one_kernel(sink, x, o, layers.scaling) : with_operators(sink, x, o, layers.scaling);
 }
 
+// Rows and outputs of all groups together: a grouped product's operands are quantised as one (expert by expert, in one call).
+struct Extents {
+  std::int64_t rows, outputs;
+  Extents(const GemmAttributes& p, const Shape& x, const Shape& weight)
+      : rows(weight.rank() == 3 ? x[0] : p.m), outputs(weight.rank() == 3 ? weight[0] * p.n : p.n) {}
+};
+
 // Operators of the forward product, as its recorded gradient numbers them.
 enum ProductInput : std::uint32_t { kA, kB, kScaleA, kScaleB, kX, kWeight, kXAcross, kWeightAcross };
 
@@ -168,8 +175,9 @@ bool needs_across(const Fp8Layers& layers, const GpuSpec& gpu) {
 
 std::string Fp8Expansion::refusal(const GemmAttributes& p) const {
   const std::int64_t multiple = layers_.multiple();
+  // An expert's rows are filled up to a multiple (Megatron's --moe-router-padding-for-fp8, or Transformer Engine's Fp8Padding).
   for (auto [name, extent] : {std::pair{"rows", p.m}, std::pair{"outputs", p.n}, std::pair{"inputs", p.k}})
-    if (extent % multiple != 0)
+    if (extent % multiple != 0 && !(p.batch > 1 && std::string_view(name) == "rows"))
       return fmt::format("not in fp8: {} {} are no multiple of {}", extent, name, multiple);
   return "";
 }
@@ -179,13 +187,14 @@ TensorId Fp8Expansion::linear(const Op& near, TensorId x, TensorId weight, Tenso
   const DType type = graph_.tensors[x].dtype, weight_type = graph_.tensors[weight].dtype, narrow = stored(layers_);
   const bool across = layers_.fused && needs_across(layers_, gpu_);  // operators quantise again in backward instead
   IntoGraph sink(graph_, near);
-  const auto a = quantised(sink, x, {p.m, p.k, type, narrow, true, across}, layers_);
+  const Extents all(p, graph_.tensors[x].shape, graph_.tensors[weight].shape);
+  const auto a = quantised(sink, x, {all.rows, p.k, type, narrow, true, across}, layers_);
   Quantised<TensorId> b;
   if (weights_arrive_quantised_) {  // converted shard by shard, before they were gathered
-    b.along = b.across = graph_.add_tensor({.shape = {p.n, p.k}, .dtype = narrow, .role = Role::buffer, .name = graph_.intern("gathered fp8 weight")});
+    b.along = b.across = graph_.add_tensor({.shape = {all.outputs, p.k}, .dtype = narrow, .role = Role::buffer, .name = graph_.intern("gathered fp8 weight")});
     b.scale = graph_.add_tensor({.shape = {}, .dtype = DType::fp32, .role = Role::buffer, .name = graph_.intern("gathered fp8 scale")});
   } else {
-    b = quantised(sink, weight, {p.n, p.k, weight_type, narrow, true, across}, layers_);
+    b = quantised(sink, weight, {all.outputs, p.k, weight_type, narrow, true, across}, layers_);
   }
   std::array<TensorId, 2> scales{a.scale, b.scale};
   if (!layers_.fused)  // _scaled_mm multiplies by what undoes the scale
@@ -198,7 +207,7 @@ TensorId Fp8Expansion::linear(const Op& near, TensorId x, TensorId weight, Tenso
   product.module = near.module;
   product.block = near.block;
   product.reason = near.reason;
-  product.attributes = GemmAttributes{.m = p.m, .n = p.n, .k = p.k, .bias = bias_inside};
+  product.attributes = GemmAttributes{.batch = p.batch, .m = p.m, .n = p.n, .k = p.k, .bias = bias_inside};
   std::vector<TensorId> inputs = {a.along, b.along, scales[0], scales[1], x, weight};
   if (layers_.fused) inputs.insert(inputs.end(), {across ? a.across : a.along, across ? b.across : b.along});
   if (bias_inside) inputs.push_back(bias);
@@ -221,23 +230,24 @@ TensorId Fp8Expansion::linear(const Op& near, TensorId x, TensorId weight, Tenso
 
 // gradient[m,n]: one product with the weight for the input, one with the input for the weight.
 RecipeId Fp8Expansion::gradient_of(const GemmAttributes& p, const Shape& x, const Shape& weight, DType type, DType weight_type, bool bias) {
-  RecipeId& known = gradients_[{p.m, p.n, p.k, x.rank(), type, weight_type, bias}];
+  const Extents all(p, x, weight);
+  RecipeId& known = gradients_[{all.rows, p.m, all.outputs, p.k, x.rank(), type, weight_type, bias}];
   if (known.valid()) return known;
   using From = RecipeOperand::From;
   IntoRecipe sink(graph_);
   const DType narrow = stored(layers_), narrow_gradient = stored_gradient(layers_);
-  const Shape rows{p.m, p.n};
+  const Shape rows{all.rows, p.n};
   const RecipeOperand grad = sink.put(OpKind::view, {{From::gradient, 0}}, rows, type, ViewAttributes{});
   const RecipeOperand input{From::input, kX}, weights{From::input, kWeight};
   auto undo = [&](RecipeOperand scale, const Shape& shape) {
     return layers_.fused ? scale : sink.put(OpKind::pointwise, {scale}, shape, DType::fp32, {}, "reciprocal");
   };
   const bool rowwise = layers_.scaling == Scaling::rowwise;
-  const GemmAttributes for_input{.m = p.m, .n = p.k, .k = p.n}, for_weight{.m = p.n, .n = p.k, .k = p.m};
+  const GemmAttributes for_input{.batch = p.batch, .m = p.m, .n = p.k, .k = p.n}, for_weight{.batch = p.batch, .m = p.n, .n = p.k, .k = p.m};
   RecipeOperand input_gradient, weight_gradient;
   if (layers_.fused) {
     const bool across = needs_across(layers_, gpu_);
-    const auto g = with_one_kernel(sink, grad, {p.m, p.n, type, narrow_gradient, true, across}, layers_.scaling);
+    const auto g = with_one_kernel(sink, grad, {all.rows, p.n, type, narrow_gradient, true, across}, layers_.scaling);
     input_gradient = sink.put(OpKind::scaled_mm, {g.along, {From::input, kWeightAcross}, g.scale, {From::input, kScaleB}}, x, type, for_input);
     weight_gradient = sink.put(OpKind::scaled_mm, {across ? g.across : g.along, {From::input, kXAcross}, g.scale, {From::input, kScaleA}}, weight, type, for_weight);
   } else {  // everything is quantised anew for each product, and brought into the layout that it wants

@@ -31,7 +31,7 @@ class Fp8Expansion {
   const Fp8Layers& layers_;
   const GpuSpec& gpu_;
   bool weights_arrive_quantised_;
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, int, DType, DType, bool>, RecipeId> gradients_;  // layers of one shape share one
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, int, DType, DType, bool>, RecipeId> gradients_;  // layers of one shape share one
 };
 
 }  // namespace precog

@@ -32,7 +32,7 @@ class PrecisionPass {
   }
 
   Graph run() {
-    if (recipe_.fp8) fp8_.emplace(out_, *recipe_.fp8, gpu_, recipe_.gathers_fp8);
+    if (recipe_.fp8) fp8_.emplace(out_, *recipe_.fp8, gpu_, recipe_.gathers_fp8 && !recipe_.fp8->fused);  // else every rank converts what the optimizer made
     const std::vector<DType> stored = parameter_types();
     out_.tensors.reserve(in_.tensors.size() * 2);
     out_.ops.reserve(in_.ops.size() * 2);
@@ -256,12 +256,15 @@ class PrecisionPass {
   // cuDNN's recurrent layers: fp16 whatever autocast's type. Without autocast, the type that the operands have anyway.
   DType lower_type(const Op& op, Autocast rule, std::optional<DType> autocast) const {
     if (rule == Autocast::lower) return op.kind == OpKind::rnn ? DType::fp16 : *autocast;
-    return op.autocast == Autocast::lower && !inputs_.empty() ? dtype(inputs_[0]) : DType::fp32;
+    const bool product = op.autocast == Autocast::lower || op.kind == OpKind::grouped_linear;
+    return product && !inputs_.empty() ? dtype(inputs_[0]) : DType::fp32;
   }
 
   // A layer: a product of an activation with a parameter. One that does not qualify is told why in `decided.reason`.
   bool runs_in_fp8(const Op& op, Op& decided, const Ruled& own, DType lower) {
-    if (!fp8_ || op.kind != OpKind::linear || out_.tensors[inputs_[1]].role != Role::parameter) return false;
+    // Of grouped products only a stack of fused kernels has fp8 forms (Transformer Engine's GroupedLinear).
+    const bool grouped = op.kind == OpKind::grouped_linear && fp8_ && recipe_.fp8->fused;
+    if (!fp8_ || (op.kind != OpKind::linear && !grouped) || out_.tensors[inputs_[1]].role != Role::parameter) return false;
     if (!is_16bit(lower)) {
       decided.reason = out_.intern("not in fp8: only layers that would run in 16 bits are converted");
       return false;

@@ -13,6 +13,9 @@ namespace {
 constexpr std::int64_t kLargestBatch = 1 << 20;
 constexpr std::size_t kTogether = 3;       // changes in one fix
 constexpr std::size_t kMostTogether = 3;   // combinations predicted of the same kinds of change
+constexpr std::size_t kMostPredicted = 24; // and of all kinds, for each number of changes
+constexpr std::size_t kEnough = 3;          // ways that fit, before more is changed at once
+constexpr int kLossPieces = 8, kMostLayers = 256;
 constexpr int kGuesses = 8;  // along a line, before the search only halves
 
 // The largest of the batches that may be asked for: all, or those that divide a given global batch.
@@ -107,9 +110,11 @@ class FixSearch {
       if (!report) continue;
       if (report->memory.fits) found_.push_back(fix_of(change, *report));
       else note(change, *report);
+      if (report->memory.fits && change.flags == "--recompute full") fewest_layers(change);
     }
     smaller_batches();
-    for (std::size_t size = 2; size <= kTogether && found_.empty(); ++size) together(size);
+    for (std::size_t size = 2; size <= kTogether && found_.size() < kEnough; ++size) together(size);
+    if (found_.empty()) everything();
     std::stable_sort(found_.begin(), found_.end(), [](const Fix& a, const Fix& b) { return a.time_cost < b.time_cost; });
     if (found_.size() > most) found_.resize(most);
     return std::move(found_);
@@ -126,8 +131,15 @@ class FixSearch {
       out.push_back({"torch.compile", "--mode compile", "recomputes cheap operators instead of keeping their results", "mode", {{"mode", "compile"}}});
     if (is("memory_format", "contiguous") && base_.by_op_class.count("convolution"))
       out.push_back({"channels_last memory format", "--memory-format channels_last", "no layout copies around convolutions", "", {{"memory_format", "channels_last"}}});
-    if (is("recompute", "none"))
+    const bool language = now.contains("seq");
+    if (language && !now.contains("loss_chunks"))
+      out.push_back({fmt::format("head and loss in {} pieces", kLossPieces), fmt::format("--loss-chunks {}", kLossPieces), "the scores never all at once (Liger's fused linear cross-entropy); the same result", "loss", {{"loss_chunks", kLossPieces}}});
+    if (base_.memory.reserved > base_.memory.peak && !now.contains("allocator"))
+      out.push_back({"expandable segments", "--allocator expandable", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "", {{"allocator", "expandable"}}});
+    if (is("recompute", "none")) {
       out.push_back({"recompute attention only", "--recompute selective", "what lies between queries, keys, values and their result", "recompute", {{"recompute", "selective"}}});
+      if (language) out.push_back({"recompute norms and activation functions", "--recompute norm+activation", "no product is run twice", "recompute", {{"recompute", "norm+activation"}}});
+    }
     if (!is("recompute", "full"))
       out.push_back({"recompute activations", "--recompute full", "a second forward pass per layer", "recompute", {{"recompute", "full"}}});
     if (base_.gpus > 1) {
@@ -139,12 +151,33 @@ class FixSearch {
       for (std::ptrdiff_t i = from + 1; i < 4; ++i)
         out.push_back({fmt::format("shard over the {} {}: {}", replicas, replicas == base_.gpus ? "GPUs" : "replicas", kKinds[i]), fmt::format("--fsdp {}", kKinds[i]), kNotes[i], "sharding", {{"plan", {{"fsdp", kKinds[i]}}}}});
     }
-    const Json plan = now.value("plan", Json::object());
-    const bool adam = is("optimizer", "adam") || is("optimizer", "adamw"), owned = plan.value("dp", 1) == 1 || plan.value("fsdp", "none") != "none";
-    if (adam && owned && plan.value("pp", 1) == 1 && plan.value("ep", 1) == 1 && !plan.contains("offload"))
-      out.push_back({"optimizer on the host", "--offload optimizer", "states and master weights in the host's memory, updated there", "offload", {{"plan", {{"offload", "optimizer"}}}}});
+    offloads(out, now);
     if (request_.contains("precision") && request_["precision"].is_string()) precisions(out, request_["precision"].get<std::string>());
     return out;
+  }
+  // What the host's memory can take. States must be shared out first where several replicas have them.
+  void offloads(std::vector<Change>& out, const Json& now) const {
+    const Json plan = now.value("plan", Json::object());
+    if (plan.contains("offload") || plan.value("pp", 1) > 1 || plan.value("ep", 1) > 1) return;
+    const bool alone = plan.value("dp", 1) == 1, full = plan.value("fsdp", "none") == "full";
+    const std::string optimizer = now.value("optimizer", "");
+    auto put = [&](const char* change, const char* what, const char* note, bool whole) {
+      Json patch = {{"plan", {{"offload", what}}}};
+      std::string flags = fmt::format("--offload {}", what), name = change;
+      if (!alone && (whole ? !full : plan.value("fsdp", "none") == "none")) {
+        patch["plan"]["fsdp"] = whole ? "full" : "zero2";
+        flags += whole ? " --fsdp full" : " --fsdp zero2";
+        name += whole ? ", fully sharded" : ", states and gradients sharded";
+      }
+      out.push_back({name, flags, note, "offload", patch});
+    };
+    if (optimizer == "adam" || optimizer == "adamw") {
+      put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there", false);
+      if (!alone && !full) put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there", true);
+      put("optimizer and parameters on the host", "optimizer+parameters", "each layer's weights come up when it is their turn", true);
+    }
+    if (now.value("mode", "") == "eager" && now.value("recompute", "") == "none")
+      put("activations on the host", "activations", "what layers keep for backward goes down and comes back", false);
   }
   void precisions(std::vector<Change>& out, const std::string& name) const {
     auto part = [&](const char* extra, const char* change, const char* note) {
@@ -158,6 +191,44 @@ class FixSearch {
                                       bf16 ? std::pair{"bf16", "numerics: weights themselves are rounded to 16 bits; small updates are lost"}
                                            : std::pair{"fp16", "numerics: weights in fp16 without loss scaling; training often diverges"}})
       if (name != other) out.push_back({fmt::format("precision {}", other), fmt::format("--precision {}", other), note, "precision", {{"precision", other}}});
+  }
+
+  // Nothing that was tried is enough: all that saves most at once, on all GPUs there are.
+  void everything() {
+    const Json plan = base_.request.value("plan", Json::object());
+    const bool whole = plan.value("pp", 1) == 1 && plan.value("ep", 1) == 1;
+    const std::string optimizer = base_.request.value("optimizer", "");
+    Change all{"fully sharded, recomputed, optimizer and parameters on the host, one sample at a time", "--fsdp full --recompute full --offload optimizer+parameters", "all that saves most", "", Json::object()};
+    if (!whole || (optimizer != "adam" && optimizer != "adamw")) return;
+    all.patch = {{"plan", {{"fsdp", "full"}, {"offload", "optimizer+parameters"}}}, {"recompute", "full"}, {"batch", 1}, {"global_batch", base_.global_batch}};
+    all.flags += fmt::format(" --batch 1 --global-batch {}", base_.global_batch);
+    if (base_.request.contains("seq")) all.patch["loss_chunks"] = kLossPieces, all.flags += fmt::format(" --loss-chunks {}", kLossPieces);
+    if (auto report = predicted(all.patch); report && report->memory.fits) found_.push_back(fix_of(all, *report));
+  }
+
+  // Recomputing every layer is enough: how few are?
+  void fewest_layers(const Change& all) {
+    int low = 0, high = 0;  // too few, enough
+    std::optional<Report> best;
+    Change change = all;
+    const auto attempt = [&](int layers) {
+      Json patch = all.patch;
+      patch["recompute_layers"] = layers;
+      auto report = predicted(patch);
+      if (!report || !report->memory.fits) return false;
+      best = std::move(report);
+      change.patch = std::move(patch);
+      high = layers;
+      return true;
+    };
+    for (int layers = 1; layers <= kMostLayers && high == 0; layers *= 2)
+      if (!attempt(layers)) low = layers;
+    while (high > 0 && high - low > 1)
+      if (const int middle = low + (high - low) / 2; !attempt(middle)) low = middle;
+    if (!best || found_.empty() || best->step >= found_.back().step) return;  // as many as there are
+    change.change = fmt::format("recompute activations of {} layer{}", high, high == 1 ? "" : "s");
+    change.flags = fmt::format("--recompute full --recompute-layers {}", high);
+    found_.push_back(fix_of(change, *best));
   }
 
   // The same step in smaller pieces, the largest first: smaller ones that fit too would only cost more.
@@ -197,7 +268,7 @@ class FixSearch {
     if (saved > 0) helpful_.push_back({change, saved, report.samples_per_s > 0 ? base_.samples_per_s / report.samples_per_s : 1});
   }
 
-  // No change is enough alone: several that go together, first those that promise to cost least time among those that promise
+  // Few changes are enough alone: several that go together, first those that promise to cost least time among those that promise
   // to save enough, were savings to add up and times to multiply.
   void together(std::size_t size) {
     struct Promise {
@@ -211,8 +282,9 @@ class FixSearch {
       for (const Promise& promise : promises)
         for (std::size_t i = promise.members.empty() ? 0 : promise.members.back() + 1; i < helpful_.size(); ++i) {
           const std::string& group = helpful_[i].change.group;
-          const bool taken = !group.empty() && std::any_of(promise.members.begin(), promise.members.end(),
-                                                           [&](std::size_t other) { return helpful_[other].change.group == group; });
+          const bool taken = std::any_of(promise.members.begin(), promise.members.end(), [&](std::size_t other) {
+            return (!group.empty() && helpful_[other].change.group == group) || contradict(helpful_[other].change.patch, helpful_[i].change.patch);
+          });
           if (taken) continue;
           grown.push_back(promise);
           grown.back().time *= helpful_[i].time;
@@ -220,14 +292,19 @@ class FixSearch {
           grown.back().members.push_back(i);
         }
     }
-    const double wanted = 0.8 * static_cast<double>((base_.memory.device - base_.memory.capacity).value);
-    std::erase_if(grown, [&](const Promise& promise) { return promise.saved < wanted; });
-    std::stable_sort(grown.begin(), grown.end(), [](const Promise& a, const Promise& b) { return a.time < b.time; });
+    const double wanted = static_cast<double>((base_.memory.device - base_.memory.capacity).value);
+    std::erase_if(grown, [&](const Promise& promise) { return promise.saved < 0.8 * wanted; });  // sums promise too little now and then
+    std::stable_sort(grown.begin(), grown.end(), [&](const Promise& a, const Promise& b) {
+      const bool enough_a = a.saved >= wanted, enough_b = b.saved >= wanted;
+      return enough_a != enough_b ? enough_a : a.time < b.time;
+    });
     std::map<std::string, std::size_t> tried;  // by kinds of change, so that no kind crowds out another
+    std::size_t predictions = 0;
     for (const Promise& promise : grown) {
       std::string kinds;
       for (std::size_t member : promise.members) kinds += helpful_[member].change.group + "+";
       if (tried[kinds]++ >= kMostTogether) continue;
+      if (predictions++ >= kMostPredicted) break;
       Change all;
       all.patch = Json::object();
       for (std::size_t member : promise.members) {
@@ -239,6 +316,14 @@ class FixSearch {
       }
       if (auto report = predicted(all.patch); report && report->memory.fits) found_.push_back(fix_of(all, *report));
     }
+  }
+
+  // Both say something of the same setting.
+  static bool contradict(const Json& a, const Json& b) {
+    if (!a.is_object() || !b.is_object()) return true;
+    for (auto item = a.begin(); item != a.end(); ++item)
+      if (const auto other = b.find(item.key()); other != b.end() && contradict(*item, *other)) return true;
+    return false;
   }
 
   struct Helpful {

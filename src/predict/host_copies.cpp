@@ -1,5 +1,7 @@
 #include "predict/host_copies.h"
 
+#include <algorithm>
+
 namespace precog {
 namespace {
 
@@ -7,10 +9,18 @@ namespace {
 // 5 cards show. An estimate; lower where a switch is shared between GPUs. Too high: offloaded steps come out too fast.
 constexpr double kReached = 0.85;
 constexpr Seconds kLatency{10e-6};
+// Faster than any PCIe: NVLink-C2C, whose CPU has memory for its own one or two GPUs that keeps up with it (Grace: 0.5 TB/s).
+constexpr BytesPerSecond kChipToChip{100e9};
 
 }  // namespace
 
-void price_host_copies(const Graph& graph, const KernelProgram& program, const GpuSpec& gpu, std::vector<KernelCost>& costs) {
+BytesPerSecond host_link(const GpuSpec& gpu, const HostSpec& host, int sharing) {
+  const BytesPerSecond link = gpu.pcie_bandwidth * kReached;
+  if (host.memory_bandwidth.value <= 0 || gpu.pcie_bandwidth > kChipToChip) return link;
+  return {std::min(link.value, host.memory_bandwidth.value / std::max(1, sharing))};
+}
+
+void price_host_copies(const Graph& graph, const KernelProgram& program, BytesPerSecond link, std::vector<KernelCost>& costs) {
   for (const Call& call : program.calls) {
     const Op& op = graph.ops[call.op];
     if (op.kind != OpKind::shard_copy || call.kernel_count == 0 || !op.label.valid()) continue;
@@ -19,7 +29,7 @@ void price_host_copies(const Graph& graph, const KernelProgram& program, const G
     const Bytes bytes = std::get<ShardCopyAttributes>(op.attributes).written;
     KernelCost& cost = costs[call.first_kernel];
     cost = {};
-    cost.memory = bytes / (gpu.pcie_bandwidth * kReached);
+    cost.memory = bytes / link;
     cost.launch = kLatency;
     cost.total = cost.memory + cost.launch;
     cost.bound = Bound::memory;

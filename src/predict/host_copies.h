@@ -6,9 +6,13 @@
 
 #include "cost/cost.h"
 #include "kernel/kernel.h"
+#include "spec/host_spec.h"
 
 namespace precog {
 
-void price_host_copies(const Graph& graph, const KernelProgram& program, const GpuSpec& gpu, std::vector<KernelCost>& costs);
+// What one GPU's copies reach: its link, and its part of the host's memory where `sharing` GPUs copy at the same time.
+BytesPerSecond host_link(const GpuSpec& gpu, const HostSpec& host, int sharing);
+
+void price_host_copies(const Graph& graph, const KernelProgram& program, BytesPerSecond link, std::vector<KernelCost>& costs);
 
 }  // namespace precog

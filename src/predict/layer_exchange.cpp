@@ -100,4 +100,28 @@ void overlap_with_products(const Graph& graph, const KernelProgram& program, std
   }
 }
 
+void overlap_with_micro_batches(const Graph& graph, const KernelProgram& program, std::int64_t micro_batches, std::vector<KernelCost>& costs) {
+  Seconds work{}, travel{};
+  std::vector<std::uint32_t> exchanges;
+  for (std::size_t i = 0; i < program.calls.size(); ++i) {
+    const Call& call = program.calls[i];
+    if (call.phase > Phase::accumulate) continue;
+    const bool of_experts = exchange_of(graph, program, i) && graph.ops[call.op].kind == OpKind::all_to_all && graph.name(graph.ops[call.op].label) == "experts";
+    for (std::uint32_t k = call.first_kernel; k < call.first_kernel + call.kernel_count; ++k) {
+      if (of_experts) exchanges.push_back(k);
+      if (of_experts) travel += costs[k].total;
+      else if (!call.collective) work += costs[k].total;
+    }
+  }
+  if (micro_batches < 2 || travel.value <= 0) return;
+  const double pairs = static_cast<double>(micro_batches - 1) / static_cast<double>(micro_batches);
+  const double hidden = std::min(1.0, work.value / travel.value) * pairs;
+  for (std::uint32_t k : exchanges) {
+    KernelCost& cost = costs[k];
+    cost.total = cost.total * (1 - hidden * (1 - cost.sm_share));
+    cost.launch = std::min(cost.launch, cost.total);
+    cost.memory = cost.total - cost.launch;
+  }
+}
+
 }  // namespace precog

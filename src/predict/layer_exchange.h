@@ -22,4 +22,9 @@ void convert_weights_once(const Graph& graph, const KernelProgram& program, std:
 // Of each layer's exchange only the first piece, or what its product cannot cover, is left.
 void overlap_with_products(const Graph& graph, const KernelProgram& program, std::vector<KernelCost>& costs);
 
+// Tokens on their way to experts and back, beside another micro-batch's computation (Megatron's --overlap-moe-expert-parallel-comm: one
+// micro-batch's forward beside another's backward): left is what no computation covers, the first forward's and the last backward's part,
+// and the SMs that the exchange holds meanwhile.
+void overlap_with_micro_batches(const Graph& graph, const KernelProgram& program, std::int64_t micro_batches, std::vector<KernelCost>& costs);
+
 }  // namespace precog

@@ -11,6 +11,9 @@
 namespace precog {
 namespace {
 
+// Segments over the tensors in them, less one, of what micro-batches in flight keep: what recorded steps reserve beyond their peak
+// in the median, an estimate here. Too small: pipelines that run out of memory are said to fit.
+constexpr double kKeptRounding = 0.02;
 constexpr std::int64_t kPiecesDrawn = 8000;  // about so many pieces of work in a trace or a picture
 
 // Which calls a piece of work has.
@@ -155,8 +158,13 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     if (bytes.value == 0) return Picoseconds{0};
     const int from = static_cast<int>(position % static_cast<std::size_t>(shape.stages)), to = (from + 1) % shape.stages;
     const bool one_node = from * apart / node == to * apart / node;
-    const CollectiveShape sent{bytes, one_node ? 2 : std::max(2, shape.stages), Collective::send_recv, one_node ? 1 : apart};
-    return picoseconds(collective_cost(sent, request.cluster, *request.gpu).total);
+    // Ranks that share a layer have all of it, or each its tokens (sequence parallelism). In the first case Megatron and DeepSpeed have each
+    // rank send its part, and gather on the other side, where NVLink is (Narayanan et al. 2021, section 4.1; DeepSpeed's PartitionedTensor).
+    const int parts = request.stack != Stack::pytorch && !request.plan.sp ? request.plan.tp : 1;
+    CollectiveShape sent{bytes * (1.0 / parts), one_node ? 2 : std::max(2, shape.stages), Collective::send_recv, one_node ? 1 : apart};
+    Seconds time = collective_cost(sent, request.cluster, *request.gpu).total;
+    if (parts > 1) time += collective_cost({bytes, parts, Collective::all_gather}, request.cluster, *request.gpu).total;
+    return picoseconds(time);
   };
   for (std::size_t i = 0; i < cut.sent_forward.size(); ++i) {
     times.send_forward.push_back(message(i, cut.sent_forward[i]));
@@ -282,14 +290,16 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
 
   const std::size_t c = cut.chunk_at[worst.position];
   MemoryUse use = alone[c];
-  const double held = use.peak.value > 0 ? static_cast<double>(use.reserved.value) / static_cast<double>(use.peak.value) : 1;
+  // What is held beyond the peak is what one chunk's work leaves free in its segments, once: parameters and states of other chunks
+  // leave nothing, and what other micro-batches keep are whole tensors, most in segments of their own.
+  const Bytes more = worst.peak - use.peak + worst.others * (request.training.allocator == Allocator::caching ? kKeptRounding : 0);
   const bool elsewhere = worst.at_work && in_optimizer(c);
   if (elsewhere) use.activations = std::max(use.activations, saved[c]), use.workspace = {};
   use.parameters += worst.parameters, use.gradients += worst.gradients, use.optimizer += worst.optimizer, use.activations += worst.others;
   use.peak = worst.peak;
-  use.fragmentation = use.peak * (held - 1);
-  use.device += use.peak * held - use.reserved;  // the context and the like stay as they are
-  use.reserved = use.peak * held;
+  use.device += more;  // the context and the like stay as they are
+  use.reserved += more;
+  use.fragmentation = use.reserved - use.peak;
   use.fits = use.device <= use.capacity;
   std::string peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
   if (!elsewhere) peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);

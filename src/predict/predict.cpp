@@ -112,7 +112,7 @@ Error located(Error error, const std::string& where) {
 // An optimizer on the host has its states there: the GPU holds as many as one without any.
 TrainingOptions resident(const Request& request) {
   TrainingOptions out = request.training;
-  if (request.replicas.offload_optimizer) out.optimizer = OptimizerKind::sgd;
+  if (request.replicas.offload_optimizer || request.replicas.offload_states) out.optimizer = OptimizerKind::sgd;
   return out;
 }
 
@@ -170,7 +170,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   Result<ShardedLayers> rank;
   Graph decided;
   PipelineStages cut;
-  // Equal chunks of a pipeline go through the passes once (decision 23); whoever wants to see a pass's result sees the whole model.
+  // Equal chunks of a pipeline go through the passes once (decision 24); whoever wants to see a pass's result sees the whole model.
   for (bool each_chunk = !dump_after.empty() || tells_layers_apart(request);; each_chunk = true) {
     rank = shard_layers(request.plan, *built, each_chunk);
     if (!rank) return tl::unexpected(located(rank.error(), request.where));
@@ -239,8 +239,9 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         else if (flash1) chunk.costs[i] = by_flash1(kernels[i], chunk.costs[i]);
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
-      price_host_copies(chunk.step.graph, chunk.program, *request.gpu, chunk.costs);
+      price_host_copies(chunk.step.graph, chunk.program, host_link(*request.gpu, *request.host, request.replicas.node_ranks), chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
+      if (request.plan.expert_overlap) overlap_with_micro_batches(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
     clock = keep_within_power(request, *profile, gap, chunks);

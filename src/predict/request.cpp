@@ -12,6 +12,7 @@
 #include "import/import.h"
 #include "precision/precision.h"
 #include "report/report.h"
+#include "training/optimizer.h"
 
 namespace precog {
 namespace {
@@ -34,7 +35,7 @@ class RequestReader {
 
   Result<Request> read() {
     root_.integer("schema", 1, 1);
-    root_.raw("imported");  // kept for the reader
+    const Json* imported = root_.raw("imported");  // kept for the reader
     read_model();
     read_cluster();
     read_plan();
@@ -49,6 +50,10 @@ class RequestReader {
     read_run();
     if (request_.input && request_.plan.pp > 1) root_.problem("input", "is not modelled together with a pipeline (pp); leave one out");
     root_.reject_unknown_keys();
+    // Who imported a configuration knows batches by its names.
+    if (const std::string names = imported ? batches_said_by(*imported) : std::string(); !names.empty())
+      for (Problem& problem : problems_)
+        if (problem.where.ends_with("batch") || problem.where.ends_with("micro_batches")) problem.message += fmt::format(" ({})", names);
     if (!problems_.empty()) return fail(std::move(problems_));
     echo();
     return std::move(request_);
@@ -244,6 +249,7 @@ class RequestReader {
     jitter_given_ = jitter.has_value();
     out.intra_kind = system->intra_kind;
     out.intra_bandwidth = system->intra_bandwidth.value > 0 ? system->intra_bandwidth : request_.gpu->link_bandwidth;
+    out.intra_among = system->intra_among;
     out.intra_latency = system->intra_latency;
     out.nics_per_node = nics_per_node ? static_cast<int>(*nics_per_node) : system->nics_per_node;
     if (!network) network = *catalog_.network(system->network);
@@ -274,10 +280,23 @@ class RequestReader {
         plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
                                         product != dp ? fmt::format(", and they make {}", product) : ""));
       if (request_.plan.ep > 1 && request_.plan.fsdp == Sharding::full) plan->problem("ep", "together with fully sharded parameters is not modelled by this version; use fsdp none, zero1 or zero2");
-      if (problems_.size() == before && dp % request_.plan.ep != 0)
-        plan->problem("ep", fmt::format("is {}; experts are shared out among data-parallel ranks, so it must divide dp = {}", request_.plan.ep, dp));
+      if (problems_.size() == before) check_experts(*plan, dp);
     }
     request_.plan.dp = static_cast<int>(dp);
+  }
+
+  void check_experts(JsonReader& plan, std::int64_t dp) {
+    const Plan& p = request_.plan;
+    if (p.ep == 1) {
+      for (const char* key : {"expert_dispatch", "expert_overlap"})
+        if (plan.has(key)) plan.problem(key, "is about tokens that travel to their experts: it needs an ep of at least 2");
+      return;
+    }
+    const std::int64_t ranks = dp * p.tp * p.cp, each = p.ranks_per_expert();
+    if (ranks % (p.ep * each) != 0)
+      plan.problem("ep", fmt::format("is {}; experts are shared out among a stage's tp x cp x dp = {} ranks, {} for each expert (etp), so it must divide {}", p.ep, ranks, each, ranks / each));
+    else if (p.ep * each % p.tp != 0)
+      plan.problem("ep", fmt::format("is {}; with whole experts (etp 1) it must be a multiple of tp = {}: whole experts with more copies than their layers are not modelled", p.ep, p.tp));
   }
 
   // How data-parallel ranks share gradients and states: groups that each hold all shards (hybrid), buckets, the optimizer on the host.
@@ -315,11 +334,28 @@ class RequestReader {
 
   void read_offload(JsonReader& plan, bool shards, std::int64_t dp) {
     Replicas& out = request_.replicas;
-    out.offload_optimizer = choice<bool>(plan, "offload", {{"none", false}, {"optimizer", true}}, false);
     const int node = std::max(1, std::min(request_.cluster.gpus_per_node, request_.cluster.gpus));
     out.node_ranks = node;
-    if (!out.offload_optimizer) return;
-    if (!shards && dp > 1) plan.problem("offload", "of the optimizer needs its states to be shared out: fsdp zero1, zero2 or full (DeepSpeed refuses it without, too)");
+    const std::string given = plan.text("offload").value_or("none");
+    bool activations = false;
+    for (const std::string& part : joined_parts(given)) {
+      if (part == "optimizer") out.offload_optimizer = true;
+      else if (part == "states") out.offload_states = true;
+      else if (part == "master") out.offload_master = true;
+      else if (part == "parameters") out.offload_parameters = true;
+      else if (part == "activations") activations = true;
+      else if (part != "none" || given != "none")
+        plan.problem("offload", fmt::format("is '{}'; known: none, or of optimizer, states, master, parameters, activations one or several joined by +", given.substr(0, 80)));
+    }
+    const auto layers = plan.integer("offload_layers", 1, 4096);
+    if (layers && !activations) plan.problem("offload_layers", "says of how many layers activations are on the host: it needs offload activations");
+    if (activations) out.offload_layers = static_cast<int>(layers.value_or(4096));
+    if (out.offload_optimizer && out.offload_states) plan.problem("offload", "is optimizer, which the host updates, and states, which the GPU updates: choose one");
+    if (!out.offloads()) return;
+    if (!shards && dp > 1 && (out.offload_optimizer || out.offload_states || out.offload_master))
+      plan.problem("offload", "of the optimizer needs its states to be shared out: fsdp zero1, zero2 or full (DeepSpeed refuses it without, too)");
+    if (out.offload_parameters && dp > 1 && request_.plan.fsdp != Sharding::full)
+      plan.problem("offload", "of parameters needs them to be shared out: fsdp full (DeepSpeed's offload_param is of stage 3 only)");
     if (request_.plan.pp > 1) plan.problem("offload", "together with a pipeline (pp) is not modelled");
     if (request_.plan.ep > 1) plan.problem("offload", "together with expert parallelism (ep) is not modelled");
   }
@@ -375,8 +411,18 @@ class RequestReader {
                                            ContextExchange::ring);
     out.ep = static_cast<int>(plan.integer("ep", 1, kMaxGpus).value_or(1));
     out.expert_imbalance = plan.number("expert_imbalance", 1, 1000).value_or(1);
-    if (auto etp = plan.integer("etp", 1, 4096); etp && *etp != out.tp)
-      plan.problem("etp", fmt::format("is {}; experts are split as their layers are, tp = {} ways: another expert tensor parallel size is not modelled", *etp, out.tp));
+    if (auto etp = plan.integer("etp", 1, 4096); etp) {
+      out.etp = static_cast<int>(*etp);
+      if (*etp != out.tp && *etp != 1)
+        plan.problem("etp", fmt::format("is {}; an expert is split as its layer is, tp = {} ways, or not at all: say {} or 1", *etp, out.tp, out.tp));
+      else if (*etp < out.tp && out.ep == 1)
+        plan.problem("etp", fmt::format("is 1 with tp = {}: whole experts on ranks that share a layer need expert parallelism, an ep that is a multiple of tp", out.tp));
+      else if (*etp < out.tp && !out.sp)
+        plan.problem("etp", fmt::format("is 1 with tp = {}: each rank sends its own tokens to whole experts, so that sequences must be shared out: sp", out.tp));
+    }
+    out.dispatch = choice<ExpertDispatch>(plan, "expert_dispatch", {{"all_to_all", ExpertDispatch::all_to_all}, {"deepep", ExpertDispatch::per_node}, {"hybridep", ExpertDispatch::per_node}},
+                                          ExpertDispatch::all_to_all);
+    out.expert_overlap = plan.boolean("expert_overlap").value_or(false);
     if (const Json* given = plan.raw("tp_plan")) {
       const std::map<std::string, TensorSplit> known = {{"column", TensorSplit::column}, {"row", TensorSplit::row}, {"whole", TensorSplit::whole}};
       if (!given->is_object()) plan.problem("tp_plan", R"(wants an object of module patterns, as in {"*.fc1": "column", "*.fc2": "row"})");
@@ -402,7 +448,8 @@ class RequestReader {
   void settle_sharding() {
     if (!request_.precision) return;
     const PrecisionRecipe& recipe = *request_.precision;
-    if (!(recipe.gathers_fp8 || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather))) return;
+    const bool by_optimizer = recipe.fp8 && recipe.fp8->fused;  // converted where the optimizer is shared out, with any sharding
+    if (!((recipe.gathers_fp8 && !by_optimizer) || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather))) return;
     Sharding& sharding = request_.plan.fsdp;
     if (request_.plan.dp > 1 && !sharding_given_) sharding = Sharding::full;
     if (request_.plan.dp > 1 && (sharding == Sharding::none || sharding == Sharding::zero1))
@@ -562,11 +609,17 @@ class RequestReader {
         request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused
         : request_.training.tensor_by_tensor                     ? OptimizerImpl::for_loop
                                                                  : OptimizerImpl::foreach_);
+    request_.replicas.state_tensors = static_cast<int>(state_tensors(request_.training.optimizer));
+    if (request_.replicas.offload_layers > 0 && request_.mode != Mode::eager) root_.problem("plan.offload", "of activations in a compiled mode is not modelled");
     if (request_.replicas.offload_optimizer && request_.training.optimizer != OptimizerKind::adam && request_.training.optimizer != OptimizerKind::adamw)
       root_.problem("optimizer", fmt::format("is {}; on the host (plan.offload) adam and adamw are modelled", to_text(request_.training.optimizer)));
     request_.clip_grad_norm = root_.number("clip_grad_norm", 1e-12, 1e12);
     request_.training.clip_grad_norm = request_.clip_grad_norm.has_value();
     read_recompute();
+    request_.training.allocator = choice<Allocator>(root_, "allocator", {{"caching", Allocator::caching}, {"expandable", Allocator::expandable}, {"planned", Allocator::planned}}, Allocator::caching);
+    request_.training.loss_chunks = static_cast<int>(root_.integer("loss_chunks", 1, 65536).value_or(0));
+    if (request_.training.loss_chunks > 0 && request_.model && !request_.model->language)
+      root_.problem("loss_chunks", fmt::format("is a language model's, whose scores are many; {} takes {}", request_.model->name, request_.model->unit));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
@@ -587,11 +640,43 @@ class RequestReader {
     if (recompute == "full" || which.per_operator) request_.training.recompute = Recompute::full;
     else if (recompute == "selective") request_.training.recompute = Recompute::selective;
     else if (recompute == "up-projections") request_.training.recompute = Recompute::up_projections;
-    else if (recompute != "none") root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, per-op, up-projections", recompute.substr(0, 80)));
+    else if (recompute != "none" && read_parts(recompute, which.parts)) request_.training.recompute = Recompute::parts;
+    else if (recompute != "none")
+      root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, per-op, up-projections, or parts of a layer joined by +: norm, activation, mlp, qkv, core, attention, up-projections", recompute.substr(0, 80)));
+    which.converts_weights_again = (request_.plan.fsdp == Sharding::full || request_.replicas.offload_parameters) && request_.precision && !(request_.precision->gathers_fp8 && request_.precision->fp8 && !request_.precision->fp8->fused);
     which.first = static_cast<int>(root_.integer("recompute_layers", 1, 4096).value_or(0));
     which.every = static_cast<int>(root_.integer("recompute_every", 1, 4096).value_or(1));
     for (const char* key : {"recompute_layers", "recompute_every"})
       if (root_.has(key) && request_.training.recompute == Recompute::none) root_.problem(key, "says which layers are recomputed: it needs another recompute than none");
+  }
+
+  static std::vector<std::string> joined_parts(std::string_view text) {
+    std::vector<std::string> out;
+    for (;;) {
+      const std::size_t end = text.find('+');
+      out.emplace_back(text.substr(0, end));
+      if (end == std::string_view::npos) return out;
+      text.remove_prefix(end + 1);
+    }
+  }
+  // "norm+mlp": all of them known?
+  static bool read_parts(std::string_view text, RecomputedParts& out) {
+    for (const std::string& given : joined_parts(text)) {
+      bool* part = nullptr;
+      for (auto& [name, field] : {std::pair<std::string_view, bool*>{"norm", &out.norms}, {"activation", &out.activation}, {"mlp", &out.mlp}, {"qkv", &out.qkv},
+                                  {"core", &out.core}, {"attention", &out.attention}, {"up-projections", &out.up_projections}})
+        if (given == name) part = field;
+      if (!part) return false;
+      *part = true;
+    }
+    return true;
+  }
+  static std::string parts_text(const RecomputedParts& parts) {
+    std::vector<std::string> names;
+    for (auto& [name, chosen] : {std::pair{"norm", parts.norms}, {"activation", parts.activation}, {"mlp", parts.mlp}, {"qkv", parts.qkv}, {"core", parts.core},
+                                 {"attention", parts.attention}, {"up-projections", parts.up_projections}})
+      if (chosen) names.push_back(name);
+    return join(names, "+");
   }
 
   void read_software() {
@@ -717,9 +802,12 @@ class RequestReader {
     if (r.software) out["software"] = r.software->name;
     if (r.reads_loss) out["reads_loss"] = true;
     constexpr const char* kRecompute[] = {"none", "selective", "full", "up-projections"};
-    out["recompute"] = r.checkpoints.per_operator ? "per-op" : kRecompute[static_cast<int>(r.training.recompute)];
+    if (r.training.recompute == Recompute::parts) out["recompute"] = parts_text(r.checkpoints.parts);
+    else out["recompute"] = r.checkpoints.per_operator ? "per-op" : kRecompute[static_cast<int>(r.training.recompute)];
     if (r.checkpoints.first > 0) out["recompute_layers"] = r.checkpoints.first;
     if (r.checkpoints.every > 1) out["recompute_every"] = r.checkpoints.every;
+    if (r.training.loss_chunks > 0) out["loss_chunks"] = r.training.loss_chunks;
+    if (r.training.allocator != Allocator::caching) out["allocator"] = r.training.allocator == Allocator::expandable ? "expandable" : "planned";
     out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
     constexpr const char* kAttention[] = {"sdpa", "flash", "eager", "flash1"};
     out["attention"] = kAttention[static_cast<int>(r.attention)];
@@ -733,7 +821,14 @@ class RequestReader {
       if (r.plan.fsdp == Sharding::full) out["plan"]["fsdp"] = "hybrid";
       out["plan"]["shard_size"] = r.replicas.shard_size;
     }
-    if (r.replicas.offload_optimizer) out["plan"]["offload"] = "optimizer";
+    if (r.replicas.offloads()) {
+      std::vector<std::string> parts;
+      for (auto& [name, chosen] : {std::pair{"optimizer", r.replicas.offload_optimizer}, {"states", r.replicas.offload_states}, {"master", r.replicas.offload_master},
+                                   {"parameters", r.replicas.offload_parameters}, {"activations", r.replicas.offload_layers > 0}})
+        if (chosen) parts.push_back(name);
+      out["plan"]["offload"] = join(parts, "+");
+      if (r.replicas.offload_layers > 0 && r.replicas.offload_layers < 4096) out["plan"]["offload_layers"] = r.replicas.offload_layers;
+    }
     if (r.replicas.bucket != Replicas{}.bucket) out["plan"]["bucket_mb"] = r.replicas.bucket.value >> 20;
     if (r.replicas.overlap_gather) out["plan"]["overlap_gather"] = true;
     if (r.replicas.bucket_views) out["plan"]["bucket_views"] = true;
@@ -741,6 +836,9 @@ class RequestReader {
     if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.tp_overlap) out["plan"]["tp_overlap"] = true;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
+    if (r.plan.etp > 0) out["plan"]["etp"] = r.plan.etp;
+    if (r.plan.dispatch == ExpertDispatch::per_node) out["plan"]["expert_dispatch"] = "deepep";
+    if (r.plan.expert_overlap) out["plan"]["expert_overlap"] = true;
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
     constexpr const char* kSplits[] = {"column", "row", "whole"};
     for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];

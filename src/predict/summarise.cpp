@@ -50,7 +50,9 @@ std::vector<std::string> split_layers_text(const Plan& plan, std::string replica
   if (plan.pp > 1) parts.push_back(fmt::format("{} pipeline stages ({})", plan.pp, plan.vpp > 1 ? fmt::format("{}, {} chunks each", to_text(plan.schedule), plan.vpp) : std::string(to_text(plan.schedule))));
   if (plan.tp > 1) parts.push_back(fmt::format("layers split {} ways{}", plan.tp, plan.sp ? " with sequence parallelism" : ""));
   if (plan.cp > 1) parts.push_back(fmt::format("sequences split {} ways ({})", plan.cp, plan.exchange == ContextExchange::ring ? "ring" : "all-to-all"));
-  if (plan.ep > 1) parts.push_back(fmt::format("experts split {} ways", plan.ep));
+  if (plan.ep > 1)
+    parts.push_back(fmt::format("experts split {} ways{}{}{}", plan.ep, plan.whole_experts() ? ", each whole" : "",
+                                plan.dispatch == ExpertDispatch::per_node ? ", tokens sent once to a node" : "", plan.expert_overlap ? ", beside other micro-batches' work" : ""));
   if (!replicas.empty()) parts.push_back(std::move(replicas));
   return parts;
 }
@@ -187,8 +189,12 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   constexpr const char* kShared[] = {"", "optimizer states sharded (ZeRO 1)", "states and gradients sharded (ZeRO 2)", "fully sharded (ZeRO 3, FSDP)"};
   std::string shared = kShared[static_cast<int>(request.plan.fsdp)];
   if (request.replicas.shard_size > 0) shared += fmt::format(" in groups of {}", request.replicas.shard_size);
-  if (request.replicas.offload_optimizer) shared += shared.empty() ? "optimizer on the host" : ", optimizer on the host";
-  if (request.cluster.gpus > 1 || request.replicas.offload_optimizer) report.sharding = join(split_layers_text(request.plan, shared), ", ");
+  std::vector<std::string> on_host;
+  for (auto& [name, chosen] : {std::pair{"optimizer", request.replicas.offload_optimizer}, {"optimizer states", request.replicas.offload_states}, {"master weights", request.replicas.offload_master},
+                               {"parameters", request.replicas.offload_parameters}, {"activations", request.replicas.offload_layers > 0}})
+    if (chosen) on_host.push_back(name);
+  if (!on_host.empty()) shared += (shared.empty() ? "" : ", ") + join(on_host, ", ") + " on the host";
+  if (request.cluster.gpus > 1 || !on_host.empty()) report.sharding = join(split_layers_text(request.plan, shared), ", ");
   report.memory = memory;
   report.memory.timeline.clear();  // by operator; what is shown of it is by time
   report.peak_at = peak_at;
@@ -365,6 +371,7 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   if (request.precision->autocast && wide_products.value > 0.2 * report.gpu_busy.value / static_cast<double>(std::max<std::int64_t>(1, request.training.micro_batches)))
     report.warnings.push_back(fmt::format("autocast leaves {} in fp32 ({} of GPU time per micro-batch): --override op:{}={} would not", wide_name, to_text(wide_products),
                                           wide_name, to_text(*request.precision->autocast)));
+  if (request.replicas.offloads()) report.warnings.push_back("copies from and to the host are an estimate: 85% of the link's datasheet rate, and no more than the host's memory moves");
   if (request.replicas.offload_optimizer && request.host->memory_estimated)
     report.warnings.push_back(fmt::format("the optimizer runs on the host, whose memory is taken to move {} in a node: memory_bandwidth of your own --host file replaces that guess", to_text(request.host->memory_bandwidth)));
   if (report.bound == "input") report.warnings.push_back(input_warning(*request.input, report));

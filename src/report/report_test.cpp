@@ -81,6 +81,7 @@ struct ToyTimeline {
     TensorId ins[] = {in}, outs[] = {out};
     OpId id = graph.add_op(op, ins, outs);
     Kernel kernel;
+    kernel.math = DType::bf16;
     program.kernels = {kernel};
     Call call;
     call.op = id;

@@ -36,7 +36,7 @@ std::string memory_line(const Report& r, const Style& style) {
 std::string breakdown_table(const Report& r, const Style& style) {
   std::string out;
   for (const TimePart& part : time_parts(r.breakdown)) {
-    if (part.time.value < 1e-9) continue;
+    if (part.time.value <= 0) continue;
     double share = r.step.value > 0 ? part.time / r.step : 0;
     std::string bar = style(part.ink, style.bar(share, kBarWidth));
     std::string line =

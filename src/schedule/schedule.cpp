@@ -13,8 +13,13 @@ constexpr std::int64_t kLaunchQueue = 1024;
 constexpr int kSteps = 3;          // the first warms up the queues; the last two differ by one steady step
 constexpr std::int64_t kMicroBatches = 3;  // laid out in full; more repeat the second
 
-// Sums over groups that hold copies of the shards, and what is done with them afterwards (parallel/rewrite.h: kAcrossGroups).
-bool crosses_groups(const Call& call, const Graph& graph) { return call.collective && graph.name(graph.ops[call.op].label) == "replicas"; }
+// Sums over groups that hold copies of the shards, and what is done with them afterwards (parallel/rewrite.h: kAcrossGroups); and
+// copies from and to the host, which share that third stream where a plan has both.
+bool crosses_groups(const Call& call, const Graph& graph) {
+  if (!call.collective) return false;
+  const std::string_view label = graph.name(graph.ops[call.op].label);
+  return label == "replicas" || label == "to_host" || label == "from_host";
+}
 // A collective that is part of a layer (its label says of which kind of split) and not of the exchange between replicas.
 bool belongs_to_layer(const Call& call, const Graph& graph) {
   return call.collective && call.family == Family::collective && graph.ops[call.op].label.valid() && !crosses_groups(call, graph);
@@ -176,7 +181,7 @@ class Layout {
     task_of_[i] = last = ran;
     launched_ += times_.launches[i];
     in_flight_.push_back({ran, launched_});
-    if (call.waits_for_gpu) add(kHost, picoseconds(host_.synchronise), {ran}, label);
+    if (call.waits_for_gpu || host_.blocking_launches) add(kHost, picoseconds(host_.synchronise), {ran}, label);
     return true;
   }
 

@@ -23,21 +23,23 @@ HostSpec host(double op_us) {
 
 struct Run {
   double step_us, host_us, gpu_us;
+  int launching_calls = 0;
 };
 
 // Every kernel takes kernel_us; the steady step's length, and what the host and the GPU need for it.
-Run run(const PrecisionRecipe& recipe, double op_us, double kernel_us) {
+Run run(const PrecisionRecipe& recipe, double op_us, double kernel_us, bool blocking = false) {
   const StepGraph step = make_step(apply_precision(recipe, gpu(), two_layers()), recipe, {});
   const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
   std::vector<KernelCost> costs(program.kernels.size());
   for (KernelCost& cost : costs) cost.total = microseconds(kernel_us);
-  const Schedule schedule = make_schedule(program, costs, {}, step.graph, host(op_us), 1);
+  HostSpec spec = host(op_us);
+  spec.blocking_launches = blocking;
+  const Schedule schedule = make_schedule(program, costs, {}, step.graph, spec, 1);
   const Timeline timeline = simulate(schedule.graph);
   auto end = [&](std::size_t i) { return timeline.spans[static_cast<std::size_t>(schedule.last_task[i])].end; };
   Run out{static_cast<double>(end(2) - end(1)) * 1e-6, 0, kernel_us * static_cast<double>(program.kernels.size())};
-  const HostSpec spec = host(op_us);
   const HostTimes host_time(spec);
-  for (const Call& call : program.calls) out.host_us += host_time(call, program, step.graph).value * 1e6;
+  for (const Call& call : program.calls) out.host_us += host_time(call, program, step.graph).value * 1e6, out.launching_calls += call.kernel_count > 0 ? 1 : 0;
   return out;
 }
 
@@ -51,6 +53,11 @@ TEST_CASE("SlowKernelsHideTheHost") {
 TEST_CASE("ASlowHostHidesTheKernels") {
   const Run r = run(uniform(DType::fp32), 100, 1);
   CHECK(r.step_us == doctest::Approx(r.host_us));
+}
+
+TEST_CASE("BlockingLaunchesHideNothing") {
+  const Run r = run(uniform(DType::fp32), 10, 10, true);
+  CHECK(r.step_us == doctest::Approx(r.host_us + r.gpu_us + r.launching_calls));  // and a microsecond to notice each call's end
 }
 
 TEST_CASE("TheLossScalersReadBackKeepsTheHostFromRunningAhead") {

@@ -71,6 +71,15 @@ Result<SystemSpec> parse_system(const Json& json, const std::string& where) {
   if (std::find(kKinds.begin(), kKinds.end(), system.intra_kind) == kKinds.end())
     intra.problem("kind", "is '" + system.intra_kind + "'; known: nvlink, nvswitch, pcie, xgmi");
   if (auto bandwidth = intra.quantity<BytesPerSecond>("bandwidth")) system.intra_bandwidth = *bandwidth;
+  if (auto among = intra.object("among")) {
+    for (const std::string& key : among->keys()) {
+      const bool count = !key.empty() && key.size() < 4 && std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+      auto bandwidth = among->quantity<BytesPerSecond>(key);
+      if (!count || std::stoi(key) < 2) among->problem(key, "is no number of GPUs; it must be from 2 to 999");
+      else if (bandwidth) system.intra_among.emplace_back(std::stoi(key), *bandwidth);
+    }
+    std::sort(system.intra_among.begin(), system.intra_among.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  }
   required(intra, "latency", system.intra_latency);
   system.contention = intra.sourced_number("contention", 0, 4);
   intra.reject_unknown_keys();

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -30,6 +31,7 @@ struct SystemSpec {  // one kind of node and the network it usually hangs on
   int gpus_per_node = 1;
   std::string intra_kind;          // nvlink, nvswitch, pcie, xgmi
   BytesPerSecond intra_bandwidth;  // per GPU, one direction; 0: the GPU's own
+  std::vector<std::pair<int, BytesPerSecond>> intra_among;  // where GPUs are wired to each other: what up to so many of them have; fewest first
   Seconds intra_latency;
   std::optional<double> contention;  // of a shared path, where this machine's is known (LinkCoefficients)
   int nics_per_node = 1;
@@ -45,6 +47,7 @@ struct ClusterSpec {
   int gpus_per_node = 1;
   std::string intra_kind;
   BytesPerSecond intra_bandwidth;
+  std::vector<std::pair<int, BytesPerSecond>> intra_among;
   Seconds intra_latency;
   int nics_per_node = 1;
   NetworkSpec network;

@@ -145,6 +145,7 @@ Result<HostSpec> parse(const Json& json, const std::string& where, const HostFil
   }
   if (auto bandwidth = file.quantity<BytesPerSecond>("memory_bandwidth")) host.memory_bandwidth = *bandwidth, host.memory_estimated = false;
   else if (!has_base) host.memory_bandwidth = kMemoryBandwidth;
+  if (auto blocking = file.boolean("blocking_launches")) host.blocking_launches = *blocking;
   read_compiled(file, host, has_base);
   file.reject_unknown_keys();
   if (!problems.empty()) return fail(std::move(problems));

@@ -44,6 +44,7 @@ struct HostSpec {
   std::vector<std::string> sources;
   bool estimated = false;                   // the sources say that the figures are estimates
   bool compiled_estimated = true;           // those of compiled graphs
+  bool blocking_launches = false;           // every launch returns when its kernel has ended (CUDA_LAUNCH_BLOCKING=1)
 };
 
 using HostFiles = std::vector<std::pair<std::string, Json>>;  // names and files as written

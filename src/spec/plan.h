@@ -13,7 +13,8 @@ namespace precog {
 
 // selective: what lies between queries, keys, values and the attention's result; up_projections: what makes them from narrow
 // ones, where a model has that (Megatron's recompute_modules mla_up_proj).
-enum class Recompute { none, selective, full, up_projections };
+// parts: those of a layer that training/checkpoints.h names.
+enum class Recompute { none, selective, full, up_projections, parts };
 enum class MemoryFormat { contiguous, channels_last };
 // Operator by operator, or the model through torch.compile; the last replays each compiled graph as one CUDA graph.
 enum class Mode { eager, compile, compile_cudagraphs };
@@ -38,10 +39,13 @@ enum class PipelineSchedule {
 // How ranks that share a sequence let every query meet every key: keys and values passed around a ring beside the products
 // (ring attention), or heads exchanged for tokens before and after them (Ulysses).
 enum class ContextExchange { ring, all_to_all };
+// How tokens travel to their experts: a copy for each expert (NCCL's all_to_all), or one for each node that has any of them, copied
+// on inside it (DeepEP, HybridEP); what comes back is summed on the way.
+enum class ExpertDispatch { all_to_all, per_node };
 // How a layer's weights are shared out by tensor parallelism.
 enum class TensorSplit { column, row, whole };
 
-// Ranks are numbered as Megatron does: tensor fastest, then context, expert within data, pipeline slowest.
+// Ranks are numbered as Megatron does: tensor fastest, then context, pipeline slowest; of experts: tensor fastest, then expert.
 struct Plan {
   int dp = 1;  // data-parallel replicas
   Sharding fsdp = Sharding::none;
@@ -49,7 +53,10 @@ struct Plan {
   bool sp = false;  // and, between split layers, the sequence
   int cp = 1;       // ranks that share each sequence
   ContextExchange exchange = ContextExchange::ring;
-  int ep = 1;  // ranks, of those that are data parallel, that share the experts
+  int ep = 1;   // ranks, of all of a stage's, that share the experts
+  int etp = 0;  // ranks that share each expert: tp of them, or one (0: tp)
+  ExpertDispatch dispatch = ExpertDispatch::all_to_all;
+  bool expert_overlap = false;  // tokens travel beside another micro-batch's computation
   double expert_imbalance = 1;  // tokens of the busiest rank's experts over the mean
   std::vector<std::pair<std::string, TensorSplit>> tp_plan;  // patterns of modules, before the known names
 
@@ -59,7 +66,14 @@ struct Plan {
 
   int gpus_per_replica() const { return tp * cp * pp; }
   int replicas() const { return dp * cp; }  // ranks that have the same parameters: they share gradients
+  int ranks_per_expert() const { return etp > 0 ? etp : tp; }
+  bool whole_experts() const { return ep > 1 && tp > 1 && ranks_per_expert() == 1; }  // layers are split, experts are not
+  int replicas_sharing_experts() const { return ep * ranks_per_expert() / tp; }       // of replicas(): together they have each expert once
 };
+
+// Who hands out the GPU's memory: PyTorch's caching allocator as it comes, the same with expandable segments
+// (PYTORCH_CUDA_ALLOC_CONF), or a program that lays out every buffer before the first step.
+enum class Allocator { caching, expandable, planned };
 
 enum class OptimizerKind { sgd, sgd_momentum, adam, adamw };
 enum class OptimizerImpl { foreach_, fused, for_loop };
@@ -73,6 +87,10 @@ struct TrainingOptions {
   Recompute recompute = Recompute::none;
   bool clip_grad_norm = false;     // torch.nn.utils.clip_grad_norm_ before the optimizer
   std::int64_t micro_batches = 1;  // per optimizer step: gradient accumulation
+  Allocator allocator = Allocator::caching;
+  // Head and loss together in so many pieces of the tokens, scores' gradients written over the scores (Liger, llm.q's
+  // --lmhead-chunks); 0: as the model's code has it, all at once.
+  int loss_chunks = 0;
   // What older software does (software_spec.h).
   ClipReads clip_reads = ClipReads::nothing;
   bool tensor_by_tensor = false;   // clipping loops over tensors; the optimizer, where the request says nothing of it, too

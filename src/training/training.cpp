@@ -7,11 +7,14 @@
 #include "base/ensure.h"
 #include "graph/operator.h"
 #include "training/checkpointed_step.h"
+#include "training/made_again.h"
 #include "training/optimizer.h"
 #include "training/step_graph.h"
 
 namespace precog {
 namespace {
+
+constexpr std::size_t kScaledOperands = 4;  // of a product of 8- or 4-bit operands: both, and their scales
 
 // Walks the forward operators backwards and lets each write its gradient.
 class Autograd : public GradientContext::Sink {
@@ -75,6 +78,7 @@ class Autograd : public GradientContext::Sink {
 
   void walk_back() {
     number_blocks();
+    find_made_again();
     int recomputed_block = -1;
     std::size_t core_begin = forward_ops_;  // of the attention that was recomputed last
     std::vector<TensorId> incoming;
@@ -172,6 +176,7 @@ class Autograd : public GradientContext::Sink {
   }
   TensorId saved(TensorId forward) override {
     if (const auto gathered = gathered_by_.find(forward.value); gathered != gathered_by_.end()) return gather_again(forward, gathered->second);
+    if (is_made_again(forward)) return make_again(forward);
     const auto converted = converted_by_.find(forward.value);
     return converted == converted_by_.end() || remade_[forward.index()].valid() ? kept(forward) : convert_again(forward, converted->second);
   }
@@ -307,26 +312,64 @@ class Autograd : public GradientContext::Sink {
     for (std::size_t i = first; i <= last_op; ++i) {
       const Op op = graph_.ops[graph_.ops.id_at(i)];
       if (kept_by_policy(op, products)) continue;
-      std::vector<TensorId> inputs, outputs;
+      std::vector<TensorId> inputs;
       for (TensorId id : graph_.inputs(op)) inputs.push_back(kept(id));
-      const std::vector<TensorId> originals(graph_.outputs(op).begin(), graph_.outputs(op).end());
-      for (TensorId id : originals) {
-        Tensor again = graph_.tensors[id];
-        if (again.role != Role::activation) {  // a counter updated in place
-          outputs.push_back(id);
-          continue;
-        }
-        const TensorId base = again.storage;
-        again.storage = base == id ? TensorId{} : graph_.tensors[kept(base)].storage;
-        const TensorId made = make(again);
-        remade_[id.index()] = made;
-        outputs.push_back(made);
-      }
-      Op copy = op;
-      copy.phase = Phase::recompute;
-      copy.origin = graph_.ops.id_at(i);
-      graph_.add_op(copy, inputs, outputs);
+      run_again(i, inputs);
     }
+  }
+  void run_again(std::size_t i, const std::vector<TensorId>& inputs) {
+    const Op op = graph_.ops[graph_.ops.id_at(i)];
+    std::vector<TensorId> outputs;
+    const std::vector<TensorId> originals(graph_.outputs(op).begin(), graph_.outputs(op).end());
+    for (TensorId id : originals) {
+      Tensor again = graph_.tensors[id];
+      if (again.role != Role::activation) {  // a counter updated in place
+        outputs.push_back(id);
+        continue;
+      }
+      const TensorId base = again.storage;
+      again.storage = base == id ? TensorId{} : graph_.tensors[kept(base)].storage;
+      const TensorId made = make(again);
+      remade_[id.index()] = made;
+      outputs.push_back(made);
+    }
+    Op copy = op;
+    copy.phase = Phase::recompute;
+    copy.origin = graph_.ops.id_at(i);
+    graph_.add_op(copy, inputs, outputs);
+  }
+
+  // Parts of layers are made again one operator at a time, where backward first reads what they made (made_again.h).
+  void find_made_again() {
+    if (!checkpoints_.parts.any() && !checkpoints_.converts_weights_again) return;
+    std::vector<char> chosen;
+    for (const auto& [block, place] : place_of_) {
+      if (static_cast<std::size_t>(block) >= chosen.size()) chosen.resize(static_cast<std::size_t>(block) + 1);
+      chosen[static_cast<std::size_t>(block)] = checkpointed(block) ? 1 : 0;
+    }
+    made_again_ = made_again(graph_, checkpoints_, chosen);
+    made_by_.assign(graph_.tensors.size(), -1);
+    for (std::size_t i = 0; i < forward_ops_; ++i)
+      for (TensorId id : graph_.outputs(graph_.ops[graph_.ops.id_at(i)])) made_by_[id.index()] = static_cast<std::int32_t>(i);
+  }
+  bool is_made_again(TensorId id) const {
+    if (made_by_.empty() || id.index() >= made_by_.size() || remade_[id.index()].valid()) return false;
+    const std::int32_t by = made_by_[id.index()], base = made_by_[graph_.tensors[id].storage.index()];
+    return (by >= 0 && made_again_[static_cast<std::size_t>(by)]) || (base >= 0 && made_again_[static_cast<std::size_t>(base)]);
+  }
+  TensorId make_again(TensorId id) {
+    const std::size_t by = static_cast<std::size_t>(made_by_[id.index()]);
+    const Op& op = graph_.ops[graph_.ops.id_at(by)];
+    std::vector<TensorId> read(graph_.inputs(op).begin(), graph_.inputs(op).end());
+    if (op.kind == OpKind::scaled_mm && read.size() > kScaledOperands) {  // behind them stands what autograd hands gradients to: not read again
+      const TensorId last = read.back();
+      read.resize(kScaledOperands);
+      if (std::get<GemmAttributes>(op.attributes).bias) read.push_back(last);
+    }
+    std::vector<TensorId> inputs;
+    for (TensorId input : read) inputs.push_back(saved(input));
+    if (!remade_[id.index()].valid()) run_again(by, inputs);
+    return kept(id);
   }
 
   Graph graph_;
@@ -339,6 +382,8 @@ class Autograd : public GradientContext::Sink {
   std::unordered_map<std::int32_t, TensorId> gathered_again_;
   std::unordered_map<std::int32_t, OpId> view_by_, converted_by_;  // the same, of views, and of conversions of what was gathered
   std::unordered_map<std::int32_t, TensorId> converted_again_;
+  std::vector<char> made_again_;      // by forward operator
+  std::vector<std::int32_t> made_by_;  // by forward tensor
   std::unordered_map<int, int> place_of_;  // block -> how many come before it
   TensorId arrived_;  // the gradient that the operator at hand works on
   std::unordered_map<std::int32_t, std::size_t> completed_at_;  // parameter -> its place in complete_
@@ -373,7 +418,20 @@ void accumulate_gradients(StepGraph& step, const std::optional<MainGradients>& m
         continue;
       }
       op.math = main ? main->dtype : graph.tensors[g.gradient].dtype;
-      g.made_by = graph.add_op(op, std::array{g.gradient}, {});
+      TensorId added = g.gradient;
+      if (main && main->made == MainGradients::Made::in_backward && graph.tensors[added].dtype != main->dtype) {
+        // DeepSpeed: buffer.add_(gradient.to(fp32)), two passes.
+        Op cast;
+        cast.kind = OpKind::cast;
+        cast.phase = op.phase;
+        cast.math = main->dtype;
+        cast.attributes = CastAttributes{.to = main->dtype};
+        const Shape shape = graph.tensors[added].shape;
+        const TensorId wide = graph.add_tensor({.shape = shape, .dtype = main->dtype});
+        graph.add_op(cast, std::array{added}, std::array{wide});
+        added = wide;
+      }
+      g.made_by = graph.add_op(op, std::array{added}, {});
     }
   }
 }

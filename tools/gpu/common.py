@@ -59,6 +59,25 @@ class Campaign(Session):
         return Lines(os.path.join(self.out, name), self.meta)
 
 
+class Worker(Session):
+    """A process of a campaign of several (turns.py): what it finds is written by the one that started it."""
+
+    verbose = False
+
+    def __init__(self, dry_run):
+        super().__init__(Device(dry_run), float("inf"))
+
+
+class Told:
+    """Lines of a worker: said, not written."""
+
+    def __init__(self, worker):
+        self.worker = worker
+
+    def write(self, record):
+        self.worker.tell(failed=record)
+
+
 def describe_machine(args, parts):
     meta = {"script": os.path.basename(sys.argv[0]), "parts": parts, "host": HOST, **_device.describe_machine(args.dry_run)}
     for name in ("transformers", "torchvision", "numpy"):

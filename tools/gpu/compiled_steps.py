@@ -2,14 +2,13 @@
 """Compiled training steps beside eager ones: what `--mode compile` is held against.
 
   python3 tools/gpu/compiled_steps.py --out results --budget 540
-  python3 tools/gpu/compiled_steps.py --out results --budget 320 --unopened --precisions amp-bf16,bf16,tf32
-  python3 tools/gpu/compiled_steps.py --out results --budget 360 --third --compiled-only --processes 12 --precisions amp-bf16,bf16,tf32
+  python3 tools/gpu/compiled_steps.py --out results --budget 470 --list fourth --compiled-only --processes 15 --precisions amp-bf16,bf16,tf32
   python3 tools/gpu/compiled_steps.py --out /tmp/dry --dry-run --only bert-base --precisions bf16
 
-One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager),
-and when it is ready everybody else is stopped while it times eager and compiled steps (compiled ones only, if asked: the
-garden's eager steps are garden_steps.py's), so that compilation runs on all cores and timing runs alone. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the longest
-only, because their names and counts are the fusion groups. Output, all written as it goes:
+One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager), and in its
+turn (turns.py), alone on the machine, times eager and compiled steps (compiled ones only, if asked: the garden's eager steps are
+garden_steps.py's) before it profiles one. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
+longest only, because their names and counts are the fusion groups. Output, all written as it goes:
 
   compiled_steps.jsonl     measured runs, one line per mode
   compiled_kernels.jsonl.gz   {"id", "kernels": [[name, count, microseconds]]}
@@ -22,10 +21,7 @@ import glob
 import io
 import json
 import os
-import selectors
 import shutil
-import signal
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -34,6 +30,8 @@ from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import turns  # noqa: E402
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -51,7 +49,7 @@ MODELS: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("bert-base", None, 4, 128, None),
 ]
 PRECISIONS = ("amp-bf16", "bf16", "tf32", "amp-fp16", "fp32")
-# Of the garden's unopened half (garden_steps.py), for `--unopened`: measured once, like the rest of it.
+# Of the garden's unopened half (garden_steps.py): measured once, like the rest of it.
 UNOPENED: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:electra-base", None, 32, 256, None),
     ("garden:resnext50_32x4d", None, 96, None, None),
@@ -64,7 +62,7 @@ UNOPENED: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:marian-en-de", None, 32, 128, None),
     ("garden:bloom-560m", None, 2, 256, None),
 ]
-# Of the garden's third list, for `--third`: most of them compile quickly (compiling is what takes the time); the
+# Of the garden's third list: most of them compile quickly (compiling is what takes the time); the
 # longest first, and sizes small enough for a dozen processes on one GPU.
 THIRD: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:gemma3-1b", None, 1, 1024, None),
@@ -81,6 +79,22 @@ THIRD: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:unet3d", None, 2, None, None),
     ("garden:two-towers", None, 8192, None, None),
 ]
+# Of the garden's fourth list: a kind each, those that compile slowly first.
+FOURTH: list[tuple[str, int | None, int, int | None, int | None]] = [
+    ("garden:lfm2-350m", None, 2, 1024, None),
+    ("garden:convbert-base", None, 8, 128, None),
+    ("garden:mobilenetv4_conv_medium", None, 192, None, None),
+    ("garden:speech2text-small", None, 64, 64, None),
+    ("garden:wide_resnet50_2", None, 48, None, None),
+    ("garden:roformer-base", None, 24, 256, None),
+    ("garden:hiera_tiny_224", None, 64, None, None),
+    ("garden:focalnet_tiny_srf", None, 64, None, None),
+    ("garden:yolos-small", None, 2, None, None),
+    ("garden:minilm-l6", None, 128, 128, None),
+    ("garden:mmdit-b2", None, 4, None, None),
+    ("garden:dcn-v2", None, 65536, None, None),
+]
+LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH}
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
 MODES = {"compile": None, "compile-cudagraphs": "reduce-overhead"}
@@ -92,114 +106,62 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=540, help="seconds after which everything is ended")
     parser.add_argument("--processes", type=int, default=7)
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these models")
-    parser.add_argument("--unopened", action="store_true", help="models of the garden's unopened half in place of the zoo's")
-    parser.add_argument("--third", action="store_true", help="models of the garden's third list")
+    parser.add_argument("--list", choices=sorted(LISTS), default="zoo", help="whose models: the zoo's, or of one of the garden's lists")
     parser.add_argument("--compiled-only", action="store_true", help="no eager steps beside the compiled ones")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=list(PRECISIONS))
     parser.add_argument("--dry-run", action="store_true", help="tiny models on the CPU, same code, no meaning")
-    parser.add_argument("--worker", default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--host", default=None, help="the host description (data/hosts) that the garden's rows name")
+    parser.add_argument("--worker", type=json.loads, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.worker:
-        return work(json.loads(args.worker))
-    return coordinate(args)
+    return work(args.worker) if args.worker else coordinate(args)
 
-
-# --- the coordinator: starts processes, lets one at a time measure, writes what they say
 
 def coordinate(args: argparse.Namespace) -> int:
+    """Starts the processes, writes what they say."""
+    import common
     started = time.perf_counter()
     os.makedirs(args.out, exist_ok=True)
-    if args.dry_run:
-        args.processes = min(args.processes, 1)
-    listed = THIRD if args.third else UNOPENED if args.unopened else MODELS
-    waiting = [{"model": m, "precision": p, "mode": "compile"} for p in args.precisions for m in listed]
-    if listed is MODELS:
+    waiting = [{"model": m, "precision": p, "mode": "compile"} for p in args.precisions for m in LISTS[args.list]]
+    if args.list == "zoo":
         waiting += [{"model": m, "precision": "amp-bf16", "mode": "compile-cudagraphs"} for m in GRAPHED]
-    for job in waiting:
-        job.update(dry_run=args.dry_run, compiled_only=args.compiled_only)
-    waiting = [job for job in waiting if not args.only or job["model"][0] in args.only]
-    if args.dry_run:
-        waiting = waiting[:2]
+    waiting = [{**job, "dry_run": args.dry_run, "compiled_only": args.compiled_only, "host": args.host or common.HOST}
+               for job in waiting if not args.only or job["model"][0].removeprefix("garden:") in args.only]
     scratch = tempfile.mkdtemp(prefix="compiled_steps_")
-    import common
     lines = [common.Lines(os.path.join(args.out, name), {"host": common.HOST, "script": "compiled_steps.py", "dry_run": args.dry_run})
              for name in ("compiled_steps.jsonl", "compiled_kernels.jsonl.gz")]
     wrappers = tarfile.open(os.path.join(args.out, "wrappers.tar.gz"), "w:gz")
-    running: dict[Any, dict[str, Any]] = {}
-    ready: list[Any] = []
-    measuring: Any = None
-    selector = selectors.DefaultSelector()
-
-    def signal_others(number: int) -> None:
-        for process in running:
-            if process is not measuring and process.poll() is None:
-                os.killpg(process.pid, number)  # its own session: it and its compile workers
 
     def say(text: str) -> None:
         print("%6.1fs %s" % (time.perf_counter() - started, text), flush=True)
 
-    while (waiting or running) and time.perf_counter() - started < args.budget:
-        while waiting and len(running) < args.processes and measuring is None:
-            job = waiting.pop(0)
-            job["cache"] = os.path.join(scratch, "%d" % len(waiting))
-            process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--worker", json.dumps(job)], stdin=subprocess.PIPE,
-                                       stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-                                       env=dict(os.environ, TORCHINDUCTOR_CACHE_DIR=job["cache"], TORCHINDUCTOR_COMPILE_THREADS="3",
-                                                TRITON_CACHE_DIR=os.path.join(job["cache"], "triton"), OMP_NUM_THREADS="4"))
-            running[process] = job
-            selector.register(process.stdout, selectors.EVENT_READ, process)
-            say("started %s %s %s" % (job["model"][0], job["precision"], job["mode"]))
-        if measuring is None and ready:
-            measuring = ready.pop(0)
-            signal_others(signal.SIGSTOP)
-            time.sleep(0.2)  # what they had queued drains
-            measuring.stdin.write(b"go\n")
-            measuring.stdin.flush()
-        for key, _ in selector.select(timeout=1.0):
-            process = key.data
-            text = key.fileobj.readline()
-            if not text:  # it has ended
-                selector.unregister(key.fileobj)
-                job = running.pop(process)
-                process.wait()
-                if process in ready:
-                    ready.remove(process)
-                if process is measuring:
-                    measuring = None
-                    signal_others(signal.SIGCONT)
-                save_wrappers(wrappers, job)
-                shutil.rmtree(job["cache"], ignore_errors=True)
-                continue
-            if not text.startswith(b"{"):
-                continue
-            message = json.loads(text)
-            if message.get("ready"):
-                ready.append(process)
-            elif "kernels" in message:
-                lines[1].write(message)
-            elif "id" in message:
-                lines[0].write(message)
-                measured = message.get("measured", {})
-                say("%s %s: %s" % (message["id"], message["request"]["mode"], "%.2f ms, GPU %.2f ms, %d kernels, host %.2f ms" % (
-                    measured["step_s"] * 1e3, measured["gpu_busy_s"] * 1e3, measured["kernels"], measured["host_enqueue_s"] * 1e3)
-                    if measured else message.get("error", "out of memory")))
-            elif "meta" in message:
-                lines[0].write(message)
-            elif message.get("done") and process is measuring:
-                measuring = None
-                signal_others(signal.SIGCONT)
-    for process in running:
-        os.killpg(process.pid, signal.SIGCONT)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        say("budget: %s %s ended" % (running[process]["model"][0], running[process]["precision"]))
-    for job in running.values():
-        save_wrappers(wrappers, job)
+    def take(job: turns.Job, message: dict[str, Any]) -> None:
+        if "kernels" in message:
+            lines[1].write(message)
+        elif "id" in message:
+            lines[0].write(message)
+            measured = message.get("measured", {})
+            say("%s %s: %s" % (message["id"], message["request"]["mode"], "%.2f ms, GPU %.2f ms, %d kernels, host %.2f ms (compiled in %.0f s)" % (
+                measured["step_s"] * 1e3, measured["gpu_busy_s"] * 1e3, measured["kernels"], measured["host_enqueue_s"] * 1e3,
+                message["setup"]["compile_s"]) if measured else message.get("error", "out of memory")))
+        elif "meta" in message:
+            lines[0].write(message)
+
+    def ended(job: turns.Job) -> None:
+        save_wrappers(wrappers, job.facts)
+        shutil.rmtree(job.facts["cache"], ignore_errors=True)
+
+    jobs = []
+    for number, facts in enumerate(waiting):
+        facts["cache"] = os.path.join(scratch, "%d" % number)
+        jobs.append(turns.Job("%s %s %s" % (facts["model"][0], facts["precision"], facts["mode"]), [os.path.abspath(__file__), "--worker", json.dumps(facts)],
+                              {"TORCHINDUCTOR_CACHE_DIR": facts["cache"], "TRITON_CACHE_DIR": os.path.join(facts["cache"], "triton"),
+                               "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1" if args.dry_run else "2"}, facts))
+    turns.run(jobs, args.budget, 1 if args.dry_run else args.processes, take, say, ended)
     for file in lines:
         file.close()
     wrappers.close()
     shutil.rmtree(scratch, ignore_errors=True)
-    say("done, %d rows not started" % len(waiting))
+    say("done, %d rows not started" % len(jobs))
     return 0
 
 
@@ -220,37 +182,30 @@ def save_wrappers(archive: tarfile.TarFile, job: dict[str, Any]) -> None:
 # --- one process: one model in one precision, eager and compiled
 
 def work(job: dict[str, Any]) -> int:
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever libraries print does not mix with what is said to the coordinator
-
-    def tell(**message: Any) -> None:
-        out.write(json.dumps(message, separators=(",", ":")) + "\n")
-        out.flush()
-
+    worker = turns.Worker()
     name, layers, batch, seq, src_seq = job["model"]
     if name.startswith("garden:"):
         import garden_steps  # first: it says where the garden is
         import garden
         entry = garden.find(name.removeprefix("garden:"))
-        record = garden_steps.record_of(entry.name, job["precision"], batch, seq, entry.inputs.__name__ == "two_sides")
+        record = garden_steps.record_of(entry.name, job["precision"], batch, seq, entry.inputs.__name__ == "two_sides", job["host"])
     else:
         import part_steps
         record = part_steps._record(name, layers, False, job["precision"], batch, seq, src_seq)
     record["source"] = "measured: tools/gpu/compiled_steps.py"
     try:
-        measure(job, record, tell)
+        measure(job, record, worker)
     except Exception as error:  # noqa: BLE001: the row says what happened
         record["request"]["mode"] = job["mode"]
-        tell(**record, error="%s: %s" % (type(error).__name__, str(error)[:400]))
-    tell(done=True)
-    return 0
+        worker.tell(**record, error="%s: %s" % (type(error).__name__, str(error)[:400]))
+    worker.tell(done=True)
+    os._exit(0)  # the driver and the compile workers take their time otherwise
 
 
-def measure(job: dict[str, Any], record: dict[str, Any], tell: Any) -> None:
+def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -> None:
     import torch
 
     import common
-    import kernels
     import models
     import precisions
     from precog.gpu import steps
@@ -282,28 +237,31 @@ def measure(job: dict[str, Any], record: dict[str, Any], tell: Any) -> None:
     device.sync()
     compile_s = time.perf_counter() - started
     trainer.close()
-    kernels.record(device, lambda: torch.ones(8, device=device.type).add_(1))  # loads the tracing library
     device.free()
-    tell(ready=True)
-    sys.stdin.readline()
-    tell(meta=common._device.describe_machine(job["dry_run"]))
+    worker.turn()
+    worker.tell(meta=common._device.describe_machine(job["dry_run"]))
     from torch._dynamo.utils import counters
-    every = kernels.summarise
-    kernels_of = lambda intervals, *top: every(intervals, top=1000)  # noqa: E731  (all of them, however many are asked for)
-    steps.kernels.summarise = kernels_of
-    for mode, trained in (("eager", model), (job["mode"], compiled)):
-        if mode == "eager" and (job["mode"] != "compile" or job["compiled_only"]):
-            continue
-        row = {**record, "request": {**record["request"], "mode": mode}, "id": record["id"] + "-" + mode}
-        trainer = make(trained)
-        measured, top = steps.time_steps(device, trainer, warmup=3)
+    modes = {"eager": model, job["mode"]: compiled}
+    if job["mode"] != "compile" or job["compiled_only"]:
+        del modes["eager"]
+    rows = {mode: {**record, "request": {**record["request"], "mode": mode}, "id": record["id"] + "-" + mode} for mode in modes}
+    for mode, row in rows.items():
+        trainer = make(modes[mode])
+        row["measured"], _ = steps.time_steps(device, trainer, warmup=3, profiled=False)
         trainer.close()
         device.free()
-        row["measured"] = measured
         row["setup"] = {"compile_s": round(compile_s, 1), "graphs": counters["stats"].get("unique_graphs", 0),
                         "graph_breaks": sum(counters["graph_break"].values()), **switches}
-        tell(**row)
-        tell(id=row["id"], kernels=top)
+    for mode, row in rows.items():  # when all are timed: the profiler slows this process's host for good
+        trainer = make(modes[mode])
+        for _ in range(2):
+            trainer.step()
+        summary, kernels = steps.profile_step(device, trainer, top=1000)
+        trainer.close()
+        device.free()
+        row["measured"].update(summary)
+        worker.tell(**row)
+        worker.tell(id=row["id"], kernels=kernels)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half looking --out RAW --budget 560
-  python3 tools/gpu/garden_steps.py --half unopened --out RAW --budget 560
-  python3 tools/gpu/garden_steps.py --half third --host h200-vm-clean --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half fourth --host h200-vm-clean --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
 The split is the lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
-program is written; `unopened` is measured once, after the program and the coefficients that it judges have been committed. It
-has been looked at since; `third` takes its place, under the same rule.
+program is written; the others are measured once each, after the program and the coefficients that they judge have been committed.
+`unopened` and `third` have been looked at since; `fourth` takes their place, under the same rule.
 
-All rows are timed before any is profiled: the profiler slows the host down for as long as the process lives. The budget is shared
-out evenly: a model's rows end when its share of what is left is spent, so that every model gets some.
+A process per model (turns.py): all of them build and run every row once, side by side; then each in its turn, alone on the machine,
+times its rows, those in which the host counts a second time, and only then profiles them: the profiler slows the host down for as
+long as a process lives. A model's turn is its share of the time left, so that every model gets some.
 
   timed.jsonl              every row as soon as it is timed
   host.json                the host's speed over the sitting, by the stacks of `precog host`
@@ -24,7 +23,6 @@ import json
 import os
 import statistics
 import sys
-import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -35,6 +33,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch  # noqa: E402
 
 import common  # noqa: E402
+import turns  # noqa: E402
 
 import garden  # noqa: E402
 from precog.gpu import steps, trainer  # noqa: E402
@@ -113,9 +112,32 @@ THIRD = {  # the last four are of the list above, which did not reach them
     "unet3d": ((1, None), (4, None)),
     "gru-language-model": ((20, 35), (64, 128)),
 }
-PROFILING = 0.3  # of the budget
+FOURTH = {  # chosen before anything of them had been timed here, in an order of kinds: where time ends early, all kinds have been reached
+    "hrnet_w18": ((8, None), (64, None)),
+    "roformer-base": ((8, 128), (24, 256)),
+    "wide_resnet50_2": ((8, None), (48, None)),
+    "mmdit-b2": ((4, None), (32, None)),
+    "m2m100-418m": ((4, 128), (12, 256)),
+    "mobilenetv4_conv_medium": ((32, None), (192, None)),
+    "deep-speech-2": ((8, None), (32, None)),
+    "yolos-small": ((2, None), (16, None)),
+    "dcn-v2": ((1024, None), (65536, None)),
+    "wavlm-base": ((2, 20), (8, 20)),
+    "focalnet_tiny_srf": ((16, None), (96, None)),
+    "lfm2-350m": ((1, 512), (2, 1024)),
+    "gin": ((256, None), (4096, None)),
+    "deeplabv3_mobilenet_v3_large": ((4, None), (16, None)),
+    "convbert-base": ((8, 128), (32, 128)),
+    "qwen1.5-moe-short": ((1, 512), (2, 1024)),
+    "hiera_tiny_224": ((16, None), (128, None)),
+    "speech2text-small": ((8, 64), (64, 64)),
+    "vit-mae-base": ((16, None), (96, None)),
+    "minilm-l6": ((16, 128), (128, 128)),
+    "olmo2-1b": ((1, 128), (1, 512)),
+}
+PROFILING = 0.3  # of a model's share
 HOST_EVERY = 4  # models
-HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD}
+HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
@@ -150,7 +172,7 @@ def train(campaign, entry, model, precision, size, timed):
 
 def first_visit(campaign, model, record, anchor):
     def timed(loop, switches):
-        record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=3, blocks=3, profiled=False)
+        record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=2, blocks=3, profiled=False, block_s=0.1)
         record["measured"]["anchor_s"] = anchor()  # how fast the machine was just then (precog.gpu.host_issue)
         record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
                            "cudnn_benchmark": torch.backends.cudnn.benchmark, **switches}
@@ -170,13 +192,12 @@ def second_visit(campaign, record):
     return timed
 
 
-def profile(campaign, record, kernel_lines):
+def profile(campaign, record):
     def timed(loop, switches):
-        for _ in range(2):
-            loop.step()
+        loop.step()
         summary, top = steps.profile_step(campaign.device, loop, top=1000)  # complete: their number is judged too
         record["measured"].update(summary)
-        kernel_lines.write({"id": record["id"], "kernels": top})
+        return top
     return timed
 
 
@@ -187,48 +208,77 @@ def built(campaign, entry):
     return model.to(device=campaign.device.type, dtype=torch.float32)
 
 
-def time_model(campaign, lines, entry, settings, anchor, turn, until):
-    """All rows of one model, those in which the host counts twice; none is begun after `until` (seconds of the campaign's clock). The
-    precisions begin at another one for each `turn`, so that it is not always the same ones that are missing where time ran out."""
-    begun = campaign.clock.elapsed()
-    model = built(campaign, entry)
+def planned(campaign, entry, settings, turn):
+    """A model's rows: (record, precision, size). The precisions begin at another one for each `turn`, so that it is not always the same ones
+    that are missing where time ran out."""
     rows = []
     for precision in PRECISIONS[turn % 6:] + PRECISIONS[:turn % 6]:
         if (campaign.precisions and precision not in campaign.precisions) or (campaign.dry_run and precision in ("amp-fp16", "fp16")):
             continue  # the latter take minutes on a CPU
         for batch, seq in settings:
-            if campaign.clock.elapsed() > until:
-                campaign.note("budget: %s %s %s" % (entry.name, precision, batch))
-                continue
             if campaign.dry_run:
-                batch, seq = 2, seq and 16
-            record = record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides", campaign.host)
-            with campaign.survive(record["id"], lines, record):
-                train(campaign, entry, model, precision, (batch, seq), first_visit(campaign, model, record, anchor))
-                rows.append((record, precision, (batch, seq)))
-    for record, precision, size in rows:
-        got = record["measured"]
-        ahead = got["host_enqueue_s"] < 0.8 * got["step_s"]  # the GPU decides, and its speed does not wander
-        if not ahead and campaign.clock.elapsed() < until + 0.35 * (until - begun):
-            with campaign.survive(record["id"] + ", second visit"):
-                train(campaign, entry, model, precision, size, second_visit(campaign, record))
-        lines.write(record)
-        campaign.say("%-44s %8.2f ms, host %8.2f, peak %6.2f GB (%.1f s)" % (
-            record["id"], got["step_s"] * 1e3, got["host_enqueue_s"] * 1e3, got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"]))
-    campaign.say("%s: %.1f s" % (entry.name, campaign.clock.elapsed() - begun))
+                batch, seq = 2, seq and min(seq, 64)
+            rows.append((record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides", campaign.host), precision, (batch, seq)))
     return rows
 
 
-def profile_model(campaign, lines, kernel_lines, entry, rows):
+def once(campaign):
+    def run(loop, switches):
+        loop.step()
+        campaign.device.sync()
+    return run
+
+
+def measure_model(campaign, worker, entry, settings, turn):
+    """One model in its own process: every row once beside the others, then, alone, all of them timed and those in which the host counts timed
+    again; then profiled."""
     model = built(campaign, entry)
+    rows = planned(campaign, entry, settings, turn)
     for record, precision, size in rows:
-        if campaign.clock.left() < 1:
+        with campaign.survive(record["id"] + ", first step"):
+            train(campaign, entry, model, precision, size, once(campaign))
+        campaign.device.free()
+    anchor = make_anchor(campaign.device)
+    anchor()
+    campaign.clock = common.Clock(worker.turn())
+    if turn % HOST_EVERY == 0:
+        worker.tell(host=host_speed(campaign))
+    timing, timed = campaign.clock.budget_s * (1 - PROFILING), []
+    for record, precision, size in rows:
+        if campaign.clock.elapsed() > timing / 1.3:  # a quarter of it is for the second visit
+            campaign.note("budget: " + record["id"])
+            continue
+        with campaign.survive(record["id"], common.Told(worker), record):
+            train(campaign, entry, model, precision, size, first_visit(campaign, model, record, anchor))
+            timed.append((record, precision, size))
+    for record, precision, size in timed:
+        got = record["measured"]
+        ahead = got["host_enqueue_s"] < 0.8 * got["step_s"]  # the GPU decides, and its speed does not wander
+        if not ahead and campaign.clock.elapsed() < timing:
+            with campaign.survive(record["id"] + ", second visit"):
+                train(campaign, entry, model, precision, size, second_visit(campaign, record))
+        worker.tell(timed=record)
+    for record, precision, size in timed:
+        if campaign.clock.left() < 0:
             campaign.note("budget: not profiled: " + record["id"])
             continue
         with campaign.survive(record["id"] + ", profiled"):
-            train(campaign, entry, model, precision, size, profile(campaign, record, kernel_lines))
-            lines.write(record)
-    campaign.say("%s: profiled" % entry.name)
+            kernels = train(campaign, entry, model, precision, size, profile(campaign, record))
+            worker.tell(step=record, kernels={"id": record["id"], "kernels": kernels})
+
+
+def work(job):
+    """The process of one model; what it says is written by the one that started it."""
+    worker = turns.Worker()
+    campaign = common.Worker(job["dry_run"])
+    campaign.precisions, campaign.host = job["precisions"], job["host"]
+    with campaign.survive("build " + job["model"]):
+        measure_model(campaign, worker, garden.find(job["model"]), job["settings"], job["turn"])
+    for note in campaign.notes:
+        worker.tell(note=note)
+    worker.tell(spent=campaign.clock.elapsed(), share=campaign.clock.budget_s)
+    worker.tell(done=True)
+    os._exit(0)  # the driver takes its time otherwise
 
 
 def reference():
@@ -240,7 +290,6 @@ def host_speed(campaign):
     """What `precog host` measures, for a moment: how long its stacks take here over what they took on the reference machine."""
     with campaign.survive("the host's speed"):
         found = hosting.ratios(campaign.device, reference()["reference"], 1.0, lambda *said: None)
-        campaign.say("host: " + ", ".join("%s %.2f" % pair for pair in found.items()))
         campaign.device.free()
         return found
 
@@ -261,40 +310,56 @@ def write_host(campaign, speeds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="results")
-    parser.add_argument("--half", choices=sorted(HALVES), required=True)
-    parser.add_argument("--budget", type=float, default=560, help="seconds after which no new measurement is started")
+    parser.add_argument("--half", choices=sorted(HALVES))
+    parser.add_argument("--budget", type=float, default=560, help="seconds after which everything is ended")
+    parser.add_argument("--processes", type=int, default=12, help="models that prepare side by side")
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these models")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=None, help="these precisions")
     parser.add_argument("--host", default=common.HOST, help="the host description (data/hosts) that the rows name")
     parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--worker", type=json.loads, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    args.held_out = args.half == "unopened"
+    if args.worker:
+        return work(args.worker)
+    if not args.half:
+        parser.error("--half is missing: one of " + ", ".join(sorted(HALVES)))
+    args.held_out = args.half != "looking"
     if not args.dry_run and not torch.cuda.is_available():
         parser.error("no CUDA device; --dry-run goes through the same code on a CPU")
     campaign = common.Campaign(args, [args.half])
-    campaign.precisions, campaign.host = args.precisions, args.host
+    campaign.host = args.host
     timed_lines, lines, kernel_lines = campaign.lines("timed.jsonl"), campaign.lines("steps.jsonl"), campaign.lines("steps_kernels.jsonl.gz")
-    begun = time.perf_counter()
-    anchor = make_anchor(campaign.device)
     chosen = [(name, settings) for name, settings in HALVES[args.half].items() if not args.only or name in args.only]
-    timing, rows, speeds = args.budget * (1 - PROFILING), {}, []
-    for turn, (name, settings) in enumerate(chosen):
-        if turn % HOST_EVERY == 0:
-            speeds.append(host_speed(campaign))
-        share = (timing - campaign.clock.elapsed()) / (len(chosen) - turn) / 1.35  # a quarter of it is for the second visit
-        with campaign.survive("build " + name):
-            rows[name] = time_model(campaign, timed_lines, garden.find(name), settings, anchor, turn, campaign.clock.elapsed() + share)
-        campaign.device.free()
-    write_host(campaign, [*speeds, host_speed(campaign)])
-    for name, found in rows.items():
-        with campaign.survive("build again " + name):
-            profile_model(campaign, lines, kernel_lines, garden.find(name), found)
-        campaign.device.free()
-    timed_lines.close()
-    lines.close()
-    kernel_lines.close()
-    print("%.0f s" % (time.perf_counter() - begun))
-    for note in campaign.notes[:40]:
+    jobs = [turns.Job(name, [os.path.abspath(__file__), "--worker", json.dumps({
+        "model": name, "settings": settings, "turn": turn, "dry_run": args.dry_run, "precisions": args.precisions, "host": args.host})],
+        {"OMP_NUM_THREADS": "1" if args.dry_run else "4"}) for turn, (name, settings) in enumerate(chosen)]
+    speeds = []
+
+    def take(job, message):
+        if "host" in message:
+            speeds.append(message["host"])
+            campaign.say("host: %s" % message["host"])
+        elif "timed" in message:
+            record = message["timed"]
+            timed_lines.write(record)
+            got = record["measured"]
+            campaign.say("%-44s %8.2f ms, host %8.2f, peak %6.2f GB (%.1f s)" % (
+                record["id"], got["step_s"] * 1e3, got["host_enqueue_s"] * 1e3, got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"]))
+        elif "step" in message:
+            lines.write(message["step"])
+            kernel_lines.write(message["kernels"])
+        elif "failed" in message:
+            timed_lines.write(message["failed"])
+        elif "note" in message:
+            campaign.note("%s: %s" % (job.label, message["note"]))
+        elif "spent" in message:
+            campaign.say("%s: %.1f of %.1f s" % (job.label, message["spent"], message["share"]))
+    turns.run(jobs, campaign.clock.left(), 1 if args.dry_run else args.processes, take, campaign.say)
+    write_host(campaign, speeds)
+    for file in (timed_lines, lines, kernel_lines):
+        file.close()
+    campaign.say("done; %d models not started" % len(jobs))
+    for note in campaign.notes[:60]:
         print("note:", note)
     return 0
 

@@ -13,11 +13,12 @@ from .trainer import Trainer
 
 
 def time_steps(device: Device, trainer: Trainer, warmup: int = 4, steps: int | None = None, blocks: int | None = None,
-               progress: Callable[[str], None] = lambda text: None, profiled: bool = True) -> tuple[dict[str, Any], list[list[Any]]]:
+               progress: Callable[[str], None] = lambda text: None, profiled: bool = True,
+               block_s: float = 0.15) -> tuple[dict[str, Any], list[list[Any]]]:
     """The `measured` of a run, and the longest kernels as [name, count, microseconds] (with `profiled`; a process in which the
     profiler has run issues kernels more slowly from then on, so a campaign of many runs asks for `profile_step` when all are timed).
 
-    `steps` and `blocks` are chosen from the first steps' time when not given. `step_s` is the median over blocks of the
+    `steps` and `blocks` are chosen from the first steps' time when not given, for blocks of about `block_s`. `step_s` is the median over blocks of the
     mean step; the device is synchronised around blocks, not inside them, as in a training loop.
     """
     wall = time.perf_counter()
@@ -32,7 +33,7 @@ def time_steps(device: Device, trainer: Trainer, warmup: int = 4, steps: int | N
         trainer.step()
     device.sync()
     guess = (time.perf_counter() - started) / max(timed, 1)
-    chosen_steps, chosen_blocks = _block(guess, device.dry_run)
+    chosen_steps, chosen_blocks = _block(guess, block_s, device.dry_run)
     steps, blocks = steps or chosen_steps, blocks or chosen_blocks
     warm_peak = device.memory()["peak_bytes"]
     scale_before = trainer.scale()
@@ -81,13 +82,13 @@ def time_blocks(device: Device, trainer: Trainer, steps: int, blocks: int,
     return means, enqueues
 
 
-def _block(guess: float, dry_run: bool) -> tuple[int, int]:
-    """(steps per block, blocks): about 0.15 s a block and five blocks, less for slow steps."""
+def _block(guess: float, block_s: float, dry_run: bool) -> tuple[int, int]:
+    """(steps per block, blocks): about `block_s` a block and five blocks, less for slow steps."""
     if dry_run:
         return 2, 2
     if guess > 0.1:
         return 2, 3
-    steps = int(min(max(0.15 / guess, 3), 40))
+    steps = int(min(max(block_s / guess, 3), 40))
     return steps, 5 if steps * guess < 0.2 else 3
 
 

@@ -1,0 +1,235 @@
+#include "kernel/layouts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <vector>
+
+namespace precog {
+namespace {
+
+// Which axis of `from` each axis of `to` is, moving as few as possible; nothing where no order of axes explains it.
+std::optional<std::vector<int>> order_of(const Shape& from, const Shape& to) {
+  const int rank = from.rank();
+  if (rank != to.rank()) return std::nullopt;
+  std::vector<int> order(static_cast<std::size_t>(rank), -1);
+  std::vector<bool> used(static_cast<std::size_t>(rank), false);
+  for (int axis = 0; axis < rank; ++axis)
+    if (from[axis] == to[axis]) order[static_cast<std::size_t>(axis)] = axis, used[static_cast<std::size_t>(axis)] = true;
+  for (int axis = 0; axis < rank; ++axis) {
+    if (order[static_cast<std::size_t>(axis)] >= 0) continue;
+    int found = -1;
+    for (int other = 0; other < rank && found < 0; ++other)
+      if (!used[static_cast<std::size_t>(other)] && from[other] == to[axis]) found = other;
+    if (found < 0) return std::nullopt;
+    order[static_cast<std::size_t>(axis)] = found, used[static_cast<std::size_t>(found)] = true;
+  }
+  if (std::is_sorted(order.begin(), order.end())) {  // extents alike hide it: the last two that are
+    for (int b = rank - 1; b > 0; --b)
+      for (int a = b - 1; a >= 0; --a)
+        if (from[a] == from[b] && from[a] > 1) return std::swap(order[static_cast<std::size_t>(a)], order[static_cast<std::size_t>(b)]), order;
+  }
+  return order;
+}
+
+// A view of other extents over the same elements: axes are cut or joined where the strides allow it (as Tensor.view does).
+std::optional<Shape> reshaped(const Shape& from, const Shape& strides, const Shape& to) {
+  Shape out;
+  for (int axis = 0; axis < to.rank(); ++axis) out.push_back(1);
+  int at = to.rank() - 1;
+  std::int64_t chunk = 1, taken = 1;
+  int inner = from.rank() - 1;
+  for (int axis = from.rank() - 1; axis >= 0; --axis) {
+    chunk *= from[axis];
+    const bool joined = axis > 0 && (from[axis - 1] == 1 || strides[axis - 1] == from[axis] * strides[axis]);
+    if (joined) continue;
+    std::int64_t step = strides[inner];
+    taken = 1;
+    while (at >= 0 && (taken < chunk || to[at] == 1)) {
+      out.set(at, step);
+      step *= to[at], taken *= to[at];
+      --at;
+    }
+    if (taken != chunk) return std::nullopt;
+    chunk = 1;
+    inner = axis - 1;
+  }
+  return at < 0 ? std::optional(out) : std::nullopt;
+}
+
+// Part of a tensor: the extents of `to` in their order among those of `from`, others taken at one place.
+std::optional<Shape> part_of(const Shape& from, const Shape& strides, const Shape& to) {
+  if (from.rank() == to.rank()) return strides;
+  Shape out;
+  int axis = 0, left = from.rank() - to.rank();
+  for (int wanted = 0; wanted < to.rank(); ++wanted) {
+    while (left > 0 && from[axis] != to[wanted]) ++axis, --left;
+    if (axis >= from.rank() || from[axis] < to[wanted]) return std::nullopt;
+    out.push_back(strides[axis++]);
+  }
+  return out;
+}
+
+Shape expanded(const Shape& from, const Shape& strides, const Shape& to) {
+  Shape out;
+  const int front = to.rank() - from.rank();
+  for (int axis = 0; axis < to.rank(); ++axis) {
+    const int own = axis - front;
+    out.push_back(own < 0 || from[own] == 1 ? 0 : strides[own]);
+  }
+  return out;
+}
+
+}  // namespace
+
+Shape contiguous_strides(const Shape& shape) {
+  Shape out = shape;
+  std::int64_t step = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) out.set(axis, step), step *= shape[axis];
+  return out;
+}
+
+Shape Layouts::strides(TensorId id) const {
+  const auto it = strides_.find(static_cast<std::int32_t>(id.index()));
+  return it != strides_.end() ? it->second : contiguous_strides(graph_.tensors[id].shape);
+}
+
+Shape Layouts::strides_over(TensorId id, const Shape& result) const {
+  const Shape& shape = graph_.tensors[id].shape;
+  if (shape.rank() > result.rank() || shape.elements() > result.elements()) return contiguous_strides(result);
+  const Shape own = strides(id);
+  // A gradient's recorded operators leave out reshapes: another shape of as many elements.
+  for (int axis = 1; axis <= shape.rank(); ++axis)
+    if (shape[-axis] != 1 && shape[-axis] != result[-axis]) {
+      if (shape.elements() == result.elements()) return reshaped(shape, own, result).value_or(contiguous_strides(result));
+      return contiguous_strides(result);
+    }
+  return expanded(shape, own, result);
+}
+
+void Layouts::follow(const Op& op) {
+  if (op.input_count == 0) return;
+  const TensorId source = graph_.input(op, 0);
+  const Shape &from = graph_.tensors[source].shape, before = strides(source);
+  const auto* view = std::get_if<ViewAttributes>(&op.attributes);
+  for (TensorId id : graph_.outputs(op)) {
+    const Shape& to = graph_.tensors[id].shape;
+    std::optional<Shape> after;
+    const ViewKind kind = view ? view->kind : ViewKind::reshape;
+    if (kind == ViewKind::transpose) {
+      if (const auto order = order_of(from, to)) {
+        after.emplace();
+        for (int axis : *order) after->push_back(before[axis]);
+      } else {
+        after = reshaped(from, before, to);
+      }
+    } else if (kind == ViewKind::slice) {
+      after = part_of(from, before, to);
+    } else if (kind == ViewKind::expand && from.rank() <= to.rank()) {
+      after = expanded(from, before, to);
+    }  // what is called a reshape is contiguous: a capture calls other views of as many elements transpositions
+    if (after && !(*after == contiguous_strides(to))) strides_[static_cast<std::int32_t>(id.index())] = *after;
+  }
+}
+
+namespace {
+
+// Axes from the innermost outwards, as TensorIterator's reorder_dimensions has them: by the strides of the first operand that
+// tells two axes apart.
+std::vector<int> inner_first(const Shape& shape, std::span<const Shape> operands) {
+  std::vector<int> order;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis)
+    if (shape[axis] != 1) order.push_back(axis);
+  const auto outside = [&](int a, int b) {  // whether a belongs outside b
+    for (const Shape& one : operands) {
+      if (one[a] == 0 || one[b] == 0) continue;
+      if (one[a] != one[b]) return one[a] > one[b] ? 1 : -1;
+    }
+    return 0;
+  };
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    std::size_t at = i;
+    for (std::size_t j = i; j-- > 0;) {
+      const int found = outside(order[j], order[at]);
+      if (found > 0) std::swap(order[j], order[at]), at = j;
+      else if (found < 0) break;
+    }
+  }
+  return order;
+}
+
+}  // namespace
+
+Shape dense_like(const Shape& shape, const Shape& strides) {
+  const Shape operands[] = {strides};
+  Shape out = contiguous_strides(shape);
+  std::int64_t step = 1;
+  for (int axis : inner_first(shape, operands)) out.set(axis, step), step *= shape[axis];
+  for (int axis = 0; axis < shape.rank(); ++axis)
+    if (shape[axis] == 1) out.set(axis, contiguous_strides(shape)[axis]);
+  return out;
+}
+
+namespace {
+
+struct Axis {
+  std::int64_t extent;
+  std::vector<std::int64_t> strides;
+};
+
+std::vector<Axis> joined(const Shape& shape, std::span<const Shape> operands, const std::vector<int>& order) {
+  std::vector<Axis> axes;
+  for (int axis : order) {
+    Axis next{shape[axis], {}};
+    for (const Shape& one : operands) next.strides.push_back(one[axis]);
+    bool joins = !axes.empty();
+    if (joins)
+      for (std::size_t i = 0; i < next.strides.size(); ++i) joins = joins && axes.back().strides[i] * axes.back().extent == next.strides[i];
+    if (joins) axes.back().extent *= next.extent;
+    else axes.push_back(std::move(next));
+  }
+  return axes;
+}
+
+}  // namespace
+
+Walk walk(const Shape& shape, std::span<const Shape> operands) {
+  const std::vector<Axis> axes = joined(shape, operands, inner_first(shape, operands));
+  Walk out;
+  if (axes.empty()) return out;
+  out.inner = axes.front().extent;
+  bool plain = axes.size() == 1;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    plain = plain && axes.front().strides[i] == 1;
+    if (axes.front().strides[i] <= 1) continue;
+    out.across |= 1u << std::min<std::size_t>(i, 31);
+    for (const Axis& axis : axes)
+      if (axis.strides[i] == 1) out.run = std::max(out.run, axis.extent);
+    out.run = std::max<std::int64_t>(1, out.run);
+  }
+  out.axes = plain ? 0 : static_cast<int>(axes.size());
+  return out;
+}
+
+Walk walk_reduction(const Shape& shape, const Shape& strides, const Shape& kept) {
+  // The result's strides tell kept axes from others; a reduction's axes are not joined with those that stay.
+  Shape result = kept;
+  std::int64_t step = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    result.set(axis, kept[axis] ? step : 0);
+    if (kept[axis]) step *= shape[axis];
+  }
+  const Shape input[] = {strides};
+  std::vector<int> order = inner_first(shape, input);
+  const Shape operands[] = {result, strides};
+  const std::vector<Axis> axes = joined(shape, operands, order);
+  Walk out;
+  if (axes.empty()) return out;
+  out.inner = axes.front().extent;
+  out.keeps = axes.front().strides[0] != 0;
+  out.axes = static_cast<int>(axes.size());
+  if (axes.front().strides[1] > 1) out.across = 1, out.run = 1;
+  return out;
+}
+
+}  // namespace precog

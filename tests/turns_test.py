@@ -1,0 +1,72 @@
+"""tools/gpu/turns.py: who measures is alone, and one that crashes or hangs costs nobody else anything."""
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import textwrap
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools" / "gpu"))
+import turns  # noqa: E402
+
+WORKER = textwrap.dedent("""
+    import sys, threading, time
+    sys.path.insert(0, %r)
+    import turns
+    kind, ticks = sys.argv[1:]
+    def tick():
+        with open(ticks, "a") as file:
+            while True:
+                file.write("%%s %%.6f\\n" %% (kind, time.time()))
+                file.flush()
+                time.sleep(0.005)
+    threading.Thread(target=tick, daemon=True).start()
+    worker = turns.Worker()
+    time.sleep(0.2)
+    if kind == "crashes":
+        raise SystemExit("as it must")
+    share = worker.turn()
+    begun = time.time()
+    time.sleep(100 if kind == "hangs" else 0.3)
+    worker.tell(name=kind, begun=begun, ended=time.time(), share=share, much="x" * 100000)
+    worker.tell(done=True)
+    time.sleep(0.3)
+""" % str(ROOT / "tools" / "gpu"))
+
+
+def run(kinds, budget_s):
+    said, told = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        script, ticks = os.path.join(folder, "worker.py"), os.path.join(folder, "ticks")
+        pathlib.Path(script).write_text(WORKER)
+        waiting = [turns.Job(kind, [script, kind, ticks]) for kind in kinds]
+        turns.run(waiting, budget_s, 3, lambda job, message: told.append((job.label, message)), said.append)
+        lines = [line.split() for line in pathlib.Path(ticks).read_text().splitlines()]
+    return said, told, [(kind, float(at)) for kind, at in (line for line in lines if len(line) == 2)]
+
+
+class Turns(unittest.TestCase):
+    def test_who_measures_is_alone(self):
+        said, told, ticks = run(["a", "b", "c", "d"], 60)
+        self.assertEqual(sorted(label for label, _ in told), ["a", "b", "c", "d"], said)
+        for label, message in told:
+            others = [kind for kind, at in ticks if kind != label and message["begun"] < at < message["ended"]]
+            self.assertEqual(others, [], "%s was not alone" % label)
+            self.assertGreater(sum(kind == label and message["begun"] < at < message["ended"] for kind, at in ticks), 5)
+        self.assertGreater(min(message["share"] for _, message in told), 5)
+        self.assertEqual(json.dumps(said), "[]")
+
+    def test_one_that_crashes_is_survived(self):
+        said, told, _ = run(["crashes", "a"], 60)
+        self.assertEqual([label for label, _ in told], ["a"])
+        self.assertTrue(any("crashes ended with 1: as it must" in text for text in said), said)
+
+    def test_the_budget_ends_one_that_hangs(self):
+        said, told, _ = run(["hangs", "a"], 4)
+        self.assertTrue(any(text.startswith("budget: hangs") for text in said), said)
+
+
+if __name__ == "__main__":
+    unittest.main()
