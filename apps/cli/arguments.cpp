@@ -210,7 +210,7 @@ void describe(CLI::App& app, Arguments& arguments) {
                                 "A fifth of their shapes is held out to judge the fit by.\n"
                                 "\nExamples:\n"
                                 "  precog calibrate h100.jsonl.zst --gpu h100-sxm --out h100-sxm.json\n"
-                                "  precog calibrate quick.jsonl --gpu h100-sxm --out h100-sxm.json   (corrects a relative's)\n"
+                                "  precog calibrate quick.jsonl --gpu h100-sxm --out h100-sxm.json\n"
                                 "  precog predict job.json --profile h100-sxm.json\n"
                                 "  precog calibrate --nccl all_reduce.txt all_gather.txt --cluster dgx-h100 \\\n    --out my-cluster.json\n"
                                 "  precog predict job.json --cluster my-cluster.json:4");

@@ -32,7 +32,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--optimizer", "/optimizer", ValueKind::text, "NAME", kModel, "adamw, adam, sgd, sgd-momentum", "adamw|adam|sgd|sgd-momentum"},
     {"--optimizer-impl", "/optimizer_impl", ValueKind::text, "NAME", kModel, "foreach, fused, for-loop", "foreach|fused|for-loop"},
     {"--clip-grad-norm", "/clip_grad_norm", ValueKind::number, "NORM", kModel, "clip the gradients' norm", ""},
-    {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full, per-op; or parts: norm+activation", "none|selective|full|per-op|up-projections|norm|activation|mlp|qkv|core|attention"},
+    {"--recompute", "/recompute", ValueKind::text, "NAME", kModel, "none, selective, full, per-op, norm+mlp+..", "none|selective|full|per-op|up-projections|norm|activation|mlp|qkv|core|attention"},
     {"--recompute-layers", "/recompute_layers", ValueKind::whole, "N", kModel, "only the first N of a stage", ""},
     {"--recompute-every", "/recompute_every", ValueKind::whole, "N", kModel, "only every Nth layer", ""},
     {"--loss-chunks", "/loss_chunks", ValueKind::whole, "N", kModel, "head and loss in N pieces, in place", ""},
