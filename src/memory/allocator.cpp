@@ -42,14 +42,15 @@ void CachingAllocator::set_free(Block block) {
   Piece& p = piece(block);
   p.in_use = false;
   const Free entry{p.size, p.address, block};
-  FreeBlocks& free = pool(p);
-  free.insert(std::lower_bound(free.begin(), free.end(), entry), entry);
+  if (nodes_.empty()) {
+    p.place = pool(p).insert(entry).first;
+    return;
+  }
+  nodes_.back().value() = entry;
+  p.place = pool(p).insert(std::move(nodes_.back())).position;
+  nodes_.pop_back();
 }
-void CachingAllocator::set_taken(Block block) {
-  const Piece& p = piece(block);
-  FreeBlocks& free = pool(p);
-  free.erase(std::lower_bound(free.begin(), free.end(), Free{p.size, p.address, block}));
-}
+void CachingAllocator::set_taken(Block block) { nodes_.push_back(pool(piece(block)).extract(piece(block).place)); }
 
 // try_allocate_expandable_block: memory is mapped behind whole pages at the end of the range.
 CachingAllocator::Block CachingAllocator::grow(std::int64_t size, bool small) {
@@ -97,9 +98,9 @@ CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
   const bool small = size <= kSmall;
   FreeBlocks& free = free_[small ? 0 : 1];
   Block block = kNone;
-  if (const auto found = std::lower_bound(free.begin(), free.end(), Free{size, -1, kNone}); found != free.end()) {
+  if (const auto found = free.lower_bound(Free{size, -1, kNone}); found != free.end()) {
     block = found->block;
-    free.erase(found);
+    set_taken(block);
   } else if (kind_ == Allocator::expandable) {
     block = grow(size, small);
   } else {
