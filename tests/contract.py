@@ -23,9 +23,9 @@ REPORT_NUMBERS = ["step_s", "step_s_low", "step_s_high", "samples_per_s", "token
 REPORT_REST = ["fits", "memory", "total_s", "cost_usd", "breakdown", "by_dtype", "by_op_class", "bound", "provenance", "warnings", "request"]
 MEMORY = ["parameters", "gradients", "optimizer", "activations", "workspace", "fragmentation"]
 BREAKDOWN = ["forward", "backward", "optimizer", "casts", "loss_scaling", "exposed_communication", "pipeline_bubble", "between_kernels", "host", "input"]
-COMMANDS = ["predict", "compare", "validate", "inspect", "models", "gpus", "clusters", "precisions", "networks", "hosts", "completion"]
+COMMANDS = ["predict", "compare", "validate", "inspect", "models", "gpus", "clusters", "precisions", "networks", "hosts", "software", "completion"]
 LISTS = {"models": "bert-large", "gpus": "v100-sxm2-32gb", "clusters": "dgx-h100", "precisions": "amp-fp16", "networks": "ib-ndr",
-         "hosts": "default"}
+         "hosts": "default", "software": "pytorch-1.4"}
 STAGES = ["frontend", "precision", "training", "parallel", "kernel", "cost", "schedule", "sim", "memory", "report"]
 GPU_NAMES = """p100 v100-sxm2-16gb v100-sxm2-32gb v100-pcie t4 rtx-2080-ti rtx-3090 rtx-4090 rtx-5090 a10 a30 a100-sxm-40gb a100-sxm-80gb
 a100-pcie-40gb a100-pcie-80gb l4 l40s rtx-6000-ada rtx-pro-6000 h100-sxm h100-pcie h100-nvl h200-sxm gh200 b200-sxm b300 gb200 gb300 mi250x

@@ -108,6 +108,14 @@ class Pipelines(unittest.TestCase):
                 self.assertTrue(all(a[0] + a[1] <= b[0] + 1e-3 for a, b in zip(mine, mine[1:])))
             self.assertTrue(any(e["name"].startswith("linear") for e in events))
             self.assertIn("stage by stage", page.read_text())
+            self.assertIn("Precision of one micro-batch", page.read_text())
+            self.assertEqual({e["pid"] for e in events if e.get("cat") == "precision"}, {1, 2, 3, 4})
+
+    def test_too_few_micro_batches_are_said(self):
+        def warned(micro_batches):
+            return any("stages at work" in w for w in step("--gpus", 4, "--pp", 4, "--micro-batches", micro_batches)["warnings"])
+        self.assertTrue(warned(2))
+        self.assertFalse(warned(4))
 
 
 class Scaling(unittest.TestCase):
@@ -115,6 +123,7 @@ class Scaling(unittest.TestCase):
         points = run_json("predict", *JOB, "--pp", 4, "--micro-batches", 8, "--scale", "1..256")
         self.assertEqual([p["gpus"] for p in points], [1, 2, 4, 8, 16, 32, 64, 128, 256])
         self.assertIn("no whole number", points[0]["problem"])
+        self.assertTrue(points[0]["problem"].startswith(("plan.", "cluster.gpus: ")), points[0]["problem"])
         known = [p for p in points if "report" in p]
         self.assertEqual(known[0]["efficiency"], 1)
         self.assertEqual([p["report"]["global_batch"] for p in known], [4 * 8 * p["dp"] for p in known])

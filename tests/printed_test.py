@@ -193,6 +193,12 @@ class Files(InTemporaryFolder):
             self.assertTrue(event["name"])
             self.assertGreaterEqual(event["ts"], 0)
             self.assertGreaterEqual(event["dur"], 0)
+        bands = [event for event in spans if event["cat"] == "precision"]
+        spans = [event for event in spans if event["cat"] != "precision"]
+        self.assertEqual({band["tid"] for band in bands}, {1})  # the compute stream
+        for event in (event for event in spans if event["tid"] == 1):  # each operator lies under one, to the nanosecond
+            inside = [b for b in bands if b["ts"] <= event["ts"] and event["ts"] + event["dur"] <= b["ts"] + b["dur"] + 1e-6]
+            self.assertEqual(len(inside), 1, event)
         by_queue = {}
         for event in spans:
             by_queue.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))

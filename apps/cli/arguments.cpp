@@ -253,7 +253,8 @@ void describe(CLI::App& app, Arguments& arguments) {
   constexpr List kLists[] = {
       {"models", "models that are known", "bert-large"},       {"gpus", "GPUs that are known", "h100-sxm"},
       {"clusters", "systems that are known", "dgx-h100"},      {"networks", "networks between nodes", "ib-ndr"},
-      {"precisions", "precisions that are known", "amp-bf16"}, {"hosts", "hosts that are known", "default"}};
+      {"precisions", "precisions that are known", "amp-bf16"}, {"hosts", "hosts that are known", "default"},
+      {"software", "framework versions that are told apart", "pytorch-1.4"}};
   for (const List& list : kLists) {
     std::string footer = fmt::format("\nExamples:\n  precog {0}\n  precog {0} {1}\n  precog {0} --json", list.name, list.example);
     CLI::App& sub = command(app, arguments, list.name, list.help, footer.c_str());

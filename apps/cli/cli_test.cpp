@@ -114,7 +114,7 @@ TEST_CASE("WhatIsPromisedForLaterSaysSo") {
 
 TEST_CASE("HelpHasExamplesAndFits80Columns") {
   std::vector<const char*> commands = {"predict",  "compare",  "validate",   "calibrate", "inspect", "models",    "gpus",
-                                       "clusters", "networks", "precisions", "hosts",   "completion"};
+                                       "clusters", "networks", "precisions", "hosts",   "software",  "completion"};
   for (const char* command : commands) {
     Parsed parsed = parse({command, "--help"});
     CHECK(parsed.code == kDone);

@@ -1,4 +1,4 @@
-// `precog models | gpus | clusters | networks | precisions | hosts`: what is known, each with its source.
+// `precog models | gpus | clusters | networks | precisions | hosts | software`: what is known, each with its source.
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -79,6 +79,12 @@ Table host_table(const Catalog& catalog) {
   return table;
 }
 
+Table software_table(const Catalog& catalog) {
+  Table table({{"software"}, {"what it is"}, {"also"}});
+  for (const SoftwareSpec& software : catalog.software) table.add({{software.name, Ink::bold}, {software.title}, {join(software.aliases, ", "), Ink::dim}});
+  return table;
+}
+
 struct Kind {
   const char* name;
   const char* folder;  // of data/
@@ -107,6 +113,8 @@ constexpr Kind kKinds[] = {
     {"precisions", "precisions", "weights: a+b where the optimizer updates a copy in b; gradients: a>b where they travel in a.", precision_tables,
      [](const Catalog& c) { return names_in(c.precisions); }},
     {"hosts", "hosts", "Time of one framework operator.", only<host_table>, [](const Catalog& c) { return names_in(c.hosts); }},
+    {"software", "software", "What older versions do at the end of a step; kernels' speed is not told apart.", only<software_table>,
+     [](const Catalog& c) { return names_in(c.software); }},
 };
 
 const Kind* kind_named(const std::string& name) {
@@ -126,6 +134,7 @@ Result<std::string> canonical(const Kind& kind, const std::string& name, const C
   if (wanted == "clusters") return text(catalog.system(name));
   if (wanted == "networks") return text(catalog.network(name));
   if (wanted == "precisions") return text(catalog.precision(name));
+  if (wanted == "software") return text(catalog.software_named(name));
   return text(catalog.host(name));
 }
 

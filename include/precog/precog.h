@@ -54,7 +54,7 @@ PRECOG_API precog_status precog_compare(const precog_catalog* catalog, const cha
 PRECOG_API precog_status precog_validate(const precog_catalog* catalog, const char* runs, size_t size, const char* name,
                                          const char* by, char** answer);
 
-/* The names of one kind: {"names": [...]}. Kinds: gpus, clusters, networks, hosts, precisions, models. */
+/* The names of one kind: {"names": [...]}. Kinds: gpus, clusters, networks, hosts, precisions, models, software. */
 PRECOG_API precog_status precog_names(const precog_catalog* catalog, const char* kind, char** answer);
 
 /* Zstandard. On failure *out is NULL, *out_size 0 and *error says why. `limit` bounds the decompressed size. */

@@ -52,5 +52,5 @@ def validate(runs: str | os.PathLike[str], by: str | list[str] = "precision") ->
 
 
 def known(kind: str) -> list[str]:
-    """The names that requests may use: "gpus", "clusters", "networks", "hosts", "precisions" or "models"."""
+    """The names that requests may use: "gpus", "clusters", "networks", "hosts", "precisions", "models" or "software"."""
     return _library.names(kind)

@@ -119,7 +119,8 @@ Result<Json> names_of_kind(const Catalog& catalog, const std::string& kind) {
   if (kind == "hosts") return names_of(catalog.hosts);
   if (kind == "precisions") return names_of(catalog.precisions);
   if (kind == "models") return names_of(catalog.models);
-  return fail("kind", "'" + kind.substr(0, 40) + "' is none of gpus, clusters, networks, hosts, precisions, models");
+  if (kind == "software") return names_of(catalog.software);
+  return fail("kind", "'" + kind.substr(0, 40) + "' is none of gpus, clusters, networks, hosts, precisions, models, software");
 }
 
 std::vector<std::string> comma_separated(std::string_view text) {

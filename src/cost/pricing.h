@@ -2,10 +2,12 @@
 // kernels thousands of times, so each is worked out once. Used by one thread; takes kernels, returns costs.
 #pragma once
 
-#include <optional>
+#include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "cost/cost.h"
+#include "cost/price_book.h"
 #include "cost/residual.h"
 
 namespace precog {
@@ -16,26 +18,24 @@ KernelCost corrected_cost(const Kernel& kernel, const GpuSpec& gpu, const Archit
 
 class KernelPrices {
  public:
-  KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted);
+  // `book`: prices of earlier predictions for this GPU and profile, where there is one.
+  KernelPrices(const GpuSpec& gpu, const ArchitectureProfile& physics, const FittedProfile* fitted, PriceBook* book = nullptr);
   // `cached`: the share of its traffic that the L2 cache saves (kernel/cached_reads.h).
   KernelCost operator()(const Kernel& kernel, double cached = 0);
+  // Of many, together: most of the time goes into reading a profile's trees. Those of collectives are left empty.
+  std::vector<KernelCost> operator()(std::span<const Kernel> kernels, std::span<const double> cached);
 
  private:
-  struct Same {
-    bool operator()(const Kernel& a, const Kernel& b) const;
-  };
-  struct Hash {
-    std::size_t operator()(const Kernel& kernel) const;
-  };
+  static KernelCost at(const KernelPrice& price, double cached);
+  bool asks_warm(const Kernel& kernel, double cached) const;
+  void work_out(const PricedKernels& wanted, bool warm) const;
+
   const GpuSpec& gpu_;
   const ArchitectureProfile& physics_;
   const FittedProfile* fitted_;
   bool own_;
-  struct Price {
-    KernelCost cold;
-    std::optional<double> warm;  // over cold
-  };
-  std::unordered_map<Kernel, Price, Hash, Same> known_;
+  PriceBook* book_;
+  std::unordered_map<Kernel, KernelPrice, KernelHash, SameKernel> known_;
 };
 
 }  // namespace precog

@@ -209,6 +209,30 @@ double value_of(const Tree& tree, const std::vector<double>& features) {
   return tree[at].number;
 }
 
+namespace {
+
+// Walks down trees, side by side: a step of one waits for memory, and guessing where it goes fails half of the time.
+struct Walk {
+  const TreeNode *root, *at;
+  const double* features;
+};
+constexpr std::size_t kTogether = 8;
+
+void finish(std::span<Walk> walks) {
+  for (bool walking = true; walking;) {
+    walking = false;
+    for (Walk& walk : walks) {
+      const TreeNode node = *walk.at;
+      const bool inside = node.feature >= 0;
+      const TreeNode* next = walk.features[inside ? node.feature : 0] <= node.number ? walk.at + 1 : walk.root + node.right;
+      walk.at = inside ? next : walk.at;
+      walking = walking || inside;
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<double> with_own_constant(std::vector<double> features, FeatureKind kind, const std::map<std::string, double, std::less<>>& constants,
                                       std::string_view dtype, std::string_view name) {
   if (kind != FeatureKind::memory || features.empty()) return features;
@@ -218,18 +242,42 @@ std::vector<double> with_own_constant(std::vector<double> features, FeatureKind 
 }
 
 double FamilyResidual::correct(const Kernel& kernel, const std::vector<double>& features) const {
-  double sum = 0;
-  const auto add = [&](std::string_view key) {
-    if (auto it = constants.find(key); it != constants.end()) sum += it->second;
-  };
-  const std::string dtype = residual_dtype(kernel);
-  add("");
-  add(dtype);
-  add(fmt::format("{} {}", dtype, kernel.name));
-  const std::vector<double> known = with_own_constant(features, kind, constants, dtype, kernel.name);
-  for (const Tree& tree : trees) sum += value_of(tree, known);
-  const double learned = std::clamp(sum, correction.least, correction.most) * fade(*this, features);
-  return smooth.empty() ? learned : learned + smooth(smooth_point(kind, dtype, std::string(kernel.name), features));
+  CorrectedKernel one{&kernel, features};
+  correct(std::span(&one, 1));
+  return one.correction;
+}
+
+void FamilyResidual::correct(std::span<CorrectedKernel> kernels) const {
+  std::vector<std::vector<double>> known;
+  for (CorrectedKernel& one : kernels) {
+    const auto add = [&](std::string_view key) {
+      if (auto it = constants.find(key); it != constants.end()) one.correction += it->second;
+    };
+    const std::string dtype = residual_dtype(*one.kernel);
+    one.correction = 0;
+    add("");
+    add(dtype);
+    add(fmt::format("{} {}", dtype, one.kernel->name));
+    known.push_back(with_own_constant(one.features, kind, constants, dtype, one.kernel->name));
+  }
+  // One tree for all kernels while it is near, or of one kernel several trees at a time; for each kernel in the trees' order.
+  std::array<Walk, kTogether> walks;
+  const std::size_t trees_at_once = kernels.size() == 1 ? kTogether : 1;
+  for (std::size_t first = 0; first < trees.size(); first += trees_at_once)
+    for (std::size_t k = 0; k < kernels.size(); k += kTogether) {
+      const std::size_t several = std::min(trees_at_once, trees.size() - first), others = several == 1 ? std::min(kTogether, kernels.size() - k) : 1;
+      const auto walking = std::span(walks).first(std::max(several, others));
+      for (std::size_t i = 0; i < walking.size(); ++i) {
+        const TreeNode* root = trees[first + (several > 1 ? i : 0)].data();
+        walking[i] = {root, root, known[k + (others > 1 ? i : 0)].data()};
+      }
+      finish(walking);
+      for (std::size_t i = 0; i < walking.size(); ++i) kernels[k + (others > 1 ? i : 0)].correction += walking[i].at->number;
+    }
+  for (CorrectedKernel& one : kernels) {
+    one.correction = std::clamp(one.correction, correction.least, correction.most) * fade(*this, one.features);
+    if (!smooth.empty()) one.correction += smooth(smooth_point(kind, residual_dtype(*one.kernel), std::string(one.kernel->name), one.features));
+  }
 }
 
 const FamilyResidual* FittedProfile::find(std::string_view family) const {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,12 @@ struct Range {
   double least = 0, most = 0;
 };
 
+struct CorrectedKernel {
+  const Kernel* kernel;
+  std::vector<double> features;
+  double correction = 0;  // on the logarithm of the time
+};
+
 struct FamilyResidual {
   FeatureKind kind = FeatureKind::memory;
   std::map<std::string, double, std::less<>> constants;  // "" the family's; "bf16"; "bf16 linear"
@@ -47,6 +54,7 @@ struct FamilyResidual {
 
   // On the logarithm of the time.
   double correct(const Kernel& kernel, const std::vector<double>& features) const;
+  void correct(std::span<CorrectedKernel> kernels) const;  // many at once, in a fraction of the time
 };
 
 struct MeasurementSource {

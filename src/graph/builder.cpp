@@ -52,6 +52,10 @@ void GraphBuilder::apply_to(Op op, std::span<const TensorId> inputs, std::span<c
 }
 
 TensorId GraphBuilder::input(std::string_view name, Shape shape, DType dtype) {
+  if (graph_.tensors.empty()) {  // room for a large model, so that it moves seldom while it grows
+    graph_.tensors.reserve(8192);
+    graph_.ops.reserve(4096);
+  }
   return graph_.add_tensor({.shape = shape, .dtype = dtype, .role = Role::input, .name = graph_.intern(name)});
 }
 TensorId GraphBuilder::parameter(std::string_view name, Shape shape) {

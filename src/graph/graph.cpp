@@ -51,17 +51,9 @@ OpId Graph::add_op(Op op, std::span<const TensorId> inputs, std::span<const Tens
   return ops.add(op);
 }
 
-NameId Graph::intern(std::string_view name) {
-  std::string key(name);
-  auto [it, inserted] = name_index_.try_emplace(key, static_cast<std::int32_t>(names_.size()));
-  if (inserted) names_.push_back(std::move(key));
-  return NameId{it->second};
-}
-
 Graph Graph::empty_with_names() const {
   Graph out;
   out.names_ = names_;
-  out.name_index_ = name_index_;
   out.recipes = recipes;
   return out;
 }

@@ -6,15 +6,16 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
 #include "base/id.h"
 #include "base/units.h"
+#include "graph/names.h"
 #include "graph/shape.h"
 #include "spec/dtype.h"
 
@@ -22,7 +23,6 @@ namespace precog {
 
 using TensorId = Id<struct TensorTag>;
 using OpId = Id<struct OpTag>;
-using NameId = Id<struct NameTag>;
 using RecipeId = Id<struct RecipeTag>;
 
 enum class OpKind : std::uint8_t {
@@ -237,9 +237,9 @@ class Graph {
   TensorId add_tensor(Tensor tensor);  // a tensor without a storage owns its memory
   OpId add_op(Op op, std::span<const TensorId> inputs, std::span<const TensorId> outputs);
 
-  NameId intern(std::string_view name);
-  std::string_view name(NameId id) const { return id.valid() ? std::string_view(names_[id.index()]) : std::string_view(); }
-  // A new graph that shares this one's interned names and its recipes (ids stay valid), for passes that rebuild.
+  NameId intern(std::string_view name) { return names_->intern(name); }
+  std::string_view name(NameId id) const { return id.valid() ? (*names_)[id] : std::string_view(); }
+  // A new graph that shares this one's names and has its recipes (ids stay valid), for passes that rebuild.
   Graph empty_with_names() const;
 
   Bytes bytes(TensorId id) const {
@@ -249,8 +249,7 @@ class Graph {
 
  private:
   std::vector<TensorId> edges_;
-  std::vector<std::string> names_;
-  std::unordered_map<std::string, std::int32_t> name_index_;
+  std::shared_ptr<Names> names_ = std::make_shared<Names>();  // copies share it too
 };
 
 std::string_view to_text(OpKind kind);

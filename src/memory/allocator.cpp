@@ -41,12 +41,16 @@ void CachingAllocator::drop_piece(Block block) { spare_.push_back(block); }
 void CachingAllocator::set_free(Block block) {
   Piece& p = piece(block);
   p.in_use = false;
-  pool(p).insert({{p.size, p.address}, block});
+  const Free entry{p.size, p.address, block};
+  if (nodes_.empty()) {
+    p.place = pool(p).insert(entry).first;
+    return;
+  }
+  nodes_.back().value() = entry;
+  p.place = pool(p).insert(std::move(nodes_.back())).position;
+  nodes_.pop_back();
 }
-void CachingAllocator::set_taken(Block block) {
-  Piece& p = piece(block);
-  pool(p).erase({{p.size, p.address}, block});
-}
+void CachingAllocator::set_taken(Block block) { nodes_.push_back(pool(piece(block)).extract(piece(block).place)); }
 
 // try_allocate_expandable_block: memory is mapped behind whole pages at the end of the range.
 CachingAllocator::Block CachingAllocator::grow(std::int64_t size, bool small) {
@@ -94,8 +98,8 @@ CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
   const bool small = size <= kSmall;
   FreeBlocks& free = free_[small ? 0 : 1];
   Block block = kNone;
-  if (const auto found = free.lower_bound({{size, -1}, kNone}); found != free.end()) {
-    block = found->second;
+  if (const auto found = free.lower_bound(Free{size, -1, kNone}); found != free.end()) {
+    block = found->block;
     set_taken(block);
   } else if (kind_ == Allocator::expandable) {
     block = grow(size, small);
@@ -166,7 +170,7 @@ bool CachingAllocator::give_back_unused() {
   bool any = false;
   for (FreeBlocks& free : free_)
     for (auto at = free.begin(); at != free.end();) {
-      const Block block = at->second;
+      const Block block = at->block;
       const Piece& p = piece(block);
       if (p.before != kNone || p.after != kNone) {
         ++at;

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "spec/plan.h"
@@ -36,19 +35,24 @@ class CachingAllocator {
   static std::int64_t segment_for(std::int64_t rounded_bytes);
 
  private:
+  struct Free {
+    std::int64_t size, address;
+    Block block;
+    friend bool operator<(const Free& a, const Free& b) { return a.size != b.size ? a.size < b.size : a.address < b.address; }
+  };
+  using FreeBlocks = std::set<Free>;
   struct Piece {
     std::int64_t address = 0, size = 0;
     Block before = kNone, after = kNone;  // neighbours in the segment
     std::int32_t segment = 0;
     bool in_use = false;
+    FreeBlocks::iterator place{};  // among the free ones, where it is one
   };
   struct Segment {
     std::int64_t size = 0;
     std::int32_t used = 0;  // blocks of it in use
     bool small = false;
   };
-  using FreeBlocks = std::set<std::pair<std::pair<std::int64_t, std::int64_t>, Block>>;  // by size, then address
-
   Block new_piece(const Piece& piece);
   void drop_piece(Block block);
   void set_free(Block block);
@@ -68,6 +72,7 @@ class CachingAllocator {
   std::vector<Piece> blocks_;
   std::vector<Block> spare_;  // entries of blocks_ to use again
   std::vector<Segment> segments_;
+  std::vector<FreeBlocks::node_type> nodes_;  // of blocks that were free, to use again
   FreeBlocks free_[2];        // small, large
 };
 

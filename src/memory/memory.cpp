@@ -1,6 +1,7 @@
 #include "memory/memory.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -56,7 +57,7 @@ class Replayer {
     for (int step = 0; step < kMostSteps; ++step) {
       for (std::int32_t block : trace_.cleared) give(block);
       const std::int64_t before = allocator_.reserved();
-      if (!one_step(step == 0)) return out_;
+      if (!(step == 0 ? warm_up() : one_step())) return out_;
       if (step > 0 && allocator_.reserved() == before) break;
     }
     out_.reserved = allocator_.reserved();
@@ -64,7 +65,15 @@ class Replayer {
   }
 
  private:
-  bool one_step(bool first) {
+  // The first step: what stays from then on is made, and there is always a second.
+  bool warm_up() {
+    for (const MemoryEvent& event : trace_.events)
+      if (event.kind == MemoryEvent::Kind::give) give(event.block);
+      else if (!take(event.block)) return false;
+    return true;
+  }
+
+  bool one_step() {
     const std::size_t ops = trace_.first_event.size() - 1;
     out_.peak = out_.pinned = 0;
     out_.timeline.clear();
@@ -78,7 +87,7 @@ class Replayer {
           give(event.block);
           continue;
         }
-        if (event.kind == MemoryEvent::Kind::take_once && !first) continue;
+        if (event.kind == MemoryEvent::Kind::take_once) continue;
         if (!take(event.block)) return false;
         if (allocator_.allocated() > most) most = allocator_.allocated(), when = e, now_at_most_ = now_;
         out_.pinned = std::max(out_.pinned, allocator_.pinned());
@@ -170,19 +179,24 @@ bool is_activation(MemoryCategory category) {
 
 void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& graph, MemoryUse& use) {
   const std::vector<char> alive = alive_at_peak(trace, replay);
-  std::map<std::pair<std::int32_t, bool>, std::string> paths;
+  std::map<std::pair<std::int32_t, bool>, ModuleMemory*> named;
   std::map<std::string, ModuleMemory> modules;
+  std::array<Bytes, kDTypeCount> activations{};
   for (std::size_t i = 0; i < trace.blocks.size(); ++i) {
     const MemoryBlock& block = trace.blocks[i];
     if (!alive[i]) continue;
     const Bytes bytes{replay.sizes[i]};
-    if (is_activation(block.category)) use.activations_by_dtype[std::string(to_text(block.dtype))] += bytes;
-    std::string& path = paths[{block.name.value, block.parameter}];
-    if (path.empty()) path = module_path(graph.name(block.name), block.parameter);
-    ModuleMemory& module = modules[path];
-    module.module = path;
-    part_of(module, block.category) += bytes;
+    if (is_activation(block.category)) activations[static_cast<std::size_t>(block.dtype)] += bytes;
+    ModuleMemory*& module = named[{block.name.value, block.parameter}];
+    if (!module) {
+      const std::string path = module_path(graph.name(block.name), block.parameter);
+      module = &modules[path];
+      module->module = path;
+    }
+    part_of(*module, block.category) += bytes;
   }
+  for (std::size_t i = 0; i < kDTypeCount; ++i)
+    if (activations[i].value > 0) use.activations_by_dtype[std::string(to_text(static_cast<DType>(i)))] = activations[i];
   for (auto& [path, module] : modules) use.by_module.push_back(std::move(module));
   std::stable_sort(use.by_module.begin(), use.by_module.end(), [](const ModuleMemory& a, const ModuleMemory& b) { return a.total() > b.total(); });
 }

@@ -11,8 +11,8 @@ namespace precog {
 Result<Graph> share_sequences(const Plan& plan, Graph forward);
 // Expert parallelism: each rank has its part of the experts, and tokens travel to them.
 Result<Graph> share_experts(const Plan& plan, Graph forward);
-// Tensor and sequence parallelism.
-Result<ShardedLayers> split_layers(const Plan& plan, Graph forward);
+// Tensor and sequence parallelism. `chunks`: how many layers each stands for.
+Result<ShardedLayers> split_layers(const Plan& plan, Graph forward, const DistinctChunks& chunks);
 
 // A parameter that experts of their own have: its gradient is not shared with ranks that have other experts.
 bool is_expert_parameter(const Graph& graph, TensorId parameter);

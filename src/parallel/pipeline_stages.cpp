@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -30,6 +31,30 @@ Result<std::vector<int>> layers_of_chunks(const Plan& plan, int layers) {
   for (int& count : out)  // few layers: a chunk that only embeds takes one from its richest neighbour
     if (count == 0) --*std::max_element(out.begin(), out.end()), ++count;
   return out;
+}
+
+int count_layers(const Graph& forward) {
+  int layers = 0;
+  std::int16_t block = -1;
+  for (const Op& op : forward.ops)
+    if (op.block >= 0 && op.block != block) ++layers, block = op.block;
+  return layers;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// "layers.9.mlp" and "layers.10.mlp".
+bool equal_but_for_numbers(std::string_view a, std::string_view b) {
+  std::size_t i = 0, j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (is_digit(a[i]) && is_digit(b[j])) {
+      while (i < a.size() && is_digit(a[i])) ++i;
+      while (j < b.size() && is_digit(b[j])) ++j;
+    } else if (a[i++] != b[j++]) {
+      return false;
+    }
+  }
+  return i == a.size() && j == b.size();
 }
 
 class Cutter {
@@ -118,12 +143,13 @@ class Cutter {
     };
     for (std::size_t i = begin_[ca], j = begin_[cb]; i < end_[ca]; ++i, ++j) {
       const Op &x = op(i), &y = op(j);
-      if (x.kind != y.kind || x.math != y.math || x.in_place != y.in_place || x.strided != y.strided || x.label != y.label || x.recipe != y.recipe ||
+      if (x.kind != y.kind || x.phase != y.phase || x.math != y.math || x.autocast != y.autocast || x.in_place != y.in_place || x.strided != y.strided || x.label != y.label || x.recipe != y.recipe ||
           x.recipe_16bit != y.recipe_16bit || x.input_count != y.input_count || x.output_count != y.output_count || (x.block < 0) != (y.block < 0))
         return false;
       if (i > begin_[ca] && (x.block == op(i - 1).block) != (y.block == op(j - 1).block)) return false;
       const auto *cast = std::get_if<CastAttributes>(&x.attributes), *other = std::get_if<CastAttributes>(&y.attributes);
-      if (cast && other ? cast->to != other->to || cast->by_autocast != other->by_autocast : !(x.attributes == y.attributes)) return false;
+      if (cast && other ? cast->to != other->to || cast->by_autocast != other->by_autocast || cast->door != other->door : !(x.attributes == y.attributes)) return false;
+      if (cast && other && (cast->like.valid() != other->like.valid() || (cast->like.valid() && !pair(cast->like, other->like)))) return false;
       for (std::size_t k = 0; k < x.input_count; ++k)
         if (!pair(graph_.input(x, k), graph_.input(y, k))) return false;
       for (std::size_t k = 0; k < x.output_count; ++k)
@@ -134,6 +160,100 @@ class Cutter {
       if (x != y && to[x.index()] != y) return false;
     }
     return true;
+  }
+
+  // All of them inside layers, and called the same but for the layers' numbers.
+  bool called_alike(int a, int b) const {
+    const auto ca = static_cast<std::size_t>(a), cb = static_cast<std::size_t>(b);
+    NameId left, right;
+    for (std::size_t i = begin_[ca], j = begin_[cb]; i < end_[ca] && j < end_[cb]; ++i, ++j) {
+      if (op(i).block < 0 || op(j).block < 0) return false;
+      if (op(i).module == left && op(j).module == right) continue;
+      left = op(i).module, right = op(j).module;
+      if (!equal_but_for_numbers(graph_.name(left), graph_.name(right))) return false;
+    }
+    return true;
+  }
+
+  // The graph of these chunks only, where a chunk that is left out equals the one that was kept before it: what it would have
+  // handed on, that one does. None where a chunk reads something else of one that is left out.
+  std::optional<Graph> only(const std::vector<int>& kept) const {
+    std::vector<TensorId> instead(graph_.tensors.size());  // of a tensor that is left out: what stands for it
+    const auto now = [&](TensorId id) { return instead[id.index()].valid() ? instead[id.index()] : id; };
+    for (std::size_t k = 1; k < kept.size(); ++k) {
+      const auto &gone = crossing_[static_cast<std::size_t>(kept[k] - 1)], &here = crossing_[static_cast<std::size_t>(kept[k - 1])];
+      for (std::size_t i = 0; i < gone.size() && i < here.size(); ++i) {
+        if (gone[i] == here[i]) continue;
+        instead[gone[i].index()] = now(here[i]);
+        const TensorId memory = graph_.tensors[gone[i]].storage, other = graph_.tensors[here[i]].storage;
+        if (memory != gone[i] && memory != other) instead[memory.index()] = now(other);
+      }
+    }
+    std::vector<char> stays(begin_.size(), 0), used(graph_.tensors.size(), 0);
+    for (int chunk : kept) stays[static_cast<std::size_t>(chunk)] = 1;
+    const auto left_out = [&](TensorId id) { return maker_[id.index()].valid() && !stays[static_cast<std::size_t>(chunk_of_[maker_[id.index()].index()])]; };
+    const auto use = [&](TensorId id) {
+      if (used[id.index()]) return true;
+      const TensorId memory = now(graph_.tensors[id].storage);
+      used[id.index()] = used[memory.index()] = 1;
+      return !left_out(id) && !left_out(memory);
+    };
+    const auto chosen = [&](auto visit) {
+      for (int chunk : kept)
+        for (std::size_t i = begin_[static_cast<std::size_t>(chunk)]; i < end_[static_cast<std::size_t>(chunk)]; ++i)
+          if (!visit(op(i))) return false;
+      return true;
+    };
+    const auto like = [](const Op& op) {
+      const auto* cast = std::get_if<CastAttributes>(&op.attributes);
+      return cast ? cast->like : TensorId{};
+    };
+    if (!chosen([&](const Op& op) {
+          bool known = !like(op).valid() || use(now(like(op)));
+          for (TensorId id : graph_.inputs(op)) known = use(now(id)) && known;
+          for (TensorId id : graph_.outputs(op)) known = use(id) && known;
+          return known;
+        }))
+      return std::nullopt;
+
+    Graph out = graph_.empty_with_names();
+    std::vector<TensorId> moved(graph_.tensors.size());  // in the old order
+    for (std::size_t i = 0, next = 0; i < used.size(); ++i)
+      if (used[i]) moved[i] = out.tensors.id_at(next++);
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      if (!used[i]) continue;
+      Tensor tensor = graph_.tensors[graph_.tensors.id_at(i)];
+      tensor.storage = moved[now(tensor.storage).index()];
+      out.add_tensor(tensor);
+    }
+    std::vector<TensorId> inputs, outputs;
+    chosen([&](const Op& op) {
+      inputs.clear(), outputs.clear();
+      for (TensorId id : graph_.inputs(op)) inputs.push_back(moved[now(id).index()]);
+      for (TensorId id : graph_.outputs(op)) outputs.push_back(moved[id.index()]);
+      const OpId added = out.add_op(op, inputs, outputs);
+      if (auto* cast = std::get_if<CastAttributes>(&out.ops[added].attributes); cast && cast->like.valid()) cast->like = moved[now(cast->like).index()];
+      return true;
+    });
+    return out;
+  }
+
+  // What enters it is what it hands on, as far as anybody's decision may depend on it.
+  bool steady(int chunk) const {
+    if (chunk == 0) return false;
+    const auto &in = crossing_[static_cast<std::size_t>(chunk - 1)], &out = crossing_[static_cast<std::size_t>(chunk)];
+    return std::equal(in.begin(), in.end(), out.begin(), out.end(), [&](TensorId a, TensorId b) {
+      const Tensor &x = graph_.tensors[a], &y = graph_.tensors[b];
+      return x.shape == y.shape && x.dtype == y.dtype && x.requires_grad == y.requires_grad;
+    });
+  }
+
+  // The blocks of a chunk.
+  template <class Visit>
+  void each_block(int chunk, Visit visit) const {
+    std::int16_t block = -1;
+    for (std::size_t i = begin_[static_cast<std::size_t>(chunk)]; i < end_[static_cast<std::size_t>(chunk)]; ++i)
+      if (op(i).block >= 0 && op(i).block != block) visit(block = op(i).block);
   }
 
   // What goes over the boundary behind this chunk.
@@ -209,32 +329,72 @@ class Cutter {
 
 }  // namespace
 
-Result<PipelineStages> cut_into_stages(const Plan& plan, const Graph& forward) {
-  int layers = 0;
-  std::int16_t block = -1;
-  for (const Op& op : forward.ops)
-    if (op.block >= 0 && op.block != block) ++layers, block = op.block;
-  PRECOG_TRY(counts, layers_of_chunks(plan, layers));
+Result<DistinctChunks> distinct_chunks(const Plan& plan, const Graph& forward, bool each) {
+  PRECOG_TRY(counts, layers_of_chunks(plan, count_layers(forward)));
+  DistinctChunks out;
+  out.layers_at = counts;
+  const int chunks = static_cast<int>(counts.size());
+  if (!each && chunks > 2) {
+    const Cutter cutter(forward, counts);
+    std::vector<int> kept, times;
+    for (int i = 0; i < chunks; ++i) {
+      const bool repeats = i > 0 && i + 1 < chunks && cutter.alike(kept.back(), i) && cutter.called_alike(kept.back(), i);
+      if (!repeats) kept.push_back(i), times.push_back(0);
+      ++times.back();
+      out.chunk_at.push_back(kept.size() - 1);
+    }
+    bool numbered = true;  // every layer has a number of its own
+    for (std::size_t k = 0; k < kept.size(); ++k)
+      cutter.each_block(kept[k], [&](int block) {
+        if (out.times.size() <= static_cast<std::size_t>(block)) out.times.resize(static_cast<std::size_t>(block) + 1, 0);
+        int& of_block = out.times[static_cast<std::size_t>(block)];
+        numbered = numbered && of_block == 0;
+        of_block = times[k];
+      });
+    if (auto shorter = numbered && kept.size() < counts.size() ? cutter.only(kept) : std::nullopt) {
+      out.forward = std::move(*shorter);
+      return out;
+    }
+  }
+  out.forward = forward;
+  out.times.clear();
+  out.chunk_at.resize(counts.size());
+  std::iota(out.chunk_at.begin(), out.chunk_at.end(), std::size_t{0});
+  return out;
+}
+
+PipelineStages cut_into_stages(const DistinctChunks& distinct, const Graph& forward) {
+  const std::vector<int>& counts = distinct.layers_at;
+  const std::vector<std::size_t>& at = distinct.chunk_at;
   PipelineStages out;
   out.layers_at = counts;
   out.even = std::all_of(counts.begin(), counts.end(), [&](int count) { return count == counts.front(); });
-  Cutter cutter(forward, counts);
-  const int chunks = static_cast<int>(counts.size());
-  int first_layer = 0;
-  std::vector<int> first_at;  // of each distinct chunk: its first place
+  std::vector<int> kept;  // layers of each chunk that the graph has
+  std::vector<int> first_layer;
+  for (std::size_t i = 0, layer = 0; i < at.size(); layer += static_cast<std::size_t>(counts[i++])) {
+    if (at[i] == kept.size()) kept.push_back(counts[i]), first_layer.push_back(static_cast<int>(layer));
+  }
+  Cutter cutter(forward, kept);
+  const int chunks = static_cast<int>(kept.size());
+  std::vector<int> first_at;           // of each distinct chunk: its first place
+  std::vector<std::size_t> which;      // of each that the graph has: the distinct one
   for (int i = 0; i < chunks; ++i) {
     std::size_t same = i + 1 < chunks ? 0 : out.chunks.size();
     while (same < out.chunks.size() && !cutter.alike(first_at[same], i)) ++same;
     if (same == out.chunks.size()) {
       out.chunks.push_back(cutter.chunk(i, i + 1 == chunks));
-      out.chunks.back().first_layer = first_layer;
+      out.chunks.back().first_layer = first_layer[static_cast<std::size_t>(i)];
       first_at.push_back(i);
     }
-    first_layer += counts[static_cast<std::size_t>(i)];
-    out.chunk_at.push_back(same);
-    if (i + 1 < chunks) {
-      out.sent_forward.push_back(cutter.sent_forward(i));
-      out.sent_backward.push_back(cutter.sent_backward(i));
+    which.push_back(same);
+  }
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    const int here = static_cast<int>(at[i]);
+    out.chunk_at.push_back(which[at[i]]);
+    if (i > 0 && at[i] == at[i - 1]) out.steady = out.steady && cutter.steady(here);
+    if (i + 1 < at.size()) {
+      out.sent_forward.push_back(cutter.sent_forward(here));
+      out.sent_backward.push_back(cutter.sent_backward(here));
     }
   }
   // Parameters of the first chunk that the last has too: each holds a copy, whose gradients must be summed.
@@ -246,6 +406,11 @@ Result<PipelineStages> cut_into_stages(const Plan& plan, const Graph& forward) {
       if (tensor.role == Role::parameter && tensor.requires_grad && std::find(last.begin(), last.end(), tensor.name) != last.end()) out.tied_elements += tensor.shape.elements();
   }
   return out;
+}
+
+Result<PipelineStages> cut_into_stages(const Plan& plan, const Graph& forward) {
+  PRECOG_TRY(distinct, distinct_chunks(plan, forward, true));
+  return cut_into_stages(distinct, distinct.forward);
 }
 
 }  // namespace precog

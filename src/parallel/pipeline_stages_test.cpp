@@ -40,6 +40,45 @@ PipelineStages cut(const Plan& plan, const PrecisionRecipe& recipe, const Graph&
 
 }  // namespace
 
+TEST_CASE("DistinctChunksLeaveOutWhatRepeats") {
+  const Graph model = tied_stack(16);
+  const Plan plan{.pp = 8};
+  auto distinct = distinct_chunks(plan, model);
+  REQUIRE(distinct);
+  CHECK(verify(distinct->forward).empty());
+  CHECK(distinct->chunk_at == std::vector<std::size_t>{0, 1, 1, 1, 1, 1, 1, 2});
+  CHECK(distinct->times_of(0) == 1);   // with the embedding
+  CHECK(distinct->times_of(3) == 6);   // of the second chunk, which stands for six
+  CHECK(distinct->times_of(15) == 1);  // with the head
+  CHECK(parameter_count(model) - parameter_count(distinct->forward) == 10 * 64 * 64);
+  for (const PrecisionRecipe& recipe : {uniform(DType::bf16), amp(DType::bf16)}) {
+    const PipelineStages once = cut_into_stages(*distinct, apply_precision(recipe, gpu(), distinct->forward)), each = cut(plan, recipe, model);
+    CHECK(once.steady);
+    CHECK(once.chunk_at == each.chunk_at);
+    CHECK(once.sent_forward == each.sent_forward);
+    CHECK(once.sent_backward == each.sent_backward);
+    CHECK(once.tied_elements == each.tied_elements);
+    REQUIRE(once.chunks.size() == each.chunks.size());
+    for (std::size_t i = 0; i < once.chunks.size(); ++i) {
+      CHECK(to_text(once.chunks[i].forward) == to_text(each.chunks[i].forward));
+      CHECK(once.chunks[i].first_layer == each.chunks[i].first_layer);
+    }
+  }
+  auto each = distinct_chunks(plan, model, true);
+  CHECK(to_text(each->forward) == to_text(model));
+  CHECK(each->times_of(3) == 1);
+}
+
+TEST_CASE("WhatAPassMakesUnlikeIsNotSteady") {
+  auto distinct = distinct_chunks({.pp = 8}, tied_stack(16));
+  Graph decided = apply_precision(uniform(DType::bf16), gpu(), distinct->forward);
+  TensorId last;  // what the second chunk hands on
+  for (const Op& op : decided.ops)
+    if (op.block == 3) last = decided.output(op);
+  decided.tensors[last].dtype = DType::fp32;
+  CHECK_FALSE(cut_into_stages(*distinct, decided).steady);
+}
+
 TEST_CASE("EqualChunksAreKeptOnce") {
   const PipelineStages stages = cut({.pp = 8}, uniform(DType::bf16), tied_stack(16));
   CHECK(stages.chunks.size() == 3);  // with the embedding, with the head, and the six between

@@ -24,7 +24,7 @@ constexpr std::int64_t kVocabularyUnit = 128;
 
 class TensorParallel {
  public:
-  TensorParallel(const Plan& plan, Graph forward) : plan_(plan), ranks_(plan.tp), in_(std::move(forward)), out_(in_.empty_with_names()) {
+  TensorParallel(const Plan& plan, Graph forward, const DistinctChunks& chunks) : plan_(plan), chunks_(chunks), ranks_(plan.tp), in_(std::move(forward)), out_(in_.empty_with_names()) {
     const std::size_t room = in_.tensors.size() * 3 / 2;
     out_.tensors.reserve(room);
     out_.tensors = in_.tensors;
@@ -47,7 +47,7 @@ class TensorParallel {
     }
     if (columns_ == 0) return fail("plan.tp", nothing_found());
     ShardedLayers out;
-    for (TensorId id : summed_) out.summed_gradients += out_.tensors[id].shape.elements();
+    for (const auto& [id, times] : summed_) out.summed_gradients += out_.tensors[id].shape.elements() * times;
     out.graph = std::move(out_);
     return out;
   }
@@ -169,7 +169,7 @@ class TensorParallel {
     return {axis, extent, true, false};
   }
   void sum_gradient(TensorId parameter) {
-    if (needs_gradient(parameter) && std::find(summed_.begin(), summed_.end(), parameter) == summed_.end()) summed_.push_back(parameter);
+    if (needs_gradient(parameter)) summed_.try_emplace(parameter, chunks_.times_of(in_.ops[current_].block));
   }
   bool split_parameter(const Op& at, TensorId id, int axis) {
     const Placement now = placed(id), wanted{axis, whole(id)[axis], false, false};
@@ -721,6 +721,7 @@ class TensorParallel {
   };
 
   const Plan& plan_;
+  const DistinctChunks& chunks_;
   const std::int64_t ranks_;
   Graph in_, out_;
   std::vector<Shape> whole_;  // per tensor of out_, as below
@@ -732,7 +733,8 @@ class TensorParallel {
   std::set<std::int32_t> inside_;                                          // experts; their gradients are summands anyway
   std::map<std::int32_t, TensorId> stands_for_;
   std::map<std::tuple<std::int32_t, int, bool>, TensorId> gathered_;
-  std::vector<TensorId> summed_, loss_parts_;
+  std::map<TensorId, int> summed_;  // parameters, and how many of the model's each stands for
+  std::vector<TensorId> loss_parts_;
   std::vector<Problem> problems_;
   std::int64_t vocabulary_ = 0, sequence_ = 0;
   OpId current_;  // the operator at hand
@@ -743,11 +745,11 @@ class TensorParallel {
 
 }  // namespace
 
-Result<ShardedLayers> split_layers(const Plan& plan, Graph forward) {
+Result<ShardedLayers> split_layers(const Plan& plan, Graph forward, const DistinctChunks& chunks) {
   const std::int64_t before = vocabulary_of(forward);
   forward = pad_vocabulary(std::move(forward), kVocabularyUnit * plan.tp);
   const std::int64_t after = vocabulary_of(forward);
-  auto out = TensorParallel(plan, std::move(forward)).run();
+  auto out = TensorParallel(plan, std::move(forward), chunks).run();
   if (out && after != before)
     out->notes.push_back(fmt::format("vocabulary of {} made {}, a multiple of {} for each of {} tensor-parallel ranks, as Megatron does", before, after, kVocabularyUnit, plan.tp));
   return out;

@@ -11,12 +11,14 @@
 
 #include "base/result.h"
 #include "graph/graph.h"
+#include "parallel/pipeline_stages.h"
 #include "spec/plan.h"
 
 namespace precog {
 
 struct ShardedLayers {
   Graph graph;
+  DistinctChunks chunks;  // of a pipeline: which of the model's the graph has; its own graph has moved here
   // Elements of parameters that every rank has but meets with its part of the work only: their gradients are summed over the
   // group at the step's end.
   std::int64_t summed_gradients = 0;
@@ -24,8 +26,8 @@ struct ShardedLayers {
   Flops model_flops;               // what the model's step must compute, this rank's share of it (training_flops)
 };
 
-// All that of a plan changes the forward graph.
-Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward);
+// All that of a plan changes the forward graph. Of a pipeline's equal chunks it keeps one, unless asked for each.
+Result<ShardedLayers> shard_layers(const Plan& plan, const Graph& forward, bool each_chunk = false);
 
 // How a module's product is split by the names people give them; whole where nothing is known. A product whose input arrives
 // split is a row product whatever it is called.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cost/cost.h"
+#include "cost/price_book.h"
 #include "frontend/zoo.h"
 #include "predict/profile_file.h"
 #include "spec/cluster_spec.h"
@@ -32,6 +33,7 @@ struct Catalog {
   CostProfile profile;
   CollectiveCatalog collectives;
   std::vector<ProfileFile> fitted;  // every other file of data/profiles: what was measured on one GPU
+  PriceBooks prices;                // what was worked out of these
 
   Result<const GpuSpec*> gpu(const std::string& name) const;
   Result<const SystemSpec*> system(const std::string& name) const;

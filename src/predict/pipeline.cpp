@@ -127,11 +127,13 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     pieces[4] = choose(chunk, [](Phase phase) { return phase > Phase::gradient_sync; });
     pieces[5].assign(chunk.program.calls.size(), 0);
     if (shape.splits_backward()) pieces[5] = weights_only(chunk);
+    const bool same = pieces[2] == pieces[1];  // gradients are added up on the way
+    if (same) pieces[2].assign(pieces[2].size(), 0);
     std::vector<Schedule> laid_out = make_segments(chunk.program, chunk.costs, gap, chunk.step.graph, *request.host, pieces);
     ChunkParts& parts = out.chunks.emplace_back();
     parts.forward = part_of(laid_out[0], chunk);
     parts.first_backward = part_of(laid_out[1], chunk);
-    parts.backward = pieces[2] == pieces[1] ? parts.first_backward : part_of(laid_out[2], chunk);
+    parts.backward = same ? parts.first_backward : part_of(laid_out[2], chunk);
     parts.last_backward = last_backward(laid_out[3], chunk, parts);
     parts.end = part_of(laid_out[4], chunk);
     if (request.replicas.overlap_gather) hide_gathers(chunk, parts);
@@ -371,6 +373,11 @@ PipelineView pipeline_view(const Request& request, const PipelineStages& cut, st
 
 std::string uneven_stages(const PipelineStages& cut) {
   return fmt::format("the pipeline's chunks have different numbers of layers: {}", fmt::join(cut.layers_at, ", "));
+}
+
+std::string idle_stages(const Request& request) {
+  return fmt::format("{} micro-batch{} for {} pipeline stages: never are all stages at work; a larger global batch, or a smaller batch, gives each replica more",
+                     request.training.micro_batches, request.training.micro_batches == 1 ? "" : "es", request.plan.pp);
 }
 
 std::string to_text(const PipelineParts& parts) {

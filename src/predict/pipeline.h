@@ -58,6 +58,7 @@ PipelineView drawn_pipeline(const Request& request, const PipelineParts& parts);
 PipelineView pipeline_view(const Request& request, const PipelineStages& cut, std::vector<ChunkOfStep> chunks, PipelineParts parts);
 
 std::string uneven_stages(const PipelineStages& cut);  // a note on chunks with different numbers of layers
+std::string idle_stages(const Request& request);       // one on fewer micro-batches than stages
 std::string to_text(const PipelineParts& parts);
 std::string to_text(const PipelineTimeline& timeline);
 

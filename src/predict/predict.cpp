@@ -1,5 +1,6 @@
 #include "predict/predict.h"
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 
@@ -35,7 +36,9 @@ class Stages {
     const auto begin = std::chrono::steady_clock::now();
     auto made = stage();
     check(made);
-    prediction_.stage_times.push_back({std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()});
+    if (name != last_) prediction_.stage_times.push_back({});
+    last_ = name;
+    prediction_.stage_times.back() += Seconds{std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
     if (name == dump_after_) prediction_.dump = text(made);
     return made;
   }
@@ -55,7 +58,7 @@ class Stages {
   static void check(const Other&) {}
 
   Prediction& prediction_;
-  std::string_view dump_after_;
+  std::string_view dump_after_, last_;
 };
 
 std::string graph_text(const Graph& graph) { return to_text(graph); }
@@ -113,6 +116,16 @@ TrainingOptions resident(const Request& request) {
   return out;
 }
 
+// Whether anything in the request may treat layers differently that differ in nothing but their numbers.
+bool tells_layers_apart(const Request& request) {
+  const auto by_number = [](std::string_view pattern) { return pattern.find_first_of("0123456789?") != std::string_view::npos; };
+  const PrecisionRecipe& recipe = *request.precision;
+  return std::any_of(request.plan.tp_plan.begin(), request.plan.tp_plan.end(), [&](const auto& one) { return by_number(one.first); }) ||
+         std::any_of(recipe.rules.begin(), recipe.rules.end(), [&](const PrecisionRule& rule) { return by_number(rule.modules); }) ||
+         (recipe.fp8 && (std::any_of(recipe.fp8->modules.begin(), recipe.fp8->modules.end(), by_number) ||
+                         std::any_of(recipe.fp8->except.begin(), recipe.fp8->except.end(), by_number)));
+}
+
 constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "replicas' communication", "input"};
 
 std::string schedule_text(const Schedule& schedule, const KernelProgram& program, const Graph& graph, const Timeline* timeline) {
@@ -153,16 +166,19 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   if (!built) return tl::unexpected(located(built.error(), request.where));
   if (request.mode != Mode::eager) *built = with_traced_masks(*request.model, *built);
 
-  auto rank = shard_layers(request.plan, *built);
-  if (!rank) return tl::unexpected(located(rank.error(), request.where));
-  Graph decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
   const bool pipelined = request.plan.pp > 1;
+  Result<ShardedLayers> rank;
+  Graph decided;
   PipelineStages cut;
-  if (pipelined) {
-    auto made = cut_into_stages(request.plan, decided);
-    if (!made) return tl::unexpected(located(made.error(), request.where));
-    cut = std::move(*made);
-  } else {
+  // Equal chunks of a pipeline go through the passes once (decision 24); whoever wants to see a pass's result sees the whole model.
+  for (bool each_chunk = !dump_after.empty() || tells_layers_apart(request);; each_chunk = true) {
+    rank = shard_layers(request.plan, *built, each_chunk);
+    if (!rank) return tl::unexpected(located(rank.error(), request.where));
+    decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
+    if (pipelined) cut = cut_into_stages(rank->chunks, decided);
+    if (cut.steady) break;
+  }
+  if (!pipelined) {
     cut.chunks.push_back({.forward = std::move(decided), .layers = 1, .has_loss = true});
     cut.chunk_at = {0};
     cut.layers_at = {1};
@@ -213,15 +229,14 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const Seconds gap = kernel_gap(*profile);
   double clock = 1;
   chunks = stages.run("cost", [&] {
-    KernelPrices prices(*request.gpu, *profile, request.fitted);
+    KernelPrices prices(*request.gpu, *profile, request.fitted, request.own_fitted ? nullptr : &catalog.prices.of(*request.gpu, request.fitted));
     for (ChunkOfStep& chunk : chunks) {
-      chunk.costs.reserve(chunk.program.kernels.size());
-      const std::vector<double> cached = cached_reads(chunk.step.graph, chunk.program, *request.gpu);
-      for (const Kernel& kernel : chunk.program.kernels) {
-        const auto* collective = std::get_if<CollectiveShape>(&kernel.shape);
-        chunk.costs.push_back(collective ? collective_cost(*collective, request.cluster, *request.gpu)
-                                         : request.attention == Attention::flash1 ? by_flash1(kernel, prices(kernel)) : prices(kernel, cached[chunk.costs.size()]));
-      }
+      const std::vector<Kernel>& kernels = chunk.program.kernels;
+      const bool flash1 = request.attention == Attention::flash1;
+      chunk.costs = prices(kernels, flash1 ? std::vector<double>(kernels.size(), 0) : cached_reads(chunk.step.graph, chunk.program, *request.gpu));
+      for (std::size_t i = 0; i < kernels.size(); ++i)
+        if (const auto* collective = std::get_if<CollectiveShape>(&kernels[i].shape)) chunk.costs[i] = collective_cost(*collective, request.cluster, *request.gpu);
+        else if (flash1) chunk.costs[i] = by_flash1(kernels[i], chunk.costs[i]);
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
       price_host_copies(chunk.step.graph, chunk.program, host_link(*request.gpu, *request.host, request.replicas.node_ranks), chunk.costs);
@@ -272,6 +287,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   if (!pipelined) out.report.memory_points = memory_points(memory, out.schedule, out.timeline);
   if (pipelined) {
     if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
+    if (request.training.micro_batches < request.plan.pp) out.report.warnings.push_back(idle_stages(request));
     out.pipeline = pipeline_view(request, cut, std::move(chunks), std::move(parts));
     out.report.memory_points = pipeline_memory_points(*out.pipeline, cut, of_stage);
     out.report.memory_stage = of_stage.stage;

@@ -11,6 +11,7 @@
 #include "frontend/pad_vocabulary.h"
 #include "import/import.h"
 #include "precision/precision.h"
+#include "report/report.h"
 #include "training/optimizer.h"
 
 namespace precog {
@@ -851,11 +852,11 @@ class RequestReader {
     }
     if (r.allow_emulated) out["allow_emulated"] = true;
     Json run = Json::object();
-    if (r.run.tokens) run["tokens"] = *r.run.tokens;
-    if (r.run.samples) run["samples"] = *r.run.samples;
-    if (r.run.epochs) run["epochs"] = *r.run.epochs;
-    if (r.run.steps) run["steps"] = *r.run.steps;
-    if (r.run.dataset_samples) run["dataset_samples"] = *r.run.dataset_samples;
+    if (r.run.tokens) run["tokens"] = count_json(*r.run.tokens);
+    if (r.run.samples) run["samples"] = count_json(*r.run.samples);
+    if (r.run.epochs) run["epochs"] = count_json(*r.run.epochs);
+    if (r.run.steps) run["steps"] = count_json(*r.run.steps);
+    if (r.run.dataset_samples) run["dataset_samples"] = count_json(*r.run.dataset_samples);
     if (r.run.mtbf_hours) run["mtbf_hours"] = *r.run.mtbf_hours;
     if (r.run.checkpoint_s) run["checkpoint_s"] = *r.run.checkpoint_s;
     if (r.run.restart_s) run["restart_s"] = *r.run.restart_s;

@@ -30,7 +30,11 @@ Result<ScaleStudy> scale(const Json& request, const Catalog& catalog, const std:
       any = true;
     } else {
       last = predicted.error();
-      point.problem = last.problems.empty() ? "" : last.problems.front().message;
+      if (last.problems.empty()) continue;
+      // "job.json: plan.tp" is about plan.tp.
+      const auto& [subject, message] = last.problems.front();
+      const std::size_t field = subject.rfind(": ");
+      point.problem = subject == where ? message : (field == std::string::npos ? subject : subject.substr(field + 2)) + ": " + message;
     }
   }
   if (!any) return tl::unexpected(last);

@@ -208,7 +208,9 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   std::string out = style(Ink::bold, wrapped("", fmt::format("{} ({} parameters) on {}", first.model,
                                                              number_text(static_cast<double>(first.parameters)), gpus)));
   out += wrapped("", job_line(first));
-  if (std::string cluster = cluster_line(first); !cluster.empty()) out += wrapped("", cluster);
+  const bool one_plan = std::all_of(reports.begin(), reports.end(), [&](const Report& r) { return r.sharding == first.sharding; });
+  if (std::string cluster = cluster_line(first); !cluster.empty())
+    out += wrapped("", one_plan && !first.sharding.empty() ? cluster + "; " + first.sharding : cluster);
   if (std::string run = run_terms(first); !run.empty()) out += wrapped("", (first.steps ? "run: " : "price: ") + run);
   out += '\n';
 
@@ -270,7 +272,7 @@ std::string compare_text(const Comparison& comparison, const Style& style) {
   for (const Report& r : reports) sharded[r.sharding].push_back(r.precision);
   const bool some_whole = sharded.count("") > 0;
   for (const auto& [how, recipes] : sharded)
-    if (!how.empty()) out += wrapped("", fmt::format("{}: {}{}.", how, recipes.size() == reports.size() ? "all" : join(recipes, ", "),
+    if (!how.empty() && !one_plan) out += wrapped("", fmt::format("{}: {}{}.", how, recipes.size() == reports.size() ? "all" : join(recipes, ", "),
                                                      some_whole ? "; the others keep the whole model on every GPU" : ""));
   std::set<std::string> said;
   for (const Report& r : reports)

@@ -181,7 +181,7 @@ std::string diff_text(const Inspected& a, const Inspected& b, const InspectOptio
   const auto parts_a = time_parts(a.report.breakdown), parts_b = time_parts(b.report.breakdown);
   for (std::size_t i = 0; i < parts_a.size() && i < parts_b.size(); ++i)
     if (!signed_short(parts_b[i].time - parts_a[i].time).empty())
-      sums.add({{parts_a[i].label}, {part_text(parts_a[i], a.report.step)}, {part_text(parts_b[i], b.report.step)}, {signed_short(parts_b[i].time - parts_a[i].time)}});
+      sums.add({{parts_a[i].label}, {part_text(parts_a[i])}, {part_text(parts_b[i])}, {signed_short(parts_b[i].time - parts_a[i].time)}});
   sums.add({{"peak memory"}, {to_text(a.report.memory.peak)}, {to_text(b.report.memory.peak)}, {signed_bytes(a.report.memory.peak, b.report.memory.peak)}});
   sums.add({{"saved for backward"}, {to_text(total(a.inspection.saved))}, {to_text(total(b.inspection.saved))},
             {signed_bytes(total(a.inspection.saved), total(b.inspection.saved))}});

@@ -76,7 +76,7 @@ std::string reports_table(const std::vector<const Report*>& reports, const Repor
 std::string parts_table(const Report& r) {
   std::string out = "<div class=\"scroll\">\n<table>\n<thead>\n" + row("th", {"part", "time", "share"}) + "</thead>\n<tbody>\n";
   for (const TimePart& part : time_parts(r.breakdown))
-    out += row("td", {escaped(part.label), part_text(part, r.step), percent_text(r.step.value > 0 ? part.time / r.step : 0)});
+    out += row("td", {escaped(part.label), part_text(part), percent_text(r.step.value > 0 ? part.time / r.step : 0)});
   return out + "</tbody>\n</table>\n</div>\n";
 }
 
@@ -135,6 +135,6 @@ std::string report_with(const Report& report, const std::string& timeline) {
 }  // namespace
 
 std::string report_html(const Report& report, const TimelineView& timeline) { return report_with(report, timeline_svg(timeline)); }
-std::string report_html(const Report& report, const PipelineView& pipeline) { return report_with(report, pipeline_svg(pipeline)); }
+std::string report_html(const Report& report, const PipelineView& pipeline) { return report_with(report, pipeline_svg(pipeline) + pipeline_precision_svg(pipeline)); }
 
 }  // namespace precog

@@ -13,6 +13,7 @@ double finite(double value) {
 }
 double finite(Seconds value) { return finite(value.value); }
 
+Json count_or_null(const std::optional<double>& value) { return value ? count_json(finite(*value)) : Json(nullptr); }
 Json or_null(const std::optional<double>& value) { return value ? Json(finite(*value)) : Json(nullptr); }
 Json or_null(const std::optional<Seconds>& value) { return value ? Json(finite(*value)) : Json(nullptr); }
 
@@ -28,6 +29,7 @@ Json bytes_by_category(const BytesByCategory& bytes) {
   return out;
 }
 
+constexpr const char* kCurrentSoftware = "pytorch-2";  // what is modelled where a request says nothing (data/software)
 constexpr std::size_t kMostModules = 64;  // with repeated layers folded, models have fewer
 
 Json memory_json(const Report& report) {
@@ -86,6 +88,11 @@ Json to_json(const std::vector<ProvenanceEntry>& provenance) {
 
 }  // namespace
 
+Json count_json(double value) {
+  constexpr double kExact = 9007199254740992;  // 2^53: beyond it a double skips whole numbers
+  return std::abs(value) <= kExact && value == std::floor(value) ? Json(static_cast<std::int64_t>(value)) : Json(value);
+}
+
 Json to_json(const Report& report) {
   Json out = Json::object();
   out["schema"] = 1;
@@ -95,6 +102,7 @@ Json to_json(const Report& report) {
   out["gpu"] = report.gpu;
   out["gpus"] = report.gpus;
   out["precision"] = report.precision;
+  out["software"] = report.request.is_object() ? report.request.value("software", Json(kCurrentSoftware)) : Json(kCurrentSoftware);
   out["batch"] = report.batch;
   out["global_batch"] = report.global_batch;
   out["micro_batches"] = report.micro_batches;
@@ -124,12 +132,12 @@ Json to_json(const Report& report) {
     for (const Fix& fix : report.fixes) fixes.push_back(to_json(fix));
     out["fixes"] = std::move(fixes);
   }
-  out["steps"] = or_null(report.steps);
+  out["steps"] = count_or_null(report.steps);
   out["total_s"] = or_null(report.total);
-  if (report.skipped_steps) out["skipped_steps"] = *report.skipped_steps;
+  if (report.skipped_steps) out["skipped_steps"] = count_json(finite(*report.skipped_steps));
   if (report.losses) {
     const RunLosses& l = *report.losses;
-    out["run_losses"] = {{"between_failures_s", finite(l.between_failures)}, {"failures", finite(l.failures)}, {"checkpoint_bytes", finite(l.checkpoint_bytes)},
+    out["run_losses"] = {{"between_failures_s", finite(l.between_failures)}, {"failures", finite(l.failures)}, {"checkpoint_bytes", count_json(finite(l.checkpoint_bytes))},
                          {"checkpoint_s", finite(l.checkpoint)}, {"checkpoint_source", l.checkpoint_estimated ? "estimate" : "request"},
                          {"checkpoint_interval_s", finite(l.interval)}, {"restart_s", finite(l.restart)}, {"restart_source", l.restart_estimated ? "estimate" : "request"},
                          {"useful_share", finite(l.useful_share)}};

@@ -93,7 +93,7 @@ Bytes layer_bytes(const MemoryLayer& layer, const BytesByCategory& bytes) {
 
 bool negligible(const TimePart& part, Seconds step) { return !(part.time.value > 0.0005 * step.value); }
 
-std::string part_text(const TimePart& part, Seconds step) { return negligible(part, step) ? "-" : to_text(part.time); }
+std::string part_text(const TimePart& part) { return part.time.value >= 1e-9 ? to_text(part.time) : "-"; }
 
 std::vector<std::string> provenance_lines(const Report& report) {
   struct Source {
@@ -144,6 +144,7 @@ std::string job_line(const Report& report) {
   };
   add("optimizer");
   add("mode");
+  add("software");  // where the request names one: else it is the current framework
   return out;
 }
 

@@ -38,9 +38,9 @@ Bytes layer_bytes(const MemoryLayer& layer, const BytesByCategory& bytes);
 
 Seconds exposed_total(const Breakdown& breakdown);
 
-// "12.3 ms", or "-" for less than the report's last digit: 0.05% of the step.
-std::string part_text(const TimePart& part, Seconds step);
-bool negligible(const TimePart& part, Seconds step);
+// "12.3 ms", or "-" for nothing: a difference of sums may leave less than a nanosecond.
+std::string part_text(const TimePart& part);
+bool negligible(const TimePart& part, Seconds step);  // less than a picture shows: 0.05% of the step
 
 // At most five short lines: what the kernels, the communication, the host, the hardware and the memory rest on.
 // The JSON report says the same cost by cost.

@@ -31,5 +31,7 @@ struct PipelineView {
 // `memory` is that of one stage: a counter beside its tracks.
 std::string pipeline_trace(const PipelineView& view, const std::string& title, const std::vector<MemoryPoint>& memory = {}, int memory_stage = 0);
 std::string pipeline_svg(const PipelineView& view);
+// In which arithmetic each distinct chunk's forward and backward run.
+std::string pipeline_precision_svg(const PipelineView& view);
 
 }  // namespace precog

@@ -89,4 +89,7 @@ struct Report {
 
 Json to_json(const Report& report);  // the contract's report
 
+// A count that may be too large for any integer, or no whole number: in JSON an integer where it is one.
+Json count_json(double value);
+
 }  // namespace precog

@@ -11,6 +11,7 @@
 #include "report/parts.h"
 #include "report/svg.h"
 #include "report/text_report.h"
+#include "report/precision_colours.h"
 #include "report/trace.h"
 
 using namespace precog;
@@ -80,6 +81,7 @@ struct ToyTimeline {
     TensorId ins[] = {in}, outs[] = {out};
     OpId id = graph.add_op(op, ins, outs);
     Kernel kernel;
+    kernel.math = DType::bf16;
     program.kernels = {kernel};
     Call call;
     call.op = id;
@@ -360,15 +362,43 @@ TEST_CASE("TraceIsJsonOfTheLastStep") {
   std::vector<Json> events;
   for (const Json& event : trace["traceEvents"])
     if (event["ph"] == "X") events.push_back(event);
-  REQUIRE(events.size() == 2);
-  CHECK(events[0]["tid"] == 0);
-  CHECK(events[0]["ts"].get<double>() == doctest::Approx(0));
-  CHECK(events[1]["tid"] == 1);
-  CHECK(events[1]["ts"].get<double>() == doctest::Approx(3));  // waits for the first step's kernel
-  CHECK(events[1]["dur"].get<double>() == doctest::Approx(3));
-  CHECK(events[1]["name"] == "cast");
-  CHECK(events[1]["args"]["dtype"] == "bf16");
-  CHECK(events[1]["args"]["module"] == "block.\"0\"");
+  REQUIRE(events.size() == 3);  // the band that says the precision comes before what it spans
+  CHECK(events[0]["tid"] == 1);
+  CHECK(events[0]["cat"] == "precision");
+  CHECK(events[0]["name"] == "bf16 bfloat");
+  CHECK(events[0]["ts"] == events[2]["ts"]);
+  CHECK(events[0]["dur"] == events[2]["dur"]);
+  CHECK(events[1]["tid"] == 0);
+  CHECK(events[1]["ts"].get<double>() == doctest::Approx(0));
+  CHECK(events[2]["tid"] == 1);
+  CHECK(events[2]["ts"].get<double>() == doctest::Approx(3));  // waits for the first step's kernel
+  CHECK(events[2]["dur"].get<double>() == doctest::Approx(3));
+  CHECK(events[2]["name"] == "cast");
+  CHECK(events[2]["args"]["dtype"] == "bf16");
+  CHECK(events[2]["args"]["module"] == "block.\"0\"");
+}
+
+TEST_CASE("PrecisionsDifferInMoreThanTheirDigits") {  // which is all that Perfetto colours by
+  std::set<std::string> letters, colours;
+  for (const PrecisionColour& one : precision_colours()) {
+    std::string left;
+    for (const char* c = one.name; *c; ++c)
+      if (*c < '0' || *c > '9') left += *c;
+    CHECK(letters.insert(left).second);
+    CHECK(colours.insert(one.colour).second);
+  }
+  CHECK(precision_class(DType::fp8) == precision_class(DType::mxfp8));
+  CHECK(precision_class(DType::fp32) != precision_class(DType::tf32));
+  CHECK(precision_class(DType::int64) + 1 == precision_colours().size());
+}
+
+TEST_CASE("TimelineShowsThePrecisionOfTheComputeStream") {
+  ToyTimeline toy;
+  const TimelineView view = timeline_view(toy.parts(), 100);
+  REQUIRE_FALSE(view.arithmetic.empty());
+  CHECK(precision_colours()[view.arithmetic.back().precision].name == std::string("bf16 bfloat"));
+  CHECK(view.arithmetic.back().end == doctest::Approx(1));
+  CHECK(timeline_svg(view).find("bf16 bfloat") != std::string::npos);
 }
 
 TEST_CASE("NumbersForPeople") {

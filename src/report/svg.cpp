@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "report/parts.h"
 #include "report/pipeline_view.h"
+#include "report/precision_colours.h"
 
 namespace precog {
 namespace {
@@ -271,15 +272,40 @@ std::string memory_timeline_svg(const Report& report) {
          label(14, legend_y + 22, "m", "start", note) + "</svg>\n";
 }
 
+namespace {
+
+// A strip coloured by arithmetic; notes which it met.
+std::string arithmetic_strip(const std::vector<ArithmeticBlock>& blocks, double x, double width, double base, double height, std::vector<char>& met) {
+  std::string out;
+  met.resize(precision_colours().size(), 0);
+  for (const ArithmeticBlock& block : blocks) {
+    const double tall = height * block.busy;
+    out += fmt::format("<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" fill=\"{}\"/>\n", x + width * block.start, base - tall,
+                       width * (block.end - block.start), tall, precision_colours()[block.precision].colour);
+    met[block.precision] = 1;
+  }
+  return out;
+}
+
+std::vector<LegendItem> precision_legend(const std::vector<char>& met) {
+  std::vector<LegendItem> items;
+  for (std::size_t i = 0; i < met.size(); ++i)
+    if (met[i]) items.push_back({precision_colours()[i].name, precision_colours()[i].colour});
+  return items;
+}
+
+}  // namespace
+
 std::string timeline_svg(const TimelineView& view) {
   constexpr double kTop = 44, kTrack = 46, kHeight = 34;
   static constexpr std::array<const char*, kTrackCount> kNames = {"host", "compute", "communication"};
-  double bottom = kTop + kTrack * static_cast<double>(kTrackCount);
+  double bottom = kTop + kTrack * static_cast<double>(kTrackCount + 1);
   std::array<bool, static_cast<std::size_t>(Activity::kCount)> seen{};
   std::string body = time_axis(view.window.value, kTop - 4, bottom);
   bool earlier = false;
-  for (std::size_t track = 0; track < view.tracks.size(); ++track) {
-    double base = kTop + kTrack * static_cast<double>(track) + kHeight;
+  double base = kTop + kHeight;
+  std::vector<char> met;
+  for (std::size_t track = 0; track < view.tracks.size(); ++track, base += kTrack) {
     body += label(kLeft - 8, base - 12, "t", "end", kNames[track]);
     for (const TimelineBlock& block : view.tracks[track]) {
       double x = kLeft + kPlot * block.start, width = kPlot * (block.end - block.start), height = kHeight * block.busy;
@@ -288,12 +314,17 @@ std::string timeline_svg(const TimelineView& view) {
       seen[static_cast<std::size_t>(block.activity)] = true;
       earlier = earlier || block.earlier_step;
     }
+    if (track != kCompute) continue;
+    base += kTrack;
+    body += label(kLeft - 8, base - 12, "t", "end", "its precision") + arithmetic_strip(view.arithmetic, kLeft, kPlot, base, kHeight, met);
   }
   std::vector<LegendItem> items;
   for (std::size_t i = 0; i < seen.size(); ++i)
     if (seen[i]) items.push_back({to_text(static_cast<Activity>(i)), colour(static_cast<Activity>(i))});
   double legend_y = bottom + 42;
   std::string key = legend(legend_y, items);
+  legend_y += 20;
+  key += legend(legend_y, precision_legend(met));
   std::string note = "Height: how busy the track is." + std::string(earlier ? " Pale: work of the step before." : "");
   std::string title = "Timeline of one step, from its first call to its last kernel";
   return open_svg(legend_y + 34, "timeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
@@ -333,6 +364,34 @@ std::string pipeline_svg(const PipelineView& view) {
                                ? fmt::format("{} micro-batches, schedule {}.", view.micro_batches, to_text(view.shape.schedule))
                                : fmt::format("Drawn with {} of the step's {} micro-batches, schedule {}.", view.shape.micro_batches, view.micro_batches, to_text(view.shape.schedule));
   return open_svg(legend_y + 34, "pipeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
+         label(14, legend_y + 22, "m", "start", note) + "</svg>\n";
+}
+
+std::string pipeline_precision_svg(const PipelineView& view) {
+  constexpr double kTop = 44, kTrack = 30, kHeight = 22;
+  constexpr int kBins = 600;
+  std::vector<Timeline> timelines;
+  Picoseconds longest = 0;
+  for (const PipelineChunkView& chunk : view.chunks)
+    for (const Schedule* part : {&chunk.forward, &chunk.backward}) longest = std::max(longest, timelines.emplace_back(simulate(part->graph)).end);
+  if (longest <= 0) return "";
+  const double bottom = kTop + kTrack * static_cast<double>(timelines.size());
+  std::string body = time_axis(seconds(longest).value, kTop - 4, bottom);
+  std::vector<char> met;
+  for (std::size_t i = 0; i < timelines.size(); ++i) {
+    const PipelineChunkView& chunk = view.chunks[i / 2];
+    const Schedule& schedule = i % 2 == 0 ? chunk.forward : chunk.backward;
+    const std::size_t place = static_cast<std::size_t>(std::find(view.chunk_at.begin(), view.chunk_at.end(), i / 2) - view.chunk_at.begin());
+    const double base = kTop + kTrack * static_cast<double>(i) + kHeight, width = kPlot * static_cast<double>(timelines[i].end) / static_cast<double>(longest);
+    body += label(kLeft - 8, base - 6, "t", "end", fmt::format("{} {}", place, i % 2 == 0 ? "forward" : "backward"));
+    const TimelineParts parts{chunk.graph, chunk.program, chunk.costs, schedule, timelines[i]};
+    if (timelines[i].end > 0) body += arithmetic_strip(arithmetic_blocks(parts, 0, timelines[i].end, std::max(1, static_cast<int>(kBins * width / kPlot))), kLeft, width, base, kHeight, met);
+  }
+  double legend_y = bottom + 42;
+  const std::string key = legend(legend_y, precision_legend(met));
+  const std::string title = "Precision of one micro-batch's work";
+  const std::string note = "One forward and one backward of each different chunk of layers, by its first place in the model. Height: how busy the compute stream is.";
+  return open_svg(legend_y + 34, "pipeline-precision", title, note) + label(14, 24, "t h", "start", title) + body + key +
          label(14, legend_y + 22, "m", "start", note) + "</svg>\n";
 }
 

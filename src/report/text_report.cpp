@@ -40,7 +40,7 @@ std::string breakdown_table(const Report& r, const Style& style) {
     double share = r.step.value > 0 ? part.time / r.step : 0;
     std::string bar = style(part.ink, style.bar(share, kBarWidth));
     std::string line =
-        fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), part_text(part, r.step), percent_text(share), bar);
+        fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), part_text(part), percent_text(share), bar);
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out += line + '\n';
   }

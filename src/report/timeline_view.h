@@ -33,12 +33,21 @@ struct TimelineBlock {
   bool earlier_step = false;  // work left over from the step before
 };
 
+struct ArithmeticBlock {
+  double start = 0, end = 0, busy = 0;  // as above
+  std::size_t precision = 0;            // precision_colours.h
+};
+
 struct TimelineView {
   Seconds window;  // from the first task of the last step, on any track, to its end
   std::array<std::vector<TimelineBlock>, kTrackCount> tracks;
+  std::vector<ArithmeticBlock> arithmetic;  // of the compute stream
 };
 
 TimelineView timeline_view(const TimelineParts& parts, int bins = 600);
+
+// The compute stream between two times, in bins, each of the arithmetic that it spent most in.
+std::vector<ArithmeticBlock> arithmetic_blocks(const TimelineParts& parts, Picoseconds from, Picoseconds to, int bins);
 
 Activity activity_of(const TimelineParts& parts, std::size_t task);
 

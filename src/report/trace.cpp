@@ -9,6 +9,7 @@
 #include "base/ensure.h"
 #include "base/json.h"
 #include "report/parts.h"
+#include "report/precision_colours.h"
 
 namespace precog {
 namespace {
@@ -27,6 +28,12 @@ std::string_view bound_of(const TimelineParts& parts, const Call& call) {
   return longest ? to_text(longest->bound) : std::string_view("none");
 }
 
+// Microseconds, cut to the nanoseconds that viewers keep: what lies inside another slice must not stick out of it by a rounding.
+std::string when(Picoseconds start, Picoseconds end) {
+  const Picoseconds from = start / 1000, to = end / 1000;
+  return fmt::format(R"("ts":{:.3f},"dur":{:.3f})", static_cast<double>(from) * 1e-3, static_cast<double>(to - from) * 1e-3);
+}
+
 std::string event(const TimelineParts& parts, std::size_t task, Picoseconds origin, int process, int track) {
   const Span& span = parts.timeline.spans[task];
   const TaskLabel& label = parts.schedule.labels[task];
@@ -43,9 +50,29 @@ std::string event(const TimelineParts& parts, std::size_t task, Picoseconds orig
     args += fmt::format(R"("phase":"{}","bound":"{}","kernels":{},"micro_batch":{})", to_text(call.phase), bound_of(parts, call),
                         call.kernel_count, label.micro_batch);
   }
-  return fmt::format(R"({{"ph":"X","pid":{},"tid":{},"ts":{:.6f},"dur":{:.6f},"name":{},"cat":"{}","args":{{{}}}}})",
-                     process, track, static_cast<double>(span.start - origin) * 1e-6,
-                     static_cast<double>(span.end - span.start) * 1e-6, json_text(name), to_text(activity_of(parts, task)), args);
+  return fmt::format(R"({{"ph":"X","pid":{},"tid":{},{},"name":{},"cat":"{}","args":{{{}}}}})", process, track, when(span.start - origin, span.end - origin),
+                     json_text(name), to_text(activity_of(parts, task)), args);
+}
+
+// Around the operators of the compute stream that run one after another in one arithmetic, a slice that is called after it: the
+// precision as a coloured band above their names.
+std::string precision_bands(const TimelineParts& parts, const std::vector<std::size_t>& tasks, Picoseconds origin, int process, int track) {
+  constexpr Picoseconds kIdle = 20'000'000;  // a stream that waits longer than 20 us is shown waiting
+  std::string out;
+  const auto& spans = parts.timeline.spans;
+  const auto arithmetic = [&](std::size_t task) {
+    const std::int32_t call = parts.schedule.labels[task].call;
+    return call < 0 ? precision_colours().size() : precision_class(arithmetic_of(parts, parts.program.calls[static_cast<std::size_t>(call)]));
+  };
+  for (std::size_t first = 0, end = 0; first < tasks.size(); first = end) {
+    const std::size_t kind = arithmetic(tasks[first]);
+    for (end = first + 1; end < tasks.size() && arithmetic(tasks[end]) == kind && spans[tasks[end]].start - spans[tasks[end - 1]].end <= kIdle;) ++end;
+    if (kind == precision_colours().size()) continue;
+    const PrecisionColour& precision = precision_colours()[kind];
+    out += fmt::format(",\n" R"({{"ph":"X","pid":{},"tid":{},{},"name":"{}","cat":"precision","cname":"{}","args":{{"operators":{}}}}})", process, track,
+                       when(spans[tasks[first]].start - origin, spans[tasks[end - 1]].end - origin), precision.name, precision.legacy, end - first);
+  }
+  return out;
 }
 
 // Memory by category as a counter track.
@@ -84,9 +111,14 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title, c
         R"({{"ph":"M","pid":1,"tid":{0},"name":"thread_sort_index","args":{{"sort_index":{0}}}}})",
         track);
   }
-  for (std::size_t i = 0; i < labels.size(); ++i)
-    if (labels[i].step == last && parts.schedule.graph.tasks()[i].resource < kResourceCount && parts.timeline.spans[i].end > parts.timeline.spans[i].start)
-      out += ",\n" + event(parts, i, origin, 1, parts.schedule.graph.tasks()[i].resource);
+  std::string events;
+  std::vector<std::size_t> computing;
+  for (std::size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i].step != last || tasks[i].resource >= kResourceCount || parts.timeline.spans[i].end <= parts.timeline.spans[i].start) continue;
+    if (tasks[i].resource == kCompute) computing.push_back(i);
+    events += ",\n" + event(parts, i, origin, 1, tasks[i].resource);
+  }
+  out += precision_bands(parts, computing, origin, 1, kCompute) + events;  // viewers nest what begins at the same time in this order
   out += memory_counter(memory, 1);
   out += "\n]}\n";
   return out;
@@ -113,20 +145,23 @@ std::string pipeline_trace(const PipelineView& view, const std::string& title, c
   for (const PipelineSpan& span : timeline.spans) {
     if (span.position < 0 || span.span.end <= span.span.start) continue;
     const int track = span.what == What::message ? kMessages : span.what == What::sync || span.what == What::tied ? kReductions : kWork;
-    out += fmt::format(",\n" R"({{"ph":"X","pid":{},"tid":{},"ts":{:.6f},"dur":{:.6f},"name":"{} {}","cat":"pipeline","args":{{"micro_batch":{},"chunk":{}}}}})", span.stage + 1,
-                       track, static_cast<double>(span.span.start) * 1e-6, static_cast<double>(span.span.end - span.span.start) * 1e-6,
-                       kWhat[static_cast<std::size_t>(span.what)], span.micro_batch, span.micro_batch, span.position);
+    out += fmt::format(",\n" R"({{"ph":"X","pid":{},"tid":{},{},"name":"{} {}","cat":"pipeline","args":{{"micro_batch":{},"chunk":{}}}}})", span.stage + 1,
+                       track, when(span.span.start, span.span.end), kWhat[static_cast<std::size_t>(span.what)], span.micro_batch, span.micro_batch, span.position);
     const bool forward = span.what == What::forward;
     if (span.micro_batch != 0 || (!forward && span.what != What::backward)) continue;
     const std::size_t which = view.chunk_at[static_cast<std::size_t>(span.position)];
     const PipelineChunkView& chunk = view.chunks[which];
     const Schedule& schedule = forward ? chunk.forward : chunk.backward;
     const TimelineParts parts{chunk.graph, chunk.program, chunk.costs, schedule, alone[which][forward ? 0 : 1]};
+    std::string events;
+    std::vector<std::size_t> computing;
     for (std::size_t i = 0; i < schedule.labels.size(); ++i) {
       const Resource resource = static_cast<Resource>(schedule.graph.tasks()[i].resource);
-      if (parts.timeline.spans[i].end > parts.timeline.spans[i].start)
-        out += ",\n" + event(parts, i, -span.span.start, span.stage + 1, resource == kHost ? kIssue : resource == kCompute ? kOperators : kCollectives);
+      if (parts.timeline.spans[i].end <= parts.timeline.spans[i].start) continue;
+      if (resource == kCompute) computing.push_back(i);
+      events += ",\n" + event(parts, i, -span.span.start, span.stage + 1, resource == kHost ? kIssue : resource == kCompute ? kOperators : kCollectives);
     }
+    out += precision_bands(parts, computing, -span.span.start, span.stage + 1, kOperators) + events;
   }
   out += memory_counter(memory, memory_stage + 1);
   out += "\n]}\n";

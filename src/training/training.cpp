@@ -44,12 +44,13 @@ class Autograd : public GradientContext::Sink {
   // What the forward graph has for after backward (metrics of the results).
   std::vector<Op> take_what_runs_later() {
     std::vector<Op> later;
+    if (std::all_of(graph_.ops.begin(), graph_.ops.end(), [](const Op& op) { return op.phase == Phase::forward; })) return later;
     Store<OpId, Op> now;
     now.reserve(graph_.ops.size());
     for (const Op& op : graph_.ops)
       if (op.phase == Phase::forward) now.add(op);
       else later.push_back(op);
-    if (!later.empty()) graph_.ops = std::move(now);
+    graph_.ops = std::move(now);
     return later;
   }
 
