@@ -39,6 +39,7 @@ constexpr double kNearestGradient = 5e-12, kNearestGradientNhwc = 7e-12;  // ove
 // (2026-11-16-h200-operands) half within 1.25.
 constexpr double kBlock = 1024, kReads = 16;
 constexpr double kCopiedPlane = 0.3e-6;                                                     // 0.17 where it lies in L2, 0.38 from memory
+constexpr double kCopiedPixel = 2.5e-12;                                                    // large images: by their bytes
 constexpr double kCubicPlane = 0.4e-6, kCubicThread = 0.22e-9, kCubicPixel = 7e-12;          // NCHW: seconds per plane, thread of a block, pixel
 constexpr double kLinesPlane = 0.2e-6, kLineWide = 0.48e-9, kLineNarrow = 0.31e-9, kLinesPixel = 22e-12;  // NHWC
 constexpr double kCubicGradientThread = 2.3e-9, kCubicGradientPixel = 68e-12;                // fp32
@@ -46,7 +47,7 @@ constexpr double kNarrowGradient = 9.4e-6, kNarrowGradientEnlarged = 13e-6, kNar
 
 double bicubic_plane(bool narrow, bool backward, bool lines, double pixels, double enlarged) {
   const double threads = std::min(pixels, kBlock), line = narrow ? kLineNarrow : kLineWide;
-  if (enlarged == 1) return kCopiedPlane + (lines && !backward ? threads * line : 0);
+  if (enlarged == 1) return std::max(kCopiedPlane + (lines && !backward ? threads * line : 0), pixels * kCopiedPixel);
   if (backward && narrow) return std::max({kNarrowGradient, kNarrowGradientEnlarged * enlarged, pixels * kNarrowGradientPixel});
   if (backward) return std::max(kCubicPlane + threads * kCubicGradientThread, pixels * kCubicGradientPixel);
   if (lines) return std::max(kLinesPlane + kReads * threads / std::max(1.0, enlarged) * line, pixels * kLinesPixel);
@@ -81,10 +82,12 @@ constexpr double kWalk = 0.13e-6;              // seconds per term of a sum
 constexpr double kEngineBf16 = 0.17e-9, kEngineFp16 = 0.05e-9;  // seconds per pixel and term
 
 std::optional<Seconds> long_filter_time(const Kernel& kernel, const ConvShape& s) {
-  const std::int64_t taps = s.kernel_h * s.kernel_w, length = std::max(s.out_h, s.out_w), width = s.in_channels / std::max<std::int64_t>(1, s.groups);
-  if (!is_16bit(kernel.math) || s.channels_last || s.groups < 2 || s.stride != 1 || taps != std::max(s.kernel_h, s.kernel_w)) return std::nullopt;
+  // Groups are one kernel, or one launch each (library_rules.h).
+  const std::int64_t taps = s.kernel_h * s.kernel_w, length = std::max(s.out_h, s.out_w), calls = std::max<std::int64_t>(s.groups, kernel.launches);
+  const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups);
+  if (!is_16bit(kernel.math) || s.channels_last || calls < 2 || s.stride != 1 || taps != std::max(s.kernel_h, s.kernel_w)) return std::nullopt;
   if (taps < kLongFilter || width < kWideGroup) return std::nullopt;
-  const double groups = static_cast<double>(s.groups), terms = static_cast<double>(width * std::min(taps, length));  // others meet padding only
+  const double groups = static_cast<double>(calls), terms = static_cast<double>(width * std::min(taps, length));  // others meet padding only
   if (s.direction == ConvDirection::forward && width % 32 != 0 && width * taps > kLongSum) return Seconds{groups * terms * kWalk};
   if (s.direction != ConvDirection::data_gradient) return std::nullopt;
   if (s.batch > kFewSamples && (width % 32 == 0 || width * taps < kLongerSum)) return std::nullopt;
@@ -105,7 +108,11 @@ KernelCost with_fallbacks(const Kernel& kernel, KernelCost cost) {
       cost.total = cost.launch + *slow;
     }
   } else if (const auto* memory = std::get_if<MemoryShape>(&kernel.shape)) {
-    if (const auto resized = resize_time(kernel, *memory)) cost.total = std::max(cost.memory + cost.launch, cost.launch + *resized);
+    if (const auto resized = resize_time(kernel, *memory)) {
+      // A bicubic one's time is whole; what its bytes take was learnt from images of other sizes.
+      if (kernel.name.starts_with("upsample_bicubic2d")) cost.memory = *resized;
+      cost.total = cost.launch + std::max(cost.memory, *resized);
+    }
   }
   return cost;
 }
