@@ -21,17 +21,38 @@ double recurrent_slowdown(const Kernel& kernel, const GemmShape& s) {
 
 // PyTorch's resizing of images (aten/native/cuda/UpSample*.cu). Bilinear and bicubic ones in NCHW have a thread per pixel of the result that
 // walks all planes, images times channels, one after the other: small images leave the GPU idle. The gradient of a bilinear one is
-// added atomically, the more slowly the more results meet in a pixel, and in 16 bits by exchanges of whole words; that of a bicubic
-// one walks the planes too. Others take so long per pixel of the result, whatever the type. From 140 timings on an H200
-// (data/measured/2026-11-15-h200-profile, family "resize"), most within a factor of 1.4.
+// added atomically, the more slowly the more results meet in a pixel, and in 16 bits by exchanges of whole words. Others take so long
+// per pixel of the result, whatever the type. From 140 timings on an H200 (data/measured/2026-11-15-h200-profile, family "resize"), most
+// within a factor of 1.4.
 struct Resize {
-  double plane, pixel;                  // bilinear, NCHW: seconds per plane, and per pixel of one
-  double gradient, gradient_nhwc;       // bilinear: seconds per result; in NCHW times the enlargement
-  double bicubic_gradient;              // seconds per plane
+  double plane, pixel;             // bilinear, NCHW: seconds per plane, and per pixel of one
+  double gradient, gradient_nhwc;  // bilinear: seconds per result; in NCHW times the enlargement
 };
-constexpr Resize kResizeWide{0.18e-6, 3.6e-12, 5.5e-12, 9.5e-12, 3.5e-6}, kResizeNarrow{0.27e-6, 1.2e-12, 14e-12, 15e-12, 25e-6};
+constexpr Resize kResizeWide{0.18e-6, 3.6e-12, 5.5e-12, 9.5e-12}, kResizeNarrow{0.27e-6, 1.2e-12, 14e-12, 15e-12};
 constexpr double kBilinearNhwc = 8.9e-12, kNearest = 2.9e-12, kNearestNhwc = 6e-12;
 constexpr double kNearestGradient = 5e-12, kNearestGradientNhwc = 7e-12;  // over the enlargement
+
+// A bicubic one walks the planes in NHWC too, with 16 reads a pixel: of the 1024 threads of a block each then reads a line of its own, but
+// that neighbours of an enlarged image share them, and one line is taken up at a time. Its gradient makes 16 atomic sums a pixel; in 16
+// bits they meet and repeat, the more the larger the image grows. Of an unchanged size both copy, still plane by plane. From 322 timings
+// (data/measured/2026-11-15-h200-profile and 2026-11-16-h200-dense), half of them within a factor of 1.2; of 142 others
+// (2026-11-16-h200-operands) half within 1.25.
+constexpr double kBlock = 1024, kReads = 16;
+constexpr double kCopiedPlane = 0.3e-6;                                                     // 0.17 where it lies in L2, 0.38 from memory
+constexpr double kCopiedPixel = 2.5e-12;                                                    // large images: by their bytes
+constexpr double kCubicPlane = 0.4e-6, kCubicThread = 0.22e-9, kCubicPixel = 7e-12;          // NCHW: seconds per plane, thread of a block, pixel
+constexpr double kLinesPlane = 0.2e-6, kLineWide = 0.48e-9, kLineNarrow = 0.31e-9, kLinesPixel = 22e-12;  // NHWC
+constexpr double kCubicGradientThread = 2.3e-9, kCubicGradientPixel = 68e-12;                // fp32
+constexpr double kNarrowGradient = 9.4e-6, kNarrowGradientEnlarged = 13e-6, kNarrowGradientPixel = 560e-12;
+
+double bicubic_plane(bool narrow, bool backward, bool lines, double pixels, double enlarged) {
+  const double threads = std::min(pixels, kBlock), line = narrow ? kLineNarrow : kLineWide;
+  if (enlarged == 1) return std::max(kCopiedPlane + (lines && !backward ? threads * line : 0), pixels * kCopiedPixel);
+  if (backward && narrow) return std::max({kNarrowGradient, kNarrowGradientEnlarged * enlarged, pixels * kNarrowGradientPixel});
+  if (backward) return std::max(kCubicPlane + threads * kCubicGradientThread, pixels * kCubicGradientPixel);
+  if (lines) return std::max(kLinesPlane + kReads * threads / std::max(1.0, enlarged) * line, pixels * kLinesPixel);
+  return std::max(kCubicPlane + threads * kCubicThread, pixels * kCubicPixel);
+}
 
 std::optional<Seconds> resize_time(const Kernel& kernel, const MemoryShape& s) {
   const bool cubic = kernel.name.starts_with("upsample_bicubic2d"), linear = kernel.name.starts_with("upsample_bilinear2d");
@@ -41,14 +62,37 @@ std::optional<Seconds> resize_time(const Kernel& kernel, const MemoryShape& s) {
   const double planes = static_cast<double>(s.rows), pixels = static_cast<double>(s.row_length), results = planes * pixels;
   const double enlarged = std::sqrt(static_cast<double>(backward ? kernel.read.value : kernel.written.value) /
                                     static_cast<double>(std::max<std::int64_t>(1, backward ? kernel.written.value : kernel.read.value)));
+  if (cubic) return Seconds{planes * bicubic_plane(is_16bit(kernel.input), backward, s.channels_last, pixels, enlarged)};
   if (enlarged == 1) return std::nullopt;  // of the same size it is a copy
-  if (cubic) return Seconds{planes * (backward ? c.bicubic_gradient : 2 * (c.plane + pixels * c.pixel))};
   if (nearest) {
     if (!backward) return Seconds{results * (s.channels_last ? kNearestNhwc : kNearest)};
     return Seconds{results * (s.channels_last ? kNearestGradientNhwc : kNearestGradient) / enlarged};
   }
   if (s.channels_last) return Seconds{results * (backward ? c.gradient_nhwc : kBilinearNhwc)};
   return Seconds{backward ? results * c.gradient * enlarged : planes * (c.plane + pixels * c.pixel)};
+}
+
+// Filters of a hundred taps over wide groups of one axis (the position embeddings of speech models) in 16 bits: where cuDNN 9 finds no tensor
+// core kernel that it deems fit, it runs vector kernels of years ago, group by group (implicit_convolve_sgemm, dgrad_engine). Forward
+// that was so of widths that are no multiples of 32, and lasts as long as one block takes to walk its sum; of data gradients it was so for
+// one or two samples, and for sums still longer, and lasts by how many pixels there are. Single shapes leave these by a factor of 2 to
+// 3; without them they are 30 times too fast. From 24 timings of such shapes (data/measured/2026-11-16-h200-conv).
+constexpr std::int64_t kLongFilter = 95, kWideGroup = 48, kLongSum = 6000, kLongerSum = 10000, kFewSamples = 2;
+constexpr double kWalk = 0.13e-6;              // seconds per term of a sum
+constexpr double kEngineBf16 = 0.17e-9, kEngineFp16 = 0.05e-9;  // seconds per pixel and term
+
+std::optional<Seconds> long_filter_time(const Kernel& kernel, const ConvShape& s) {
+  // Groups are one kernel, or one launch each (library_rules.h).
+  const std::int64_t taps = s.kernel_h * s.kernel_w, length = std::max(s.out_h, s.out_w), calls = std::max<std::int64_t>(s.groups, kernel.launches);
+  const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups);
+  if (!is_16bit(kernel.math) || s.channels_last || calls < 2 || s.stride != 1 || taps != std::max(s.kernel_h, s.kernel_w)) return std::nullopt;
+  if (taps < kLongFilter || width < kWideGroup) return std::nullopt;
+  const double groups = static_cast<double>(calls), terms = static_cast<double>(width * std::min(taps, length));  // others meet padding only
+  if (s.direction == ConvDirection::forward && width % 32 != 0 && width * taps > kLongSum) return Seconds{groups * terms * kWalk};
+  if (s.direction != ConvDirection::data_gradient) return std::nullopt;
+  if (s.batch > kFewSamples && (width % 32 == 0 || width * taps < kLongerSum)) return std::nullopt;
+  const double pixels = static_cast<double>(s.batch * s.in_h * s.in_w);
+  return Seconds{groups * terms * pixels * (kernel.math == DType::bf16 ? kEngineBf16 : kEngineFp16)};
 }
 
 }  // namespace
@@ -58,8 +102,17 @@ KernelCost with_fallbacks(const Kernel& kernel, KernelCost cost) {
     const double slowdown = recurrent_slowdown(kernel, *product);
     cost.compute = cost.compute * slowdown;
     cost.total = cost.total * slowdown;
+  } else if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {
+    if (const auto slow = long_filter_time(kernel, *conv); slow && cost.launch + *slow > cost.total) {
+      cost.compute = *slow;
+      cost.total = cost.launch + *slow;
+    }
   } else if (const auto* memory = std::get_if<MemoryShape>(&kernel.shape)) {
-    if (const auto resized = resize_time(kernel, *memory)) cost.total = std::max(cost.memory + cost.launch, cost.launch + *resized);
+    if (const auto resized = resize_time(kernel, *memory)) {
+      // A bicubic one's time is whole; what its bytes take was learnt from images of other sizes.
+      if (kernel.name.starts_with("upsample_bicubic2d")) cost.memory = *resized;
+      cost.total = cost.launch + std::max(cost.memory, *resized);
+    }
   }
   return cost;
 }

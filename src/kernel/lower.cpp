@@ -354,7 +354,7 @@ class Lowering {
         const bool last = format_ == MemoryFormat::channels_last && !planar_[graph_.input(op, 0).index()];
         std::get<MemoryShape>(kernel.shape).channels_last = last;
         if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
-          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], last};
+          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], last || (forward && op.strided)};
         return;
       }
       case Family::recurrent: return lower_recurrent(op);
