@@ -109,7 +109,8 @@ struct Costing {
       return depthwise(s, profile.depthwise[static_cast<std::size_t>(depthwise_kernel(s))][static_cast<std::size_t>(s.direction)]);
     const Unit unit = unit_of(kernel, gpu);
     const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], gpu, unit.peak);
-    const ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
+    ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
+    if (gpu.capability() < 80) problem.product.may_split = true;  // the kernels that do not are sm80's
     return product(problem.product, problem.factor, profile.convolution.source, problem.overhead);
   }
 

@@ -461,3 +461,47 @@ TEST_CASE("MutatedFilesAreReadOrRefusedNeverMore") {
   CHECK(done > 1000);
   CHECK(whole > done / 50);  // enough get through to the passes behind
 }
+
+TEST_CASE("IndexAddKeepsItsSourceWhereThatWantsAGradient") {
+  // 1024 nodes, 65536 edges of 16 columns; the edges' gradient and the edges themselves are there at once.
+  const auto peak = [](const std::string& gradient) {
+    const Graph graph = built(fmt::format(R"({{"precog_graph": 1, "symbols": {{"batch": 2}}, "stream": [
+      {{"tensor": "input", "name": "x", "shape": [1024, 16]}},
+      {{"tensor": "input", "name": "places", "shape": [65536], "type": "int64"}},
+      {{"tensor": "parameter", "name": "w", "shape": [16]}},
+      {{"op": "mul", "in": [0, 2], "out": [[[1024, 16]]]}},
+      {{"op": "index", "in": [3, 1], "out": [[[65536, 16]]], "kind": "gather"}},
+      {{"op": "index_add", "in": [3, 1, 4], "out": [[[1024, 16]]], "kind": "scatter", "back": {0}}},
+      {{"op": "mean", "in": [-1], "out": [[[]]]}}], "loss": -1}})", gradient));
+    const PrecisionRecipe recipe = uniform(DType::fp32);
+    const StepGraph step = make_step(apply_precision(recipe, gpu(), graph), recipe, {});
+    return memory_use(step, make_kernels(step.graph, gpu(), MemoryFormat::contiguous), {}, gpu(), 1).peak.value;
+  };
+  constexpr std::int64_t kEdges = 65536 * 16 * 4;
+  CHECK(peak(R"({"ops": [], "give": [[0, "g0"]]})") < 2 * kEdges);
+  CHECK(peak(R"({"ops": [{"op": "index_select", "in": ["g0", "i1"], "out": [[[65536, 16]]], "kind": "gather"}], "give": [[0, "g0"], [2, "t0"]]})") >= 2 * kEdges);
+}
+
+TEST_CASE("NoFusedAttentionKernelTakesFiveAxes") {
+  const auto fused = [](const std::string& shape) {
+    const Graph graph = built(around(fmt::format(R"({{"op": "scaled_dot_product_attention", "in": [2, 2, 2], "out": [[{}]], "attrs": {{"causal": false, "dropout": 0.0}}}})", shape), shape));
+    const Graph decided = apply_precision(uniform(DType::bf16), gpu(), graph);
+    CHECK(verify(decided).empty());
+    return std::any_of(decided.ops.begin(), decided.ops.end(), [](const Op& op) { return op.kind == OpKind::scaled_dot_product_attention; });
+  };
+  CHECK(fused(R"(["batch", 2, "seq", 16])"));
+  CHECK_FALSE(fused(R"(["batch", 2, 4, "seq", 16])"));
+}
+
+TEST_CASE("TheReserveHoldsGatesStatesAndWhatLayersHandOn") {
+  const auto reserve = [](std::string_view cell) {
+    const Graph graph = built(around(fmt::format(R"({{"tensor": "parameter", "name": "weights", "shape": [4096]}},
+      {{"op": "{}", "in": [2, 3], "out": [[["batch", "seq", 16]], [[4, "batch", 8]]], "attrs": {{"layers": 2, "hidden": 8, "directions": 2, "batch_first": true}}}})", cell)));
+    for (const Op& op : graph.ops)
+      if (op.kind == OpKind::rnn) return graph.tensors[graph.output(op, op.output_count - 1u)].shape.elements();
+    return std::int64_t{0};
+  };
+  constexpr std::int64_t kOutput = 2 * 8 * 2 * 8;  // batch, steps, directions, hidden
+  CHECK(reserve("lstm") == kOutput * (2 * 5 + 1));
+  CHECK(reserve("gru") == kOutput * (2 * 6 + 1));
+}

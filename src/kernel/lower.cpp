@@ -610,7 +610,7 @@ class Lowering {
     // Where TF32 is no faster than fp32 (consumer cards) the library has no reason to transpose for it.
     const bool idle_tf32 = op.math == DType::tf32 && gpu_.matrix[DType::tf32] < gpu_.vector[DType::fp32] * 1.5;
     if (op.math == DType::fp32 || !gpu_.matrix.has(op.math) || idle_tf32) {
-      const bool of_volume = conv.axes == 3 && direction == ConvDirection::weight_gradient && conv.volume() > 1;
+      const bool of_volume = gpu_.capability() >= 80 && conv.axes == 3 && direction == ConvDirection::weight_gradient && conv.volume() > 1;
       if (of_volume && conv.groups == 1) return format_ != MemoryFormat::channels_last;  // the one kernel there is wants NHWC
       if (format_ != MemoryFormat::channels_last || image[1] <= 4 || conv.groups > 1) return false;
       return direction != ConvDirection::weight_gradient || (conv.kernel[0] == 3 && unit_stride(conv));

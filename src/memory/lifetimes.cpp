@@ -165,9 +165,22 @@ class Tracer {
       // NllLossBackward keeps the log-probabilities, though its kernel wants their shape only (derivatives.yaml: nll_loss).
       if (op.kind == OpKind::nll_loss_backward && op.origin.valid())
         hold_until(graph_.input(graph_.ops[op.origin], 0), static_cast<std::int32_t>(i));
+      if (const int kept = kept_for_its_shape(op); kept >= 0) hold_until(graph_.input(graph_.ops[op.origin], kept), static_cast<std::int32_t>(i));
       // Autocast's cache holds the copy of a weight until the region ends, whoever reads it.
       if (op.phase == Phase::forward && is_weight_cast(op) && graph_.tensors[graph_.input(op, 0)].requires_grad) hold_until(graph_.output(op), last_forward_);
     }
+  }
+  // Formulas that name an operand for its shape only still keep all of it (derivatives.yaml: index_add's and index_copy's source is
+  // what the gradient is expanded as; gather_backward takes the operand itself). The backward operator that is there only where that
+  // operand wants a gradient says which: without it, nothing is kept. -1: no such operand.
+  int kept_for_its_shape(const Op& op) const {
+    if (op.phase != Phase::backward || !op.origin.valid()) return -1;
+    const Op& forward = graph_.ops[op.origin];
+    if (forward.kind != OpKind::scatter && forward.kind != OpKind::gather) return -1;
+    const std::string_view made = name_of(graph_, forward), undone = name_of(graph_, op);
+    if ((made == "index_add" || made == "index_copy") && undone == "index_select" && forward.input_count == 3) return 2;
+    if (made == "gather" && undone == "scatter_add") return 0;
+    return -1;
   }
   void hold_until(TensorId id, std::int32_t op) {
     std::int32_t& last = last_use_[storage(id)];

@@ -60,10 +60,12 @@ class Rewrite {
 
   std::size_t size() const { return before_.size(); }
   const Op& old(std::size_t i) const { return before_[before_.id_at(i)]; }
-  // A gradient is added to a buffer, or converted for that.
+  // A gradient is added to a buffer, or converted for that alone (autocast's conversion makes the gradient itself).
   bool accumulates(std::size_t i) const {
     if (old(i).kind == OpKind::accumulate_gradient) return true;
-    return old(i).kind == OpKind::cast && i + 1 < size() && old(i + 1).kind == OpKind::accumulate_gradient && graph.output(old(i)) == graph.input(old(i + 1), 0);
+    if (old(i).kind != OpKind::cast || i + 1 == size() || old(i + 1).kind != OpKind::accumulate_gradient) return false;
+    const TensorId converted = graph.output(old(i));
+    return converted == graph.input(old(i + 1), 0) && graph.tensors[converted].role != Role::gradient;
   }
   // Operator i of the old list, now at the end of the new one; or left out of it.
   void keep(std::size_t i) {

@@ -244,7 +244,9 @@ class PrecisionPass {
       }
       const bool learned_mask = inputs_.size() > 3 && out_.tensors[inputs_[3]].requires_grad;
       const bool traced = attention.backend == AttentionBackend::math;  // decided already: by the compiler's tracing
-      if (attention.backend == AttentionBackend::undecided) attention.backend = attention_backend(attention, compute, gpu_, learned_mask);
+      // Every fused kernel wants four axes (sdp_utils_cpp.h: check_tensor_shapes); windows beside batch and heads make a fifth.
+      if (attention.backend == AttentionBackend::undecided)
+        attention.backend = out_.tensors[inputs_[0]].shape.rank() > 4 ? AttentionBackend::math : attention_backend(attention, compute, gpu_, learned_mask);
       if (attention.backend == AttentionBackend::math) return expand_math_attention(op, attention, compute, traced);
     }
     if (op.kind == OpKind::rms_norm && inputs_.size() > 1 && dtype(inputs_[1]) != dtype(inputs_[0])) return expand_rms_norm(op, compute);

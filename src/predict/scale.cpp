@@ -31,10 +31,9 @@ Result<ScaleStudy> scale(const Json& request, const Catalog& catalog, const std:
     } else {
       last = predicted.error();
       if (last.problems.empty()) continue;
-      // "job.json: plan.tp" is about plan.tp.
-      const auto& [subject, message] = last.problems.front();
-      const std::size_t field = subject.rfind(": ");
-      point.problem = subject == where ? message : (field == std::string::npos ? subject : subject.substr(field + 2)) + ": " + message;
+      auto [subject, message] = last.problems.front();
+      if (subject.starts_with(where)) subject.erase(0, subject.find_first_not_of(".: ", where.size()));  // what it is about, not whose request it is
+      point.problem = subject.empty() ? message : subject + ": " + message;
     }
   }
   if (!any) return tl::unexpected(last);

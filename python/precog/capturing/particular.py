@@ -70,6 +70,12 @@ def _convolution(rec: Any, operator, name, args, kwargs):
     return (result,)
 
 
+def _scattered(item: torch.Tensor) -> bool:
+    """Whether the axes before the last two do not form one: more than one item along both of two neighbours, and a gap between."""
+    axes = [axis for axis in range(item.dim() - 2) if item.shape[axis] > 1]
+    return any(item.stride(outer) != item.shape[inner] * item.stride(inner) for outer, inner in zip(axes, axes[1:]))
+
+
 def _attention(rec: Any, operator, name, args, kwargs):
     q, k, v = args[:3]
     mask = args[3] if len(args) > 3 else kwargs.get("attn_mask")
@@ -80,8 +86,8 @@ def _attention(rec: Any, operator, name, args, kwargs):
     attrs = {"causal": bool(causal), "dropout": float(dropout)}
     if kwargs.get("enable_gqa"):
         attrs["gqa"] = True
-    # Where no fused kernel runs, operands whose batch and heads do not form one axis are copied for the batched product.
-    scattered = [item.dim() == 4 and item.shape[0] > 1 and item.shape[1] > 1 and item.stride(0) != item.shape[1] * item.stride(1) for item in (q, k, v)]
+    # Where no fused kernel runs, operands whose batch and heads (and windows) do not form one axis are copied for the batched product.
+    scattered = [_scattered(item) for item in (q, k, v)]
     if any(scattered):
         attrs["scattered"] = scattered
     if mask is not None and mask.dim() and mask.shape[-1] > 1 and mask.stride(-1) != 1:
