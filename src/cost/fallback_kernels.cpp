@@ -75,8 +75,9 @@ std::optional<Seconds> resize_time(const Kernel& kernel, const MemoryShape& s) {
 // Filters of a hundred taps over wide groups of one axis (the position embeddings of speech models) in 16 bits: where cuDNN 9 finds no tensor
 // core kernel that it deems fit, it runs vector kernels of years ago, group by group (implicit_convolve_sgemm, dgrad_engine). Forward
 // that was so of widths that are no multiples of 32, and lasts as long as one block takes to walk its sum; of data gradients it was so for
-// one or two samples, and for sums still longer, and lasts by how many pixels there are. Single shapes leave these by a factor of 2 to
-// 3; without them they are 30 times too fast. From 24 timings of such shapes (data/measured/2026-11-16-h200-conv).
+// one or two samples, and for sums still longer, and lasts by how many pixels there are. From 36 timings
+// either way of which 14 were such kernels (data/measured/2026-11-16-h200-conv): ten within a fifth, inputs shorter than the filter up
+// to seven times faster.
 constexpr std::int64_t kLongFilter = 95, kWideGroup = 48, kLongSum = 6000, kLongerSum = 10000, kFewSamples = 2;
 constexpr double kWalk = 0.13e-6;              // seconds per term of a sum
 constexpr double kEngineBf16 = 0.17e-9, kEngineFp16 = 0.05e-9;  // seconds per pixel and term
@@ -109,7 +110,7 @@ KernelCost with_fallbacks(const Kernel& kernel, KernelCost cost) {
     }
   } else if (const auto* memory = std::get_if<MemoryShape>(&kernel.shape)) {
     if (const auto resized = resize_time(kernel, *memory)) {
-      // A bicubic one's time is whole; what its bytes take was learnt from images of other sizes.
+      // A bicubic one's time is whole: what its bytes would take is in it.
       if (kernel.name.starts_with("upsample_bicubic2d")) cost.memory = *resized;
       cost.total = cost.launch + std::max(cost.memory, *resized);
     }

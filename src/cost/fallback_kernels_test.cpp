@@ -41,5 +41,35 @@ TEST_CASE("resizing many small planes takes as long as walking them, its gradien
   CHECK(with_fallbacks(kernel, ten_microseconds()).total.value == doctest::Approx(10e-6));
 }
 
+TEST_CASE("bicubic resizing walks planes: lines apart are slower, and an unchanged size still walks") {
+  const auto time = [](std::int64_t planes, std::int64_t from, std::int64_t to, bool last, bool backward, DType type) {
+    const MemoryPattern pattern = backward ? MemoryPattern::pooling_backward : MemoryPattern::pooling_forward;
+    Kernel kernel = kernel_of(MemoryShape{pattern, planes, to, last}, backward ? "upsample_bicubic2d_backward" : "upsample_bicubic2d", type);
+    kernel.read = Bytes{planes * from * 4}, kernel.written = Bytes{planes * to * 4};
+    if (backward) std::swap(kernel.read, kernel.written);
+    return with_fallbacks(kernel, ten_microseconds()).total.value;
+  };
+  // Measured: data/measured, family "resize".
+  CHECK(time(1024, 7 * 7, 14 * 14, false, false, DType::fp32) < time(1024, 7 * 7, 14 * 14, true, false, DType::fp32));
+  CHECK(time(384, 17 * 17, 30 * 30, false, false, DType::fp32) == doctest::Approx(0.223e-3).epsilon(0.2));
+  CHECK(time(1024, 17 * 17, 11 * 11, true, false, DType::fp32) == doctest::Approx(1.238e-3).epsilon(0.2));
+  CHECK(time(768, 24 * 24, 24 * 24, false, false, DType::fp32) == doctest::Approx(0.289e-3).epsilon(0.25));
+  CHECK(time(384, 17 * 17, 30 * 30, false, true, DType::fp32) == doctest::Approx(0.993e-3).epsilon(0.2));
+  CHECK(time(128, 80 * 13, 109 * 18, false, true, DType::bf16) == doctest::Approx(3.377e-3).epsilon(0.35));
+}
+
+TEST_CASE("long filters over wide groups run old kernels in 16 bits") {
+  const auto time = [](ConvDirection direction, std::int64_t batch, std::int64_t width, std::int64_t length, DType type) {
+    ConvShape s{direction, batch, 16 * width, 16 * width, 1, length, 1, length, 1, 128, 1, 16};
+    s.axes = 1;
+    return with_fallbacks(kernel_of(s, "convolution", type), ten_microseconds()).total.value;
+  };
+  CHECK(time(ConvDirection::forward, 6, 80, 399, DType::bf16) == doctest::Approx(21.3e-3).epsilon(0.1));  // measured
+  CHECK(time(ConvDirection::data_gradient, 1, 64, 999, DType::bf16) == doctest::Approx(23.9e-3).epsilon(0.1));
+  CHECK(time(ConvDirection::forward, 6, 80, 399, DType::tf32) == doctest::Approx(10e-6));
+  CHECK(time(ConvDirection::forward, 24, 64, 199, DType::bf16) == doctest::Approx(10e-6));
+  CHECK(time(ConvDirection::data_gradient, 24, 64, 199, DType::bf16) == doctest::Approx(10e-6));
+}
+
 }  // namespace
 }  // namespace precog
