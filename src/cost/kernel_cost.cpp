@@ -14,6 +14,7 @@
 namespace precog {
 namespace {
 
+constexpr double kWarp = 32;              // threads
 constexpr double kAlignment = 16;        // bytes: the widest load; rows off it fall back to narrow ones
 constexpr double kNarrowest = 4;         // bytes: below this an asynchronous copy to shared memory does not exist
 constexpr double kAttentionBlock = 128;  // query rows that one thread block owns
@@ -197,9 +198,12 @@ struct Costing {
   Seconds access(const MemoryShape& s, const MemoryCoefficients& c) const {
     const double accesses = static_cast<double>(kernel.read.value) / bytes_of(kernel.input) +
                             static_cast<double>(kernel.written.value) / bytes_of(kernel.output);
-    if (!is_batch_norm(s.pattern) || s.channels_last)
-      return {(accesses / c.accesses_per_clock + moved(kernel) / c.bytes_per_clock + static_cast<double>(s.rows) * c.row_clocks) /
-              (busy_sms(s) * gpu.boost_clock.value)};
+    if (!is_batch_norm(s.pattern) || s.channels_last) {
+      // A warp's work per row; where a reduction keeps the innermost axis each of its threads has a result of its own.
+      const bool thread_each = s.pattern == MemoryPattern::reduction && s.channels_last;
+      const double rows = static_cast<double>(s.rows) / (thread_each ? kWarp : 1);
+      return {(accesses / c.accesses_per_clock + moved(kernel) / c.bytes_per_clock + rows * c.row_clocks) / (busy_sms(s) * gpu.boost_clock.value)};
+    }
     // A block per channel: one block cannot use a whole SM, and with fewer channels than SMs the rest stand idle.
     const BatchNormCoefficients& norm = batch_norm(s);
     const double channels = static_cast<double>(std::max<std::int64_t>(1, s.rows)), busy = std::max(1.0, channels / gpu.sms);
