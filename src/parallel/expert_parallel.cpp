@@ -55,7 +55,11 @@ class ExpertParallel {
     if (plan_.dispatch == ExpertDispatch::per_node) out.copies = copies_;
     return out;
   }
-  std::int64_t arriving(std::int64_t rows) const { return static_cast<std::int64_t>(std::ceil(static_cast<double>(rows) * plan_.expert_imbalance)); }
+  // A whole number for each rank that layers are split over: with sequence parallelism they share these as well.
+  std::int64_t arriving(std::int64_t rows) const {
+    const double share = static_cast<double>(rows) * plan_.expert_imbalance / plan_.tp;
+    return plan_.expert_imbalance == 1 ? rows : static_cast<std::int64_t>(std::ceil(share)) * plan_.tp;
+  }
 
   OpId last_product(std::size_t from) const {
     const Graph& in = graph_.in;
