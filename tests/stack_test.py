@@ -32,6 +32,12 @@ class Stack(unittest.TestCase):
         self.assertLess(megatron["gpu_busy_s"], plain["gpu_busy_s"])
         self.assertEqual(megatron["request"]["stack"], "megatron")
 
+    def test_the_fused_softmax_wants_a_multiple_of_four_heads(self):
+        """megatron/model/fused_softmax.py: heads of the whole micro-batch on a rank; else scale, mask and softmax are operators."""
+        kernels = {heads: predict(model={**GPT, "architecture": {**GPT["architecture"], "hidden": 128 * heads, "heads": heads}}, batch=1, attention="eager",
+                                  stack="megatron")["kernels"] for heads in (8, 6)}
+        self.assertGreater(kernels[6], kernels[8])
+
     def test_fused_kernels_cost_the_host_less_than_their_operators(self):
         self.assertLess(predict(model=GPT, stack="megatron")["host_s"], predict(model=GPT)["host_s"])
 

@@ -58,6 +58,7 @@ struct FusionPlan {
   };
   std::vector<PerOp> ops;                // one per operator of the graph
   std::vector<FusedKernel> kernels;
+  bool by_hand = false;                  // a stack's own kernels, which have conditions a compiler has not
   // Of each tensor that owns memory: the last operator to touch it, -1 where it never reaches memory.
   std::vector<std::int32_t> last_use;
 };
@@ -68,7 +69,7 @@ struct ImageLayout {
   MemoryFormat given = MemoryFormat::contiguous, compiled = MemoryFormat::contiguous;
 };
 // `sms` decides where a reduction is split.
-FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout = {});
+FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout = {}, bool by_hand = false);
 // Into how many kernels Inductor splits a sum of `length` values for each of `results` columns, and along each of `rows` rows.
 int column_stages(std::int64_t results, std::int64_t length, int sms);
 int row_stages(std::int64_t rows, std::int64_t length, int sms);

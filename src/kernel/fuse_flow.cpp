@@ -41,6 +41,17 @@ bool is_scatter(const Graph& graph, const Op& op) {
   return name == "index_put" || name == "_unsafe_index_put" || name == "index_add" || name == "index_copy" || name == "scatter" || name == "scatter_add";
 }
 
+// Megatron-LM's kernel of scale, mask and softmax takes scores of lengths up to 2048 (later 4096) and a number of heads of the
+// whole micro-batch on a rank that is a multiple of four (megatron/model/fused_softmax.py, is_kernel_available); else they are operators of PyTorch's.
+bool is_beyond_fused_softmax(const Graph& graph, const Op& op) {
+  constexpr std::int64_t kLeast = 16, kMost = 4096, kMultiple = 4;
+  if (op.kind != OpKind::mul_scalar && op.kind != OpKind::masked_fill && definition(op.kind).family != Family::softmax) return false;
+  if (op.input_count == 0 || op.output_count == 0) return false;
+  const Shape& shape = graph.tensors[graph.output(op)].shape;
+  if (shape.rank() != 4 || shape[2] != shape[3] || shape[3] <= kLeast) return false;
+  return shape[3] > kMost || shape[3] % kMultiple != 0 || shape[0] * shape[1] % kMultiple != 0;
+}
+
 Part part_of(const Graph& graph, const Op& op) {
   if (where_of(op.phase) == Flow::outside) return definition(op.kind).family == Family::view ? Part::view : Part::library;
   // Copies around collectives, and Transformer Engine's own conversion kernels, are calls that no compiler looks into.
@@ -81,7 +92,7 @@ Part part_of(const Graph& graph, const Op& op) {
 
 }  // namespace
 
-Flow follow_values(const Graph& graph) {
+Flow follow_values(const Graph& graph, bool by_hand) {
   Flow flow;
   const std::size_t ops = graph.ops.size(), tensors = graph.tensors.size();
   flow.value.resize(tensors);
@@ -92,7 +103,7 @@ Flow follow_values(const Graph& graph) {
   for (std::size_t i = 0; i < ops; ++i) {
     const Op& op = graph.ops[graph.ops.id_at(i)];
     const auto inputs = graph.inputs(op), outputs = graph.outputs(op);
-    Part part = part_of(graph, op);
+    Part part = by_hand && is_beyond_fused_softmax(graph, op) ? Part::library : part_of(graph, op);
     const Flow::Where where = where_of(op.phase);
     const auto here = static_cast<std::int32_t>(i);
     if (part == Part::view) {

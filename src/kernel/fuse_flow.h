@@ -31,7 +31,8 @@ struct Flow {
   std::vector<Where> where;                        // per operator
 };
 
-Flow follow_values(const Graph& graph);
+// `by_hand`: a stack's own kernels (FusionPlan).
+Flow follow_values(const Graph& graph, bool by_hand = false);
 
 // Elements of a row, of an operator that reduces along rows.
 std::int64_t row_length(const Graph& graph, const Op& op);
