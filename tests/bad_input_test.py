@@ -148,6 +148,7 @@ JOBS = [
     (good(plan={"fsdp": "full", "bucket_mb": 10}), "DistributedDataParallel"),
     (good(plan={"offload": "optimizer"}), "fsdp zero1"),
     (good(plan={"offload": "parameters", "fsdp": "zero2"}), "needs them to be shared out"),
+    (good(plan={"offload": "master", "fsdp": "zero2"}), "has none"),
     (good(plan={"offload": "optimizer", "fsdp": "zero2"}, optimizer="sgd"), "adam"),
     (good(plan={"tp": 2, "etp": 1}), "etp"),
     (good(recompute="per-layer"), "per-op"),

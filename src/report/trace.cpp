@@ -14,7 +14,7 @@
 namespace precog {
 namespace {
 
-constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream", "communication of split layers", "communication across groups"};
+constexpr std::array<const char*, kResourceCount> kTrackNames = {"host", "compute stream", "communication stream", "communication of split layers", "across groups, to and from the host"};
 
 std::string json_text(std::string_view text) {
   return Json(std::string(text)).dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -100,7 +100,7 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title, c
   std::string out = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   out += fmt::format(R"({{"ph":"M","pid":1,"name":"process_name","args":{{"name":{}}}}})", json_text(title));
   const auto tasks = parts.schedule.graph.tasks();
-  const bool layers = std::any_of(tasks.begin(), tasks.end(), [](const Task& task) { return task.resource == kLayerCommunication; });
+  const bool layers = std::any_of(tasks.begin(), tasks.end(), [](const Task& task) { return task.resource >= kLayerCommunication && task.resource < kResourceCount; });
   for (std::size_t track = 0; track < (layers ? kTrackNames.size() : kTrackCount); ++track) {
     out += fmt::format(
         ",\n"
