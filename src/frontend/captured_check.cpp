@@ -109,19 +109,11 @@ std::string rnn_of(const Call& call, const OperandView& shapes, Attributes& attr
   rnn.batch = x.rank() == 2 ? 1 : s.batch_first ? x[0] : x[1];
   if (rnn.steps > 1 << 20) return "has more than 2^20 time steps";
   const std::int64_t width = std::max(rnn.input, rnn.hidden * rnn.directions);
-  if (!product({rnn.batch, std::max<std::int64_t>(1, rnn.steps), 2 * rnn.gates + 1, rnn.hidden, rnn.layers, rnn.directions, 8}) ||
+  if (!product({rnn.batch, std::max<std::int64_t>(1, rnn.steps), rnn.gates + 1, rnn.hidden, rnn.layers, rnn.directions, 8}) ||
       !product({width, rnn.gates, rnn.hidden, 8}) || !product({rnn.batch, std::max<std::int64_t>(1, rnn.steps), width, 8}))
     return "is too large at these sizes";
   attributes = rnn;
   return "";
-}
-
-// Numbers in cuDNN's reserve, an estimate: the library does not say what lies there. Of every step the gates and a state; what each
-// layer but the last hands to the next; and of a GRU two numbers more per unit. Read off recorded peaks of LSTM and GRU language
-// models, which come after these layers are done: without them they miss one output, and the GRU four more for its two layers.
-std::int64_t rnn_reserve(const RnnAttributes& a) {
-  const std::int64_t kept = a.gates + (a.gates == 3 ? 3 : 1);
-  return a.directions * a.steps * a.batch * a.hidden * (a.layers * kept + a.layers - 1);
 }
 
 std::string norm_of(const Call& call, const OperandView& shapes, const Symbols& symbols, Attributes& attributes) {
@@ -332,7 +324,8 @@ std::vector<Tensor> left_out(OpKind kind, const Attributes& attributes, const Op
     case OpKind::max_pool2d: wanted.push_back({.shape = shapes.out[0], .dtype = DType::int64}); break;
     case OpKind::rnn: {
       const auto& a = std::get<RnnAttributes>(attributes);
-      return {Tensor{.shape = {rnn_reserve(a)}}};  // It comes last, whatever states the file lists.
+      // cuDNN's reserve: the gates and states of every step. It comes last, whatever states the file lists.
+      return {Tensor{.shape = {a.layers * a.directions * a.steps * a.batch * (a.gates + 1) * a.hidden}}};
     }
     default: break;
   }

@@ -492,16 +492,3 @@ TEST_CASE("NoFusedAttentionKernelTakesFiveAxes") {
   CHECK(fused(R"(["batch", 2, "seq", 16])"));
   CHECK_FALSE(fused(R"(["batch", 2, 4, "seq", 16])"));
 }
-
-TEST_CASE("TheReserveHoldsGatesStatesAndWhatLayersHandOn") {
-  const auto reserve = [](std::string_view cell) {
-    const Graph graph = built(around(fmt::format(R"({{"tensor": "parameter", "name": "weights", "shape": [4096]}},
-      {{"op": "{}", "in": [2, 3], "out": [[["batch", "seq", 16]], [[4, "batch", 8]]], "attrs": {{"layers": 2, "hidden": 8, "directions": 2, "batch_first": true}}}})", cell)));
-    for (const Op& op : graph.ops)
-      if (op.kind == OpKind::rnn) return graph.tensors[graph.output(op, op.output_count - 1u)].shape.elements();
-    return std::int64_t{0};
-  };
-  constexpr std::int64_t kOutput = 2 * 8 * 2 * 8;  // batch, steps, directions, hidden
-  CHECK(reserve("lstm") == kOutput * (2 * 5 + 1));
-  CHECK(reserve("gru") == kOutput * (2 * 6 + 1));
-}
