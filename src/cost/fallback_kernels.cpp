@@ -7,6 +7,8 @@
 namespace precog {
 namespace {
 
+constexpr double kMeasuredClock = 1.98e9;  // of the H200 whose seconds stand below
+
 // The products of a recurrent layer run on kernels made for Ampere, with tiles of 32 x 32 for the few rows of one time step, where
 // cuBLAS would take wider ones or split the sum. How much longer they take than a product of cuBLAS, about, from timings of
 // recurrent layers and their kernels (data/measured): single shapes leave it by a factor of 1.5.
@@ -98,21 +100,23 @@ std::optional<Seconds> long_filter_time(const Kernel& kernel, const ConvShape& s
 
 }  // namespace
 
-KernelCost with_fallbacks(const Kernel& kernel, KernelCost cost) {
+KernelCost with_fallbacks(const Kernel& kernel, Hertz clock, KernelCost cost) {
+  const double slower = kMeasuredClock / clock.value;
   if (const auto* product = std::get_if<GemmShape>(&kernel.shape)) {
     const double slowdown = recurrent_slowdown(kernel, *product);
     cost.compute = cost.compute * slowdown;
     cost.total = cost.total * slowdown;
   } else if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {
-    if (const auto slow = long_filter_time(kernel, *conv); slow && cost.launch + *slow > cost.total) {
-      cost.compute = *slow;
-      cost.total = cost.launch + *slow;
+    if (const auto measured = long_filter_time(kernel, *conv)) {
+      const Seconds slow = *measured * slower;
+      if (cost.launch + slow > cost.total) cost.compute = slow, cost.total = cost.launch + slow;
     }
   } else if (const auto* memory = std::get_if<MemoryShape>(&kernel.shape)) {
-    if (const auto resized = resize_time(kernel, *memory)) {
+    if (const auto measured = resize_time(kernel, *memory)) {
+      const Seconds resized = *measured * slower;
       // A bicubic one's time is whole: what its bytes would take is in it.
-      if (kernel.name.starts_with("upsample_bicubic2d")) cost.memory = *resized;
-      cost.total = cost.launch + std::max(cost.memory, *resized);
+      if (kernel.name.starts_with("upsample_bicubic2d")) cost.memory = resized;
+      cost.total = cost.launch + std::max(cost.memory, resized);
     }
   }
   return cost;

@@ -21,7 +21,7 @@ Kernel kernel_of(KernelShape shape, std::string_view name, DType type) {
 
 TEST_CASE("a recurrent layer's products are slower than others, aligned 16-bit ones are not") {
   const auto time = [](std::string_view name, std::int64_t hidden, DType type) {
-    return with_fallbacks(kernel_of(GemmShape{1, 64, 4 * hidden, hidden}, name, type), ten_microseconds()).total.value;
+    return with_fallbacks(kernel_of(GemmShape{1, 64, 4 * hidden, hidden}, name, type), {1.98e9}, ten_microseconds()).total.value;
   };
   CHECK(time("linear", 650, DType::bf16) == doctest::Approx(10e-6));
   CHECK(time("rnn_recurrent", 512, DType::bf16) == doctest::Approx(10e-6));
@@ -32,13 +32,14 @@ TEST_CASE("a recurrent layer's products are slower than others, aligned 16-bit o
 TEST_CASE("resizing many small planes takes as long as walking them, its gradient as long as its collisions") {
   Kernel kernel = kernel_of(MemoryShape{MemoryPattern::pooling_forward, 49 * 208, 40 * 40, false}, "upsample_bilinear2d", DType::bf16);
   kernel.read = Bytes{49 * 208 * 20 * 20 * 2}, kernel.written = Bytes{49 * 208 * 40 * 40 * 2};
-  CHECK(with_fallbacks(kernel, ten_microseconds()).total.value == doctest::Approx(3.16e-3).epsilon(0.2));  // measured
+  CHECK(with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value == doctest::Approx(3.16e-3).epsilon(0.2));  // measured
+  CHECK(with_fallbacks(kernel, {0.99e9}, ten_microseconds()).total.value == doctest::Approx(2 * 3.16e-3).epsilon(0.2));  // so many clocks
   kernel.shape = MemoryShape{MemoryPattern::pooling_backward, 49 * 208, 40 * 40, false};
   kernel.name = "upsample_bilinear2d_backward";
   std::swap(kernel.read, kernel.written);
-  CHECK(with_fallbacks(kernel, ten_microseconds()).total.value == doctest::Approx(0.40e-3).epsilon(0.2));  // measured
+  CHECK(with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value == doctest::Approx(0.40e-3).epsilon(0.2));  // measured
   kernel.name = "max_pool2d_backward";
-  CHECK(with_fallbacks(kernel, ten_microseconds()).total.value == doctest::Approx(10e-6));
+  CHECK(with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value == doctest::Approx(10e-6));
 }
 
 TEST_CASE("bicubic resizing walks planes: lines apart are slower, and an unchanged size still walks") {
@@ -47,7 +48,7 @@ TEST_CASE("bicubic resizing walks planes: lines apart are slower, and an unchang
     Kernel kernel = kernel_of(MemoryShape{pattern, planes, to, last}, backward ? "upsample_bicubic2d_backward" : "upsample_bicubic2d", type);
     kernel.read = Bytes{planes * from * 4}, kernel.written = Bytes{planes * to * 4};
     if (backward) std::swap(kernel.read, kernel.written);
-    return with_fallbacks(kernel, ten_microseconds()).total.value;
+    return with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value;
   };
   // Measured: data/measured, family "resize".
   CHECK(time(1024, 7 * 7, 14 * 14, false, false, DType::fp32) < time(1024, 7 * 7, 14 * 14, true, false, DType::fp32));
@@ -62,7 +63,7 @@ TEST_CASE("long filters over wide groups run old kernels in 16 bits") {
   const auto time = [](ConvDirection direction, std::int64_t batch, std::int64_t width, std::int64_t length, DType type) {
     ConvShape s{direction, batch, 16 * width, 16 * width, 1, length, 1, length, 1, 128, 1, 16};
     s.axes = 1;
-    return with_fallbacks(kernel_of(s, "convolution", type), ten_microseconds()).total.value;
+    return with_fallbacks(kernel_of(s, "convolution", type), {1.98e9}, ten_microseconds()).total.value;
   };
   CHECK(time(ConvDirection::forward, 6, 80, 399, DType::bf16) == doctest::Approx(21.3e-3).epsilon(0.1));  // measured
   CHECK(time(ConvDirection::data_gradient, 1, 64, 999, DType::bf16) == doctest::Approx(23.9e-3).epsilon(0.1));

@@ -246,7 +246,7 @@ KernelCost kernel_cost(const Kernel& kernel, const GpuSpec& gpu, const Architect
     const KernelCost alternative = std::visit(Costing{plain, gpu, profile}, plain.shape);
     if (alternative.total < cost.total) cost = alternative;
   }
-  return with_fallbacks(kernel, cost);
+  return with_fallbacks(kernel, gpu.boost_clock, cost);
 }
 
 Seconds kernel_gap(const ArchitectureProfile& profile) { return profile.kernel_gap; }

@@ -611,7 +611,8 @@ class RequestReader {
                                                                  : OptimizerImpl::foreach_);
     request_.replicas.state_tensors = static_cast<int>(state_tensors(request_.training.optimizer));
     if (request_.replicas.offload_layers > 0 && request_.mode != Mode::eager) root_.problem("plan.offload", "of activations in a compiled mode is not modelled");
-    if (request_.replicas.offload_master && request_.precision && !request_.precision->master_weights)
+    // Beside weights that products read in fp8 the 16-bit ones are the masters.
+    if (request_.replicas.offload_master && request_.precision && !request_.precision->master_weights && !request_.precision->fp8)
       root_.problem("plan.offload", fmt::format("of master weights: precision '{}' has none (deepspeed-bf16, bf16-master and apex-o2 have)", request_.precision->name));
     if (request_.replicas.offload_optimizer && request_.training.optimizer != OptimizerKind::adam && request_.training.optimizer != OptimizerKind::adamw)
       root_.problem("optimizer", fmt::format("is {}; on the host (plan.offload) adam and adamw are modelled", to_text(request_.training.optimizer)));
