@@ -65,6 +65,18 @@ void vocabulary(const Line& line, const std::string& op, Calls& calls) {
   else throw Unusable{"is no operator on a vocabulary that is known"};
 }
 
+// Classes of every pixel.
+void maps(const Line& line, const std::string& op, Calls& calls) {
+  const auto e = line.extents("shape", 4, 4);
+  const auto scores = [&] { return calls.tensor({e[0], e[1], e[2], e[3]}); };
+  const TensorId target = calls.tensor({e[0], e[2], e[3]}, DType::int64);
+  if (op == "log_softmax") calls.add(OpKind::log_softmax, {scores()}, {scores()});
+  else if (op == "log_softmax backward") calls.add(OpKind::log_softmax_backward, {scores(), scores()}, {scores()}).phase = Phase::backward;
+  else if (op == "nll_loss") calls.add(OpKind::nll_loss, {scores(), target}, {calls.tensor({}), calls.tensor({})});
+  else if (op == "nll_loss backward") calls.add(OpKind::nll_loss_backward, {calls.tensor({}), target}, {scores()}).phase = Phase::backward;
+  else throw Unusable{"is no operator on maps that is known"};
+}
+
 void pooling(const Line& line, const std::string& op, Calls& calls) {
   const auto e = line.extents("shape", 3, 5);
   const std::size_t axes = e.size() - 2;
@@ -106,7 +118,7 @@ void resizing(const Line& line, const std::string& op, Calls& calls) {
   else calls.named(name, {calls.tensor(x)}, {calls.tensor(y)});
 }
 
-constexpr LineFamily kLines[] = {{"image", image}, {"norm", image}, {"vocabulary", vocabulary}, {"pool", pooling}, {"resize", resizing}};
+constexpr LineFamily kLines[] = {{"image", image}, {"norm", image}, {"vocabulary", vocabulary}, {"maps", maps}, {"pool", pooling}, {"resize", resizing}};
 
 }  // namespace
 

@@ -239,6 +239,23 @@ class Lowering {
     shape.axes = unseen ? 3 : how.axes;
     shape.across = how.across ? 50 : 0;
   }
+  // Parts that lie side by side are joined by a kernel of wide loads, others by one that works out each element's place, of up to
+  // four axes; of more they are copied one by one (aten/native/cuda/Shape.cu, cat_out_cuda).
+  static constexpr int kMostJoinedAxes = 4;
+  void lower_cat(const Op& op) {
+    Kernel& kernel = memory(name_of(op), op, MemoryPattern::copy);
+    rows_of(kernel, op, op.input_count);
+    bool plain = !op.strided;
+    int axes = 1;
+    for (TensorId id : graph_.inputs(op)) {
+      plain = plain && layouts_.is_plain(id);
+      axes = std::max(axes, graph_.tensors[id].shape.rank());
+    }
+    // Stacked along a new last axis they get it first; along another they are joined and the axis is cut afterwards (native/TensorShape.cpp).
+    if (out(op).shape.rank() > axes && out(op).shape[-1] == op.input_count && out(op).shape[-2] == in(op, 0).shape[-1]) ++axes;
+    if (axes > kMostJoinedAxes) kernel.launches = op.input_count;
+    if (!plain) std::get<MemoryShape>(kernel.shape).axes = std::clamp(axes, 2, kMostJoinedAxes);
+  }
   // How the large operand's rows lie, and what tells it from others of its pattern (MemoryShape::part).
   void rows_of(Kernel& kernel, const Op& op, std::int64_t part = 0) const {
     auto& shape = std::get<MemoryShape>(kernel.shape);
@@ -264,6 +281,21 @@ class Lowering {
     return to_text(op.kind);
   }
 
+  // A logarithm of four axes is of classes, the second of them, for every pixel: a kernel of its own that goes through them three
+  // times, a pixel a thread (cunn_SpatialSoftMaxForward, aten/native/cuda/SoftMax.cu). Others are along rows.
+  void lower_softmax(const Op& op) {
+    const bool forward = op.kind == OpKind::softmax || op.kind == OpKind::log_softmax;
+    const MemoryPattern pattern = forward ? MemoryPattern::softmax_forward : MemoryPattern::softmax_backward;
+    const Shape& shape = op.input_count > 0 ? in(op, 0).shape : out(op).shape;
+    const bool logarithm = op.kind == OpKind::log_softmax || op.kind == OpKind::log_softmax_backward;
+    if (!logarithm || shape.rank() < 4 || call_.compiled) return row_wise(op, pattern);
+    const std::int64_t classes = std::max<std::int64_t>(1, shape[1]);
+    Kernel& kernel = memory(name_of(op), op, pattern, shape.elements() / classes, classes);
+    auto& place = std::get<MemoryShape>(kernel.shape);
+    place.channels_last = true;  // down the columns
+    place.part = pixels(shape);
+    place.across = 100;
+  }
   void row_wise(const Op& op, MemoryPattern pattern) {
     const Shape& shape = op.input_count > 0 ? in(op, 0).shape : out(op).shape;
     const std::int64_t length = shape.rank() > 0 ? std::max<std::int64_t>(1, shape[-1]) : 1;
@@ -289,8 +321,7 @@ class Lowering {
         if (op.kind == OpKind::softmax_backward) call_.workspace += in_bytes(op, 0);
         for (TensorId id : graph_.outputs(op)) planar_[id.index()] = true;  // it makes its operands contiguous, and so is what it returns
         for (std::size_t i = 0; i < std::min<std::size_t>(op.input_count, 2); ++i) copy_inside(op, i, "softmax_copy");
-        return row_wise(op, op.kind == OpKind::softmax || op.kind == OpKind::log_softmax ? MemoryPattern::softmax_forward
-                                                                                        : MemoryPattern::softmax_backward);
+        return lower_softmax(op);
       case Family::loss:
         if (op.kind == OpKind::nll_loss_backward) {
           memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
@@ -327,7 +358,8 @@ class Lowering {
         else if (op.kind == OpKind::bucket_copy) memory("bucket_copy", op, MemoryPattern::copy, in_bytes(op, 0), in_bytes(op, 0));
         else if (op.kind == OpKind::copy) lower_copy(op);
         else if (op.kind == OpKind::contiguous && op.output_count > 0) lower_contiguous(op);
-        else rows_of(memory(name_of(op), op, copy_pattern(op)), op, op.kind == OpKind::cat ? op.input_count : source_row(op));
+        else if (op.kind == OpKind::cat && op.output_count > 0) lower_cat(op);
+        else rows_of(memory(name_of(op), op, copy_pattern(op)), op, source_row(op));
         return;
       case Family::reduction: {
         if (op.kind == OpKind::scan) return row_wise(op, MemoryPattern::reduction);
@@ -447,7 +479,7 @@ class Lowering {
     } else if (op.input_count == 2 && name_of(op) == "copy") {
       memory(name_of(op), op, pattern, in_bytes(op, 1), out_bytes(op));  // copy_(target, source): the target is only written
     } else if (name_of(op) == "roll" && op.output_count > 0 && out(op).shape.rank() >= 4) {
-      for (int axis = 0; axis < 2; ++axis) memory("roll", op, MemoryPattern::broadcast);  // one axis after the other; of images two
+      for (int axis = 0; axis < 2; ++axis) memory("roll", op, MemoryPattern::copy);  // one axis after the other; of images two
     } else {
       memory(name_of(op), op, pattern);
     }
@@ -792,6 +824,7 @@ class Lowering {
         memory("attention_convert_dq", op, MemoryPattern::cast, gathered, out_bytes(op));
         call_.workspace += gathered;
       }
+      for (std::size_t i = 0; i < std::min<std::size_t>(op.output_count, 3); ++i) lie_alike(graph_.output(op, i), graph_.input(op, i + 1));
       if (a.heads != a.kv_heads) {  // per query head first, then summed over each group
         const Bytes expanded{a.batch * a.heads * a.kv_len * (a.head_dim + a.value_dim) * 2};
         memory("attention_sum_groups", op, MemoryPattern::reduction, expanded, out_bytes(op, op.output_count - 1u));
@@ -802,6 +835,13 @@ class Lowering {
       if (a.dropout && a.backend == AttentionBackend::cudnn) memory("attention_seed", op, MemoryPattern::pointwise, {16}, {16}, 1, 2);
       put("scaled_dot_product_attention", op, shape, work_of(graph_, op));
     }
+  }
+
+  // The gradients of a fused attention are made in the order of its operands (empty_like).
+  void lie_alike(TensorId made, TensorId pattern) {
+    const Shape& shape = graph_.tensors[made].shape;
+    if (!(shape == graph_.tensors[pattern].shape) || layouts_.is_plain(pattern)) return;
+    if (const Shape dense = dense_like(shape, layouts_.strides(pattern)); !(dense == contiguous_strides(shape))) layouts_.set(made, dense);
   }
 
   static constexpr std::int64_t kNormSplitRows = 65536;

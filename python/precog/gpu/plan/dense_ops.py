@@ -128,6 +128,15 @@ def positions(dice: Dice) -> Iterator[Case]:
                        {"shape": [batch, channels, *sides], "layout": dice.one(("nchw", "nhwc")), "to": to})
 
 
+def maps(dice: Dice) -> Iterator[Case]:
+    """Classes of every pixel: sums along the second axis of four."""
+    while True:
+        batch, classes, side = dice.one((1, 2, 4, 8, 16, 32)), dice.one((2, 3, 12, 19, 21, 32, 40, 64, 81, 133, 150, 171)), dice.one((14, 28, 32, 56, 64, 128, 224, 256, 384, 512))
+        if batch * classes * side * side <= 2 ** 27:
+            yield Case("maps", dice.one(("fp32", "bf16", "fp16"), (4, 4, 1)), ("log_softmax", "log_softmax backward", "nll_loss", "nll_loss backward"),
+                       {"shape": [batch, classes, side, side]})
+
+
 def recurrent(dice: Dice) -> Iterator[Case]:
     while True:
         dtype, kind, both = dice.one(FLOATS), dice.one(("lstm", "gru", "rnn"), (6, 4, 1)), dice.chance(0.3)
@@ -212,4 +221,4 @@ SHARES: dict[str, tuple[float, Callable[[Dice], Iterator[Case]]]] = {
     "cudnn": (78, cudnn), "fused": (26, fused), "products": (20, products), "bmm": (8, dense.bmm), "strided": (28, operands.strided),
     "reduce_strided": (18, operands.reduce_strided), "scan": (2, operands.scan), "resize": (8, resize), "recurrent": (14, recurrent),
     "tables": (8, tables), "rows": (8, rows), "tiny": (2, tiny), "image_norms": (4, image_norms),
-    "joined": (5, operands.joined), "row_batch_norms": (2, row_batch_norms), "positions": (2, positions)}
+    "joined": (5, operands.joined), "row_batch_norms": (2, row_batch_norms), "positions": (2, positions), "maps": (2, maps)}
