@@ -737,8 +737,19 @@ class Lowering {
     kernel.launches = times;
   }
 
+  // Part of a larger tensor, or the same elements again and again: what libraries want without gaps is copied. Another order of axes
+  // is not: it is a layout that they know, or say in their own copies.
+  bool has_gaps(TensorId id) const {
+    if (layouts_.is_plain(id)) return false;
+    const Shape& shape = graph_.tensors[id].shape;
+    const Shape strides = layouts_.strides(id), dense = dense_like(shape, strides);
+    for (int axis = 0; axis < shape.rank(); ++axis)
+      if (shape[axis] > 1 && strides[axis] != dense[axis]) return true;
+    return false;
+  }
   void lower_conv(const Op& op) {
     const auto& a = std::get<ConvAttributes>(op.attributes);
+    if (has_gaps(graph_.input(op, 0))) copy_inside(op, 0, "conv_input_copy");
     const bool layout = transposes(op, a, in(op, 0).shape, a.transposed ? ConvDirection::data_gradient : ConvDirection::forward);
     convolution(op, "conv2d", conv_shape(op, ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
                 {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)}, layout,
@@ -756,6 +767,7 @@ class Lowering {
     // A part of a larger gradient (what a concatenation hands back) is copied first.
     if (format_ == MemoryFormat::contiguous && !call_.compiled && order_[graph_.input(op, 0).index()] != Order::plain)
       memory("conv_gradient_copy", op, MemoryPattern::permute, in_bytes(op, 0), in_bytes(op, 0), 1, y.elements());
+    if (has_gaps(graph_.input(op, 1))) copy_inside(op, 1, "conv_input_copy");
     for (std::size_t i = 0; i < op.output_count; ++i) {
       call_.workspace = {};
       const Shape& result = out(op, i).shape;
