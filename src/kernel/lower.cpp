@@ -481,7 +481,9 @@ class Lowering {
     } else if (name_of(op) == "roll" && op.output_count > 0 && out(op).shape.rank() >= 4) {
       for (int axis = 0; axis < 2; ++axis) memory("roll", op, MemoryPattern::copy);  // one axis after the other; of images two
     } else {
-      memory(name_of(op), op, pattern);
+      Kernel& kernel = memory(name_of(op), op, pattern);
+      if (name_of(op) == "im2col" && out(op).shape.rank() == 3)  // one sample after the other (aten/native/cuda/Im2Col.cu)
+        kernel.launches = static_cast<std::int32_t>(std::clamp<std::int64_t>(out(op).shape[0], 1, 1 << 20));
     }
   }
 
@@ -578,7 +580,9 @@ class Lowering {
           if (backward) product("rnn_weight_gradient", width, in_width + a.hidden, rows, 1, true);
           continue;
         }
-        const std::int64_t chunks = (a.steps + 7) / 8;  // time steps that layers work on side by side
+        // Layers work side by side on eight time steps each, unless the one above must wait for both directions (recorded kernels of
+        // language models and of deep-speech-2).
+        const std::int64_t chunks = a.directions == 1 && a.layers > 1 ? (a.steps + 7) / 8 : 1;
         if (!backward) product("rnn_input", rows / chunks, width, in_width, chunks, false);
         product(backward ? "rnn_recurrent_backward" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
                 a.steps, false);
@@ -586,7 +590,8 @@ class Lowering {
         memory(backward ? "rnn_gates_backward" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
             static_cast<std::int32_t>(a.steps);
         if (!backward) continue;
-        clear(op, static_cast<std::int32_t>(a.steps));  // the long sums of these products are split
+        // The long sums of these products are split; in 16 bits not those of aligned rows, which run on newer kernels.
+        if (!is_16bit(op.math) || a.hidden % 8 != 0) clear(op, static_cast<std::int32_t>(a.steps));
         memory("rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
         product("rnn_data_gradient", rows / chunks, in_width, width, chunks, false);
         product("rnn_weight_gradient", width, in_width, rows, 1, true);
