@@ -258,7 +258,7 @@ constexpr Feature kMemory[] = {
     {{"alignment row", false}, [](const S& s) { return alignment(real(s.memory->row_length)); }},
     {{"alignment rows", false}, [](const S& s) { return alignment(real(s.memory->rows)); }},
     {{"channels last", false}, [](const S& s) { return s.memory->channels_last ? 1.0 : 0.0; }},
-    {{"log launches", true}, [](const S& s) { return octaves(s.launches); }},
+    {{"log launches", false}, [](const S& s) { return octaves(s.launches); }},  // no size: more of the same kernel
     {{"log part", false}, [](const S& s) { return octaves(real(std::max<std::int64_t>(1, s.memory->part))); }},
     {{"alignment part", false}, [](const S& s) { return alignment(real(s.memory->part)); }},
     {{"log read bytes", true}, [](const S& s) { return octaves(real(s.kernel.read.value) / s.launches + 1); }},
