@@ -164,16 +164,19 @@ def captured(stack: Any, folder: str) -> str:
 PHASES = ("zero_grad", "forward", "backward", "optimizer")
 
 
-def measured(paths: list[str]) -> tuple[dict[tuple[str, str], dict[str, float]], dict[str, Any], float]:
-    """(stack, precision) -> seconds by phase at the sitting's median speed: the median over turns, each divided by its anchor."""
+def measured(paths: list[str], counted: list[str]) -> tuple[dict[tuple[str, str], dict[str, float]], dict[str, Any], float]:
+    """(stack, precision) -> seconds by phase at the sitting's median speed: the median over turns, each divided by its anchor. Of
+    the files `counted` only the launches are taken: a process that the profiler has slowed says what is launched, not how fast."""
     turns: dict[tuple[str, str], list[dict[str, float]]] = collections.defaultdict(list)
     meta: dict[str, Any] = {}
     facts: dict[tuple[str, str], dict[str, Any]] = {}
     anchors = []
-    for path in paths:
+    for path in [*paths, *counted]:
         for line in gzip.open(path, "rt") if path.endswith(".gz") else open(path):
             row = json.loads(line)
-            meta = row.get("meta", meta)
+            meta = row.get("meta", meta) if path in paths else meta
+            if "round" in row and path not in paths:
+                continue
             if "round" in row:
                 anchor = statistics.mean(row["anchor_s"])
                 anchors.append(anchor)
@@ -271,17 +274,19 @@ def phase_rows(phase: str, counts: dict[str, Any], seen: dict[str, float]) -> Co
     return row
 
 
-def prior_of(folder: str) -> dict[str, dict[str, float]]:
-    """Phase -> figure -> seconds, from single operators in loops. What loops do not give are guesses that the stacks override."""
+def prior_of(folder: str, speed: float = 1.0) -> dict[str, dict[str, float]]:
+    """Phase -> figure -> seconds, from single operators in loops, times `speed` for a process that is faster than the one they ran in.
+    What loops do not give are guesses that the stacks override."""
     loops, _ = host_loops.figures(folder)
-    tables = {phase: {key: value * 1e-6 for key, value in loops[phase].items()} for phase in ("forward", "backward")}
-    shared = {key: value * 1e-6 for key, value in loops.items() if not isinstance(value, dict)}
+    unit = 1e-6 * speed
+    tables = {phase: {key: value * unit for key, value in loops[phase].items()} for phase in ("forward", "backward")}
+    shared = {key: value * unit for key, value in loops.items() if not isinstance(value, dict)}
     guesses = {"python_call": 1e-5, "autograd_call": 1e-5, "module_call": 3e-6, "autocast_parameter": 4e-6, "zero_grad_tensor": 6e-7, "zero_grad": 2e-5, "forward_once": 5e-5, "backward_once": 1e-4,
                "optimizer_once": 1e-4, "optimizer_tensor_fused": 5e-6, "optimizer_tensor_sgd": 5e-6}
 
     class Filled(dict):
         def __init__(self, table: dict[str, float]) -> None:
-            super().__init__({**guesses, **shared, **table})
+            super().__init__({**{key: value * speed for key, value in guesses.items()}, **shared, **table})
 
         def __missing__(self, name: str) -> float:
             return self.get(FAMILY.get(name, ""), self["default"])
@@ -308,7 +313,7 @@ def said(values: list[float]) -> str:
                                                             100 * max(values, key=abs))
 
 
-def describe(costs: dict[str, dict[str, float]], counts: Any, seen: Any, meta: dict[str, Any], args: argparse.Namespace, left_out: str) -> dict[str, Any]:
+def describe(costs: dict[str, dict[str, float]], counts: Any, rows: Any, meta: dict[str, Any], args: argparse.Namespace, left_out: str) -> dict[str, Any]:
     """The host description: fitted figures, and from the prior what the stacks do not have."""
     before, loops = json.load(open(args.base)), host_loops.figures(args.loops)[0]
     figure = lambda seconds, source: {"value": "%.3g us" % (seconds * 1e6), "source": source}
@@ -330,8 +335,9 @@ def describe(costs: dict[str, dict[str, float]], counts: Any, seen: Any, meta: d
     out["synchronise"] = figure(loops["synchronise"] * 1e-6, "loops")
     out["loss_scaler"] = figure(loops["loss_scaler"] * 1e-6, "loops")
     out["compiled"] = before["compiled"]
-    out["reference"] = {"%s %s" % case: {phase: round(seen[case][phase] * args.level, 6) for phase in ("forward", "backward", "optimizer")}
-                        for case in REFERENCE if case in seen}
+    # What these figures say that each reference stack takes: a machine is then as fast as its stacks beside what would be predicted of them.
+    out["reference"] = {"%s %s" % case: {phase: round(total(rows[phase][case], costs[phase]), 6) for phase in ("forward", "backward", "optimizer")}
+                        for case in REFERENCE if case in counts}
     versions = "PyTorch %s, Python %s, %s" % (meta["torch"], meta["python"], meta["date"][:10])
     out["sources"] = {
         "stacks": "measured: %s, %s; issue times of %d small stacks of modules as counts times costs (tools/gpu/host_fit.py); stacks left out of the fit: %s%s" % (
@@ -350,12 +356,14 @@ REFERENCE = [(name, precision) for name in ("tokens-00", "tokens-19", "images-00
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measurements", nargs="+")
+    parser.add_argument("--launches", nargs="*", default=[], help="measurements whose profiled launches are used, and nothing else")
     parser.add_argument("--graphs", required=True, help="folder for captured stacks")
     parser.add_argument("--captured-only", action="store_true", help="leave out stacks that are not in --graphs yet")
     parser.add_argument("--cache", help="keep what was counted in this file")
     parser.add_argument("--precog", default=os.path.join(ROOT, "build", "release", "precog"))
     parser.add_argument("--loops", required=True, help="folder of the measurements of single operators (host_loops.py)")
     parser.add_argument("--base", default=os.path.join(ROOT, "data", "hosts", "h200-vm.json"), help="host description whose names and compiled figures stay")
+    parser.add_argument("--prior-speed", type=float, default=1.0, help="a loop's time in the process of the stacks over its time in the process of the loops")
     parser.add_argument("--looseness", type=float, default=0.5, help="how far a cost may be from its prior, relatively")
     parser.add_argument("--level", type=float, default=1.0, help="a training process's speed over that of the process in which the stacks were issued")
     parser.add_argument("--because", default="", help="what the level rests on; stands in the host's sources")
@@ -363,13 +371,13 @@ def main() -> int:
     parser.add_argument("--out", help="write the host description here")
     args = parser.parse_args()
     sys.path[:0] = [HERE, os.path.join(ROOT, "python")]
-    seen, meta, usual = measured(args.measurements)
+    seen, meta, usual = measured(args.measurements, args.launches)
     counts = all_counts(args, seen)
     cases = sorted(counts)
     rows = {phase: {case: phase_rows(phase, counts[case], seen[case]) for case in cases} for phase in PHASES}
     print("%d cases; anchor %.0f us; a case's forward wandered by (max - min) / median = %.0f%% in the median" % (
         len(cases), usual * 1e6, 100 * statistics.median(seen[case]["spread"] for case in cases)))
-    prior = prior_of(args.loops)
+    prior = prior_of(args.loops, args.prior_speed)
     names = sorted({case[0] for case in cases})
     held_out: dict[str, list[float]] = collections.defaultdict(list)
     by_family: dict[str, list[float]] = collections.defaultdict(list)
@@ -395,7 +403,7 @@ def main() -> int:
         costs = {phase: {name: cost * args.level for name, cost in table.items()} for phase, table in costs.items()}
         from precog.hosting import host_text
         left_out = "%.1f%% mean absolute error of a step, bias %+.1f%%" % (100 * statistics.mean(map(abs, held_out["step"])), 100 * statistics.mean(held_out["step"]))
-        text = host_text(describe(costs, counts, seen, meta, args, left_out))
+        text = host_text(describe(costs, counts, rows, meta, args, left_out))
         with open(args.out, "w") as file:
             file.write(text)
     return 0
