@@ -181,8 +181,9 @@ def settings(row, framework):
     made = dict(framework)
     fsdp = row["zero_or_fsdp"].startswith("Megatron-FSDP")
     for rule in framework.get("rules", []):
-        if row["model"] == rule["model"] and all(row[key] in rule[key] for key in ("gpu", "precision") if key in rule) and (fsdp or not rule.get("fsdp")):
-            made.update(rule["set"])
+        here = row["model"] == rule["model"] and all(row[key] in rule[key] for key in ("gpu", "precision", "source") if key in rule)
+        if here and row["date_or_version"].startswith(tuple(rule.get("releases", [""]))) and (fsdp or not rule.get("fsdp")):
+            made.update({key: {**made[key], **value} if isinstance(value, dict) else value for key, value in rule["set"].items()})
     return made
 
 
