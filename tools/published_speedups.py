@@ -60,7 +60,7 @@ def plain(text):
 
 
 def read_pairs(path):
-    configurations = collections.defaultdict(lambda: collections.defaultdict(list))
+    configurations, contradicted = collections.defaultdict(lambda: collections.defaultdict(list)), set()
     with gzip.open(path, "rt", newline="") as file:
         for row in csv.DictReader(file):
             if "SUSPECT" in row["notes"] or "CHECK" in row["notes"] or not row["throughput"]:
@@ -69,12 +69,14 @@ def read_pairs(path):
                 continue
             key = (*(plain(row[column]) for column in COLUMNS.values()), system(row), edition(row))
             configurations[key][row["precision"]].append(float(row["throughput"]))
+            if "disagrees with its throughputs" in row["notes"]:
+                contradicted.add(key)
     pairs = []
     for key, precisions in configurations.items():
         for slow in SLOW:
             for fast in FAST:
                 if slow in precisions and fast in precisions:
-                    pairs.append(dict(zip((*COLUMNS, "system", "edition"), key), slow=slow, fast=fast, pair=f"{slow} to {fast}",
+                    pairs.append(dict(zip((*COLUMNS, "system", "edition"), key), slow=slow, fast=fast, pair=f"{slow} to {fast}", contradicted=key in contradicted,
                                       rates=[statistics.median(precisions[which]) for which in (slow, fast)]))
                     pairs[-1]["measured"] = pairs[-1]["rates"][1] / pairs[-1]["rates"][0]
     return without_repeats(pairs)
@@ -84,7 +86,7 @@ def without_repeats(pairs):
     """One measurement stands in several editions of a README, its GPU or software at times named anew: the last counts."""
     kept = {}
     for pair in sorted(pairs, key=lambda pair: (pair["edition"] == "README@HEAD", pair["version"], pair["mem"])):
-        told_anew = ("edition", "version", "mem", "measured", "rates")
+        told_anew = ("edition", "version", "mem", "measured", "rates", "contradicted")
         kept[(*(value for field, value in pair.items() if field not in told_anew), *pair["rates"])] = pair
     return list(kept.values())
 
@@ -104,7 +106,9 @@ def requests_of(pair, mapping, recipes):
     """The two requests of a pair, slow and fast, or the reason why there are none."""
     rule = next((rule for rule in mapping["rules"] if matches(rule["match"], pair)), None)
     pair["family"] = rule["family"] if rule else "other"
-    pair["augments"] = any(matches(entry["match"], pair) for entry in mapping["augments"])
+    apart = next((entry["reason"] for entry in mapping["apart"] if matches(entry["match"], pair)), None)
+    if apart or pair.get("contradicted"):
+        pair["apart"] = apart or "its own table gives another speed-up"
     gpu = next((entry["name"] for entry in mapping["gpus"]
                 if matches({field: entry[field] for field in ("gpu", "mem") if field in entry}, pair)), None)
     pair["card"] = gpu or pair["gpu"]
@@ -230,7 +234,7 @@ def evaluate():
             pair["error"] = pair["predicted"] / pair["measured"] - 1
     groups = collections.defaultdict(list)
     for pair in pairs:
-        if "predicted" in pair:
+        if "predicted" in pair and "apart" not in pair:
             groups[pair["card"], pair["pair"]].append(pair)
     for members in groups.values():
         constant = best_constant([pair["measured"] for pair in members])
@@ -247,8 +251,12 @@ def evaluate():
     return pairs
 
 
+def counted(pairs):
+    return [pair for pair in pairs if "apart" not in pair]
+
+
 def figures(pairs):
-    done = [pair for pair in pairs if "predicted" in pair]
+    done = [pair for pair in counted(pairs) if "predicted" in pair]
     if not done:
         return None
     errors = [abs(pair["error"]) for pair in done]
@@ -291,7 +299,7 @@ def described(p):
 def repeats(pairs):
     """Pairs of one setting that was published more than once: how well do its other publications predict each?"""
     settings = collections.defaultdict(list)
-    for pair in pairs:
+    for pair in counted(pairs):
         if "predicted" in pair:
             fields = ("source", "model", "variant", "input", "framework", "jit", "gpus", "batch", "pair")
             settings[(*(pair[field] for field in fields), pair["card"].rsplit("-", 1)[0])].append(pair)
@@ -303,6 +311,22 @@ def repeats(pairs):
     ours = [abs(pair["error"]) for members in several for pair in members]
     return {"settings": len(several), "pairs": len(others), "median": 100 * statistics.median(others), "p90": 100 * quantile(others, 0.9),
             "ours_median": 100 * statistics.median(ours), "ours_p90": 100 * quantile(ours, 0.9)}
+
+
+def set_apart(pairs):
+    """What is predicted but not counted, by reason, and all pairs together as if it were."""
+    groups = collections.defaultdict(list)
+    for pair in pairs:
+        if "predicted" in pair:
+            groups["all, with what is counted"].append(abs(pair["error"]))
+            if "apart" in pair:
+                groups[pair["apart"]].append(abs(pair["error"]))
+    if len(groups) < 2:
+        return []
+    rows = [f"| {reason} | {len(errors)} | {100 * statistics.median(errors):.1f}% | {100 * quantile(errors, 0.9):.1f}% |"
+            for reason, errors in sorted(groups.items(), key=lambda item: len(item[1]))]
+    return ["Predicted, but not counted above or below (the rules are at the top of the page):", "",
+            "| | pairs | median error | 90th percentile |", "|---|---|---|---|", *rows, ""]
 
 
 def is_amp(pair):
@@ -320,10 +344,8 @@ def tables(pairs):
         own = figures([pair for pair in group if pair["framework"].startswith("PyTorch")])
         if own and own["pairs"] < total["pairs"]:
             lines += [line("of these, PyTorch", own)]
-        plain = figures([pair for pair in group if not pair.get("augments")])
-        if plain and plain["pairs"] < total["pairs"]:
-            lines += [line("of these, without steps that augment their data on the GPU", plain)]
         lines += [""]
+        lines += set_apart(group)
         again = repeats(group)
         if again:
             lines += [f"{again['settings']} settings (source, model, framework, GPU, their number, batch, precisions) were published more than once, "

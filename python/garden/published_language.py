@@ -70,6 +70,23 @@ class RelativeAttention(nn.Module):
         gap = torch.zeros(batch, heads, rows, 1, device=x.device, dtype=x.dtype)
         return torch.cat([gap, x], dim=3).view(batch, heads, columns + 1, rows)[:, :, 1:].view_as(x)
 
+    def plain_mix(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, by_content: Tensor, by_place: Tensor, later: Tensor) -> Tensor:
+        """As TensorFlow 1.15's einsum makes products: both operands and the result are laid out anew where their axes ask for it.
+
+        The mask is arithmetic, scores * (1 - later) - 1e30 * later, and the scale a pass of its own.
+        """
+        rows, batch = q.shape[0], q.shape[1]
+        content = torch.matmul(copied((q + by_content).permute(1, 2, 0, 3), True), copied(k.permute(1, 2, 3, 0), True))
+        position = torch.matmul(copied((q + by_place).permute(2, 0, 1, 3), True).flatten(1, 2), copied(r.permute(1, 2, 0), True))
+        position = copied(position.unflatten(1, (rows, batch)).permute(2, 0, 1, 3), True)
+        scores = (content + copied(self.shift(position), True)) * self.size ** -0.5
+        scores = scores * (1 - later.to(scores.dtype)) - later.to(scores.dtype) * 3e4
+        shares = F.softmax(scores, dim=3)
+        again = shares.detach()  # its gradient is four operators, g * y, their sum, g - sum and that times y: the first three here, as long
+        again - (again * again).sum(dim=3, keepdim=True)
+        mixed = torch.matmul(self.dropatt(shares), copied(v.permute(1, 2, 0, 3), True))
+        return copied(mixed.permute(2, 0, 1, 3), True).flatten(2)
+
     def forward(self, x: Tensor, memory: Tensor, places: Tensor, by_content: Tensor, by_place: Tensor, later: Tensor) -> Tensor:
         rows, batch = x.shape[0], x.shape[1]
         q, k, v = (copied(t, self.plain) for t in torch.chunk(self.qkv(torch.cat([memory, x], dim=0)), 3, dim=-1))
@@ -77,14 +94,11 @@ class RelativeAttention(nn.Module):
         q = copied(q[-rows:], self.plain).view(rows, batch, self.heads, self.size)
         k, v = (t.view(columns, batch, self.heads, self.size) for t in (k, v))
         r = self.places(places).view(columns, self.heads, self.size)
+        if self.plain:
+            return self.norm(x + self.dropout(self.out(self.plain_mix(q, k, v, r, by_content, by_place, later))))
         q = q * self.size ** -0.5  # the benchmark scales the sum of both products, in one fused kernel with the addition
         content = torch.einsum("ibnd,jbnd->bnij", q + by_content, k)
-        position = copied(self.shift(torch.einsum("ibnd,jnd->bnij", q + by_place, r)), self.plain)
-        if self.plain:  # its einsums lay their operands out anew; the mask is arithmetic: scores * (1 - later) - 1e30 * later
-            q, k, v = (copied(t.permute(1, 2, 0, 3), True).permute(2, 0, 1, 3) for t in (q, k, v))
-            scores = (content + position) * (1 - later.to(content.dtype)) - later.to(content.dtype) * 3e4
-            mixed = torch.einsum("bnij,jbnd->ibnd", self.dropatt(F.softmax(scores, dim=3)), v)
-            return self.norm(x + self.dropout(self.out(copied(mixed, True).view(rows, batch, -1))))
+        position = self.shift(torch.einsum("ibnd,jnd->bnij", q + by_place, r))
         shares = self.dropatt(F.softmax((content + position).masked_fill_(later, float("-inf")), dim=3))
         mixed = torch.einsum("bnij,jbnd->ibnd", shares, v).contiguous().view(rows, batch, -1)
         return self.norm(x + self.dropout(self.out(mixed)))
@@ -106,8 +120,9 @@ class Layer(nn.Module):
 class AdaptiveWords(nn.Module):
     """Embeddings by frequency, tied to the output: the head scores the frequent words and the tails, each tail its own words."""
 
-    def __init__(self, width: int, narrower: int) -> None:
+    def __init__(self, width: int, narrower: int, plain: bool = False) -> None:
         super().__init__()
+        self.plain = plain
         sizes = [width // narrower ** index for index in range(len(CUTS) - 1)]
         rows = [high - low for low, high in zip(CUTS, CUTS[1:])]
         self.tables = nn.ModuleList([nn.Embedding(CUTS[-1], width)] if narrower == 1 else [nn.Embedding(*pair) for pair in zip(rows, sizes)])
@@ -133,7 +148,7 @@ class AdaptiveWords(nn.Module):
         length, batch = target.shape
         hidden, target = hidden.flatten(0, 1), target.flatten()
         places = torch.arange(length * batch, device=target.device)
-        weight, bias = (self.tables[0].weight[:CUTS[1]] if len(self.tables) == 1 else self.tables[0].weight), self.bias[:CUTS[1]]
+        weight, bias = (copied(self.tables[0].weight[:CUTS[1]], self.plain) if len(self.tables) == 1 else self.tables[0].weight), self.bias[:CUTS[1]]
         head = F.log_softmax(self.scores(hidden, 0, torch.cat([weight, self.clusters.weight]), torch.cat([bias, self.clusters.bias])), dim=1)
         counts = [self.share(length, index) * batch for index in range(len(CUTS) - 1)]
         counts[0] -= sum(counts[1:])
@@ -145,7 +160,7 @@ class AdaptiveWords(nn.Module):
             if index == 0:
                 likely = of_head.gather(1, right).squeeze(1)
             else:
-                weight = self.tables[0].weight[low:high] if len(self.tables) == 1 else self.tables[index].weight
+                weight = copied(self.tables[0].weight[low:high], self.plain) if len(self.tables) == 1 else self.tables[index].weight
                 tail = F.log_softmax(self.scores(hidden.index_select(0, mine), index, weight, self.bias[low:high]), dim=1)
                 likely = of_head[:, -index] + tail.gather(1, right).squeeze(1)
             losses.append(-likely)
@@ -153,6 +168,8 @@ class AdaptiveWords(nn.Module):
         return torch.cat(losses).float().mean()
 
     def scores(self, x: Tensor, index: int, weight: Tensor, bias: Tensor) -> Tensor:
+        if self.plain:  # einsum('ibd,nd->ibn'): the words are turned, a copy
+            return torch.matmul(x, copied(weight.t(), True)) + bias
         return F.linear(F.linear(x, self.projections[index].weight.t()) if self.projections else x, weight, bias)
 
 
@@ -161,7 +178,7 @@ class TransformerXL(nn.Module):
                  plain: bool = False) -> None:
         super().__init__()
         self.depth, self.width = depth, width
-        self.words = AdaptiveWords(width, narrower)
+        self.words = AdaptiveWords(width, narrower, plain)
         self.layers = nn.ModuleList(Layer(width, heads, inner, dropout, dropatt, plain) for _ in range(depth))
         self.by_content, self.by_place = nn.Parameter(torch.zeros(heads, 64)), nn.Parameter(torch.zeros(heads, 64))
         self.dropout = parts(plain)[2](dropout)

@@ -14,7 +14,17 @@ std::vector<std::int64_t> folded(const Line& line) {
   return e;
 }
 
+void batch_norm_of_rows(const Shape& shape, const std::string& op, Calls& calls) {
+  if (!op.starts_with("batch_norm")) throw Unusable{"wants images; without pixels only batch_norm is known"};
+  const auto x = [&] { return calls.tensor(shape); };
+  const auto channel = [&] { return calls.tensor({shape[1]}); };
+  const auto statistic = [&] { return calls.tensor({shape[1]}, DType::fp32); };
+  if (op.ends_with("backward")) calls.add(OpKind::batch_norm_backward, {x(), x(), statistic(), statistic()}, {x(), channel(), channel()}, NormAttributes{}).phase = Phase::backward;
+  else calls.add(OpKind::batch_norm, {x(), channel(), channel(), statistic(), statistic()}, {x(), statistic(), statistic()}, NormAttributes{});
+}
+
 void image(const Line& line, const std::string& op, Calls& calls) {
+  if (const auto rows = line.extents("shape", 2, 5); rows.size() == 2) return batch_norm_of_rows({rows[0], rows[1]}, op, calls);
   if (op.starts_with("instance_norm") || op.starts_with("channel layer_norm")) throw Unusable{"is several kernels of different kinds: measured one by one they say more"};
   const auto e = folded(line);
   const Shape shape{e[0], e[1], e[2], e[3]}, halved{e[0], e[1], (e[2] + 1) / 2, (e[3] + 1) / 2}, point{e[0], e[1], 1, 1};
@@ -53,6 +63,18 @@ void vocabulary(const Line& line, const std::string& op, Calls& calls) {
   else if (op == "embedding backward")
     calls.add(OpKind::embedding_backward, {calls.tensor({tokens, hidden}), target}, {calls.tensor({words, hidden})}).phase = Phase::backward;
   else throw Unusable{"is no operator on a vocabulary that is known"};
+}
+
+// Classes of every pixel.
+void maps(const Line& line, const std::string& op, Calls& calls) {
+  const auto e = line.extents("shape", 4, 4);
+  const auto scores = [&] { return calls.tensor({e[0], e[1], e[2], e[3]}); };
+  const TensorId target = calls.tensor({e[0], e[2], e[3]}, DType::int64);
+  if (op == "log_softmax") calls.add(OpKind::log_softmax, {scores()}, {scores()});
+  else if (op == "log_softmax backward") calls.add(OpKind::log_softmax_backward, {scores(), scores()}, {scores()}).phase = Phase::backward;
+  else if (op == "nll_loss") calls.add(OpKind::nll_loss, {scores(), target}, {calls.tensor({}), calls.tensor({})});
+  else if (op == "nll_loss backward") calls.add(OpKind::nll_loss_backward, {calls.tensor({}), target}, {scores()}).phase = Phase::backward;
+  else throw Unusable{"is no operator on maps that is known"};
 }
 
 void pooling(const Line& line, const std::string& op, Calls& calls) {
@@ -96,7 +118,7 @@ void resizing(const Line& line, const std::string& op, Calls& calls) {
   else calls.named(name, {calls.tensor(x)}, {calls.tensor(y)});
 }
 
-constexpr LineFamily kLines[] = {{"image", image}, {"norm", image}, {"vocabulary", vocabulary}, {"pool", pooling}, {"resize", resizing}};
+constexpr LineFamily kLines[] = {{"image", image}, {"norm", image}, {"vocabulary", vocabulary}, {"maps", maps}, {"pool", pooling}, {"resize", resizing}};
 
 }  // namespace
 

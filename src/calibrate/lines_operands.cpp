@@ -84,7 +84,31 @@ void scan(const Line& line, const std::string& op, Calls& calls) {
   calls.named(op, {calls.tensor(shape)}, {calls.tensor(shape)});
 }
 
-constexpr LineFamily kLines[] = {{"strided", pointwise}, {"reduce_strided", reduction}, {"scan", scan}};
+void joining(const Line& line, const std::string& op, Calls& calls) {
+  const Shape shape = extents_of(line);
+  const Shape strides = Line::strides(line.value("strides"), static_cast<std::size_t>(shape.rank()));
+  const std::int64_t parts = line.extent("parts");
+  const Json& over = line.value("over");
+  if (parts < 1 || parts > 64) throw Unusable{"has no parts, or more than 64"};
+  if (!over.is_array() || over.size() != 1 || !over[0].is_number_integer() || over[0].get<double>() < 0 || over[0].get<double>() >= shape.rank())
+    throw Unusable{"\"over\" must be one axis of \"shape\""};
+  if (!is_whole(shape, strides)) throw Unusable{"joins an operand that is broadcast"};
+  std::vector<TensorId> x;
+  for (std::int64_t i = 0; i < parts; ++i) x.push_back(calls.laid(shape, strides, calls.stored()));
+  const bool strided = calls.strides().contains(static_cast<std::int32_t>(x[0].index()));
+  Shape result = shape;
+  if (op == "stack") {
+    result = Shape{parts};
+    for (int axis = 0; axis < shape.rank(); ++axis) result.push_back(shape[axis]);
+    calls.named("stack", x, {calls.tensor(result)}).strided = strided;
+  } else if (op == "cat") {
+    const int axis = over[0].get<int>();
+    result.set(axis, shape[axis] * parts);
+    calls.add(OpKind::cat, x, {calls.tensor(result)}).strided = strided;
+  } else throw Unusable{"must be cat or stack"};
+}
+
+constexpr LineFamily kLines[] = {{"strided", pointwise}, {"reduce_strided", reduction}, {"scan", scan}, {"joined", joining}};
 
 }  // namespace
 

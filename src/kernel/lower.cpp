@@ -242,6 +242,23 @@ class Lowering {
     shape.axes = unseen ? 3 : how.axes;
     shape.across = how.across ? 50 : 0;
   }
+  // Parts that lie side by side are joined by a kernel of wide loads, others by one that works out each element's place, of up to
+  // four axes; of more they are copied one by one (aten/native/cuda/Shape.cu, cat_out_cuda).
+  static constexpr int kMostJoinedAxes = 4;
+  void lower_cat(const Op& op) {
+    Kernel& kernel = memory(name_of(op), op, MemoryPattern::copy);
+    rows_of(kernel, op, op.input_count);
+    bool plain = !op.strided;
+    int axes = 1;
+    for (TensorId id : graph_.inputs(op)) {
+      plain = plain && layouts_.is_plain(id);
+      axes = std::max(axes, graph_.tensors[id].shape.rank());
+    }
+    // Stacked along a new last axis they get it first; along another they are joined and the axis is cut afterwards (native/TensorShape.cpp).
+    if (out(op).shape.rank() > axes && out(op).shape[-1] == op.input_count && out(op).shape[-2] == in(op, 0).shape[-1]) ++axes;
+    if (axes > kMostJoinedAxes) kernel.launches = op.input_count;
+    if (!plain) std::get<MemoryShape>(kernel.shape).axes = std::clamp(axes, 2, kMostJoinedAxes);
+  }
   // How the large operand's rows lie, and what tells it from others of its pattern (MemoryShape::part).
   void rows_of(Kernel& kernel, const Op& op, std::int64_t part = 0) const {
     auto& shape = std::get<MemoryShape>(kernel.shape);
@@ -267,6 +284,21 @@ class Lowering {
     return to_text(op.kind);
   }
 
+  // A logarithm of four axes is of classes, the second of them, for every pixel: a kernel of its own that goes through them three
+  // times, a pixel a thread (cunn_SpatialSoftMaxForward, aten/native/cuda/SoftMax.cu). Others are along rows.
+  void lower_softmax(const Op& op) {
+    const bool forward = op.kind == OpKind::softmax || op.kind == OpKind::log_softmax;
+    const MemoryPattern pattern = forward ? MemoryPattern::softmax_forward : MemoryPattern::softmax_backward;
+    const Shape& shape = op.input_count > 0 ? in(op, 0).shape : out(op).shape;
+    const bool logarithm = op.kind == OpKind::log_softmax || op.kind == OpKind::log_softmax_backward;
+    if (!logarithm || shape.rank() < 4 || call_.compiled) return row_wise(op, pattern);
+    const std::int64_t classes = std::max<std::int64_t>(1, shape[1]);
+    Kernel& kernel = memory(name_of(op), op, pattern, shape.elements() / classes, classes);
+    auto& place = std::get<MemoryShape>(kernel.shape);
+    place.channels_last = true;  // down the columns
+    place.part = pixels(shape);
+    place.across = 100;
+  }
   void row_wise(const Op& op, MemoryPattern pattern) {
     const Shape& shape = op.input_count > 0 ? in(op, 0).shape : out(op).shape;
     const std::int64_t length = shape.rank() > 0 ? std::max<std::int64_t>(1, shape[-1]) : 1;
@@ -291,8 +323,8 @@ class Lowering {
         // The product of gradient and result is written out first (softmax_backward_cuda_out, aten/src/ATen/native/cuda/SoftMax.cu).
         if (op.kind == OpKind::softmax_backward) call_.workspace += in_bytes(op, 0);
         for (TensorId id : graph_.outputs(op)) planar_[id.index()] = true;  // it makes its operands contiguous, and so is what it returns
-        return row_wise(op, op.kind == OpKind::softmax || op.kind == OpKind::log_softmax ? MemoryPattern::softmax_forward
-                                                                                        : MemoryPattern::softmax_backward);
+        for (std::size_t i = 0; i < std::min<std::size_t>(op.input_count, 2); ++i) copy_inside(op, i, "softmax_copy");
+        return lower_softmax(op);
       case Family::loss:
         if (op.kind == OpKind::nll_loss_backward) {
           memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
@@ -329,7 +361,8 @@ class Lowering {
         else if (op.kind == OpKind::bucket_copy) memory("bucket_copy", op, MemoryPattern::copy, in_bytes(op, 0), in_bytes(op, 0));
         else if (op.kind == OpKind::copy) lower_copy(op);
         else if (op.kind == OpKind::contiguous && op.output_count > 0) lower_contiguous(op);
-        else rows_of(memory(name_of(op), op, copy_pattern(op)), op, op.kind == OpKind::cat ? op.input_count : source_row(op));
+        else if (op.kind == OpKind::cat && op.output_count > 0) lower_cat(op);
+        else rows_of(memory(name_of(op), op, copy_pattern(op)), op, source_row(op));
         return;
       case Family::reduction: {
         if (op.kind == OpKind::scan) return row_wise(op, MemoryPattern::reduction);
@@ -368,8 +401,9 @@ class Lowering {
       case Family::loss_scaling:
         if (const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes)) {
           // A row per tensor.
-          Kernel& kernel = memory(name_of(op), op, many->one_by_one ? MemoryPattern::pointwise : MemoryPattern::multi_tensor,
-                                  std::max<std::int64_t>(1, many->tensors), many->elements / std::max<std::int64_t>(1, many->tensors));
+          const std::int64_t tensors = std::max<std::int64_t>(1, many->tensors);
+          Kernel& kernel = memory(name_of(op), op, many->one_by_one ? MemoryPattern::pointwise : MemoryPattern::multi_tensor, tensors,
+                                  usual_size(many->elements, tensors));
           kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, many->launches));
         } else {
           memory(name_of(op), op, MemoryPattern::pointwise, {8}, {8});
@@ -390,6 +424,16 @@ class Lowering {
         return;
       }
     }
+  }
+
+  // The mean of several sizes, but of a parameter's own: large ones are multiples of the block of elements that a multi-tensor call
+  // gives to a thread block (kChunkSize, aten/native/cuda/MultiTensorApply.cuh), small ones of a vector; a mean is of nothing.
+  static std::int64_t usual_size(std::int64_t elements, std::int64_t tensors) {
+    constexpr std::int64_t kChunk = 65536, kVector = 64;
+    const std::int64_t mean = elements / tensors;
+    if (elements % tensors == 0 && mean % kVector == 0) return mean;  // all alike, most likely
+    const std::int64_t unit = mean >= 4 * kChunk ? kChunk : mean >= kVector ? kVector : 1;
+    return mean / unit * unit;
   }
 
   // Converts, and where asked writes a transposed copy from the tile it holds: as a layout copy moves memory.
@@ -438,9 +482,11 @@ class Lowering {
     } else if (op.input_count == 2 && name_of(op) == "copy") {
       memory(name_of(op), op, pattern, in_bytes(op, 1), out_bytes(op));  // copy_(target, source): the target is only written
     } else if (name_of(op) == "roll" && op.output_count > 0 && out(op).shape.rank() >= 4) {
-      for (int axis = 0; axis < 2; ++axis) memory("roll", op, MemoryPattern::broadcast);  // one axis after the other; of images two
+      for (int axis = 0; axis < 2; ++axis) memory("roll", op, MemoryPattern::copy);  // one axis after the other; of images two
     } else {
-      memory(name_of(op), op, pattern);
+      Kernel& kernel = memory(name_of(op), op, pattern);
+      if (name_of(op) == "im2col" && out(op).shape.rank() == 3)  // one sample after the other (aten/native/cuda/Im2Col.cu)
+        kernel.launches = static_cast<std::int32_t>(std::clamp<std::int64_t>(out(op).shape[0], 1, 1 << 20));
     }
   }
 
@@ -538,7 +584,9 @@ class Lowering {
           if (backward) product("rnn_weight_gradient", width, in_width + a.hidden, rows, 1, true);
           continue;
         }
-        const std::int64_t chunks = (a.steps + 7) / 8;  // time steps that layers work on side by side
+        // Layers work side by side on eight time steps each, unless the one above must wait for both directions (recorded kernels of
+        // language models and of deep-speech-2).
+        const std::int64_t chunks = a.directions == 1 && a.layers > 1 ? (a.steps + 7) / 8 : 1;
         if (!backward) product("rnn_input", rows / chunks, width, in_width, chunks, false);
         product(backward ? "rnn_recurrent_backward" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
                 a.steps, false);
@@ -546,7 +594,8 @@ class Lowering {
         memory(backward ? "rnn_gates_backward" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
             static_cast<std::int32_t>(a.steps);
         if (!backward) continue;
-        clear(op, static_cast<std::int32_t>(a.steps));  // the long sums of these products are split
+        // The long sums of these products are split; in 16 bits not those of aligned rows, which run on newer kernels.
+        if (!is_16bit(op.math) || a.hidden % 8 != 0) clear(op, static_cast<std::int32_t>(a.steps));
         memory("rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
         product("rnn_data_gradient", rows / chunks, in_width, width, chunks, false);
         product("rnn_weight_gradient", width, in_width, rows, 1, true);
@@ -698,8 +747,19 @@ class Lowering {
     kernel.launches = times;
   }
 
+  // Part of a larger tensor, or the same elements again and again: what libraries want without gaps is copied. Another order of axes
+  // is not: it is a layout that they know, or say in their own copies.
+  bool has_gaps(TensorId id) const {
+    if (layouts_.is_plain(id)) return false;
+    const Shape& shape = graph_.tensors[id].shape;
+    const Shape strides = layouts_.strides(id), dense = dense_like(shape, strides);
+    for (int axis = 0; axis < shape.rank(); ++axis)
+      if (shape[axis] > 1 && strides[axis] != dense[axis]) return true;
+    return false;
+  }
   void lower_conv(const Op& op) {
     const auto& a = std::get<ConvAttributes>(op.attributes);
+    if (has_gaps(graph_.input(op, 0))) copy_inside(op, 0, "conv_input_copy");
     const bool layout = transposes(op, a, in(op, 0).shape, a.transposed ? ConvDirection::data_gradient : ConvDirection::forward);
     convolution(op, "conv2d", conv_shape(op, ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
                 {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)}, layout,
@@ -717,6 +777,7 @@ class Lowering {
     // A part of a larger gradient (what a concatenation hands back) is copied first.
     if (format_ == MemoryFormat::contiguous && !call_.compiled && order_[graph_.input(op, 0).index()] != Order::plain)
       memory("conv_gradient_copy", op, MemoryPattern::permute, in_bytes(op, 0), in_bytes(op, 0), 1, y.elements());
+    if (has_gaps(graph_.input(op, 1))) copy_inside(op, 1, "conv_input_copy");
     for (std::size_t i = 0; i < op.output_count; ++i) {
       call_.workspace = {};
       const Shape& result = out(op, i).shape;
@@ -785,6 +846,7 @@ class Lowering {
         memory("attention_convert_dq", op, MemoryPattern::cast, gathered, out_bytes(op));
         call_.workspace += gathered;
       }
+      for (std::size_t i = 0; i < std::min<std::size_t>(op.output_count, 3); ++i) lie_alike(graph_.output(op, i), graph_.input(op, i + 1));
       if (a.heads != a.kv_heads) {  // per query head first, then summed over each group
         const Bytes expanded{a.batch * a.heads * a.kv_len * (a.head_dim + a.value_dim) * 2};
         memory("attention_sum_groups", op, MemoryPattern::reduction, expanded, out_bytes(op, op.output_count - 1u));
@@ -797,6 +859,13 @@ class Lowering {
     }
   }
 
+  // The gradients of a fused attention are made in the order of its operands (empty_like).
+  void lie_alike(TensorId made, TensorId pattern) {
+    const Shape& shape = graph_.tensors[made].shape;
+    if (!(shape == graph_.tensors[pattern].shape) || layouts_.is_plain(pattern)) return;
+    if (const Shape dense = dense_like(shape, layouts_.strides(pattern)); !(dense == contiguous_strides(shape))) layouts_.set(made, dense);
+  }
+
   static constexpr std::int64_t kNormSplitRows = 65536;
   // Elements of a normalised row: the last axis unless the operator says otherwise.
   static std::int64_t row_of(const Op& op, const Shape& shape) {
@@ -805,9 +874,30 @@ class Lowering {
     return std::max<std::int64_t>(1, width);
   }
 
-  // Layer norm's kernels want rows side by side: inside the call, unseen by autograd, another layout is copied first (the
-  // recorded kernels of ViT: 24 of its 25 forward, and again backward, which is handed the original).
-  void copy_for_norm(const Op& op, std::size_t operand) {
+  // Kernels that want rows side by side copy an operand that lies otherwise, inside the call, unseen by autograd: what is told by
+  // the graph's views. Whether they did.
+  bool copy_inside(const Op& op, std::size_t operand, std::string_view name) {
+    if (call_.compiled || operand >= op.input_count) return false;
+    const TensorId id = graph_.input(op, operand);
+    if (layouts_.is_plain(id)) return false;
+    const Shape& shape = graph_.tensors[id].shape;
+    const Shape operands[] = {contiguous_strides(shape), layouts_.strides(id)};
+    const Walk how = walk(shape, operands);
+    if (how.axes == 0) return false;
+    const Bytes bytes = graph_.bytes(id);
+    const std::int64_t length = shape.rank() > 0 ? std::max<std::int64_t>(1, shape[-1]) : 1;
+    Kernel& kernel = memory(name, op, how.across ? MemoryPattern::transpose : MemoryPattern::permute, bytes, bytes, shape.elements() / length, length);
+    auto& place = std::get<MemoryShape>(kernel.shape);
+    place.part = how.across ? how.run : how.inner;
+    place.axes = how.axes;
+    place.across = how.across ? 50 : 0;
+    call_.workspace += bytes;
+    return true;
+  }
+  // Norms of rows are such kernels (the recorded kernels of ViT: 24 of its 25 forward, and again backward, which is handed the
+  // original).
+  void copy_for_norm(const Op& op, std::size_t operand, bool told) {
+    if (copy_inside(op, operand, "layer_norm_copy") || !told) return;
     // Rows were strided because a convolution's image was turned into tokens: the channels lie outermost.
     memory("layer_norm_copy", op, MemoryPattern::transpose, in_bytes(op, operand), in_bytes(op, operand));
     call_.workspace += in_bytes(op, operand);
@@ -824,7 +914,8 @@ class Lowering {
       else parameters += out_bytes(op, i);
     }
     const bool rms = op.kind == OpKind::rms_norm_backward;
-    if (op.strided && !rms) copy_for_norm(op, 1);
+    copy_for_norm(op, 0, false);
+    if (op.strided || rms) copy_for_norm(op, 1, op.strided && !rms);
     if (input_gradient) memory(rms ? "rms_norm_backward" : "layer_norm_backward", op, MemoryPattern::norm_backward, both, out_bytes(op), rows, length);
     if (parameters.value > 0)
       memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::norm_parameters, both, parameters, length,
@@ -864,7 +955,8 @@ class Lowering {
       case OpKind::layer_norm:
       case OpKind::rms_norm: {
         const std::int64_t length = row_of(op, in(op, 0).shape);
-        if (op.strided && op.kind == OpKind::layer_norm) copy_for_norm(op, 0);
+        const bool rms = op.kind == OpKind::rms_norm;
+        if (op.strided || rms) copy_for_norm(op, 0, op.strided && !rms);
         memory(name_of(op), op, MemoryPattern::norm_forward, in(op, 0).shape.elements() / length, length);
         return;
       }
@@ -887,18 +979,22 @@ class Lowering {
     // cuDNN's batch norm takes fp32, or fp16 with fp32 weights; everything else runs PyTorch's own kernels, three forward.
     const DType image_type = in(op, backward ? 1 : 0).dtype;
     const DType weight_type = backward ? out(op, op.output_count - 1u).dtype : in(op, op.input_count > 1 ? 1 : 0).dtype;
-    const bool native = image_type == DType::bf16 || (image_type == DType::fp16 && weight_type == DType::fp16);
     const Shape& image = in(op, 0).shape;  // one row per channel
+    // Nor does it take rows without pixels, of which the channels lie innermost (native/Normalization.cpp, cuda/Normalization.cuh).
+    const bool rows_alone = image.rank() == 2;
+    const bool native = rows_alone || image_type == DType::bf16 || (image_type == DType::fp16 && weight_type == DType::fp16);
+    const bool last = rows_alone || format_ == MemoryFormat::channels_last;
     const MemoryPattern pattern = backward ? (native ? MemoryPattern::native_batch_norm_backward : MemoryPattern::batch_norm_backward)
                                            : (native ? MemoryPattern::native_batch_norm_forward : MemoryPattern::batch_norm_forward);
-    if (format_ == MemoryFormat::channels_last && !call_.compiled) {  // counters of blocks that share a channel
+    if (last && !call_.compiled) {  // counters of blocks that share a channel
       if (!native) clear(op);
       else if (image.elements() / std::max<std::int64_t>(1, image[1]) >= kSharedChannelPixels) helper(op, "batch_norm_counters", {0}, {image[1]}, 1);
     }
     Kernel& kernel = memory(name_of(op), op, pattern, image[1], image.elements() / std::max<std::int64_t>(1, image[1]));
-    std::get<MemoryShape>(kernel.shape).channels_last = format_ == MemoryFormat::channels_last;
+    std::get<MemoryShape>(kernel.shape).channels_last = last;
+    std::get<MemoryShape>(kernel.shape).part = pixels(image);  // one plane: how many threads share it, and how it is aligned
     if (native && !backward) kernel.launches = 3;
-    else if (native && format_ == MemoryFormat::channels_last) kernel.launches = 2;
+    else if (native && last) kernel.launches = 2;
   }
 
   void lower_embedding(const Op& op) {

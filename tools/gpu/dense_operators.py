@@ -47,7 +47,7 @@ DIED = 3
 TRACES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../data/measured/2026-11-15-h200-garden/garden_traces.jsonl.gz")
 ALONE = ("optimizer", "recurrent", "recurrent_bidirectional")  # many kernels a call
 SLOW = ("resize",)  # than their bytes say
-QUICK = ("products", "strided", "reduce_strided", "tiny", "gemm", "bmm", "scaled_mm", "elementwise", "pointwise", "rows", "broadcast", "reduce", "permute", "copies", "quantise")
+QUICK = ("products", "strided", "reduce_strided", "joined", "tiny", "gemm", "bmm", "scaled_mm", "elementwise", "pointwise", "rows", "broadcast", "reduce", "permute", "copies", "quantise")
 
 
 class Timer:

@@ -22,7 +22,7 @@ DTYPES = trainer.DTYPES
 class Case:
     """One stack in one precision, ready to step."""
 
-    def __init__(self, device: Device, stack: host_stacks.Stack, precision: str) -> None:
+    def __init__(self, device: Device, stack: host_stacks.Stack, precision: str, compiled: bool = False) -> None:
         self.stack, self.precision, self.device = stack, precision, device
         torch.manual_seed(0)
         model = stack.build().to(device.type).train()
@@ -31,10 +31,10 @@ class Case:
         if precision in DTYPES:
             model = model.to(DTYPES[precision])
             data = {key: value.to(DTYPES[precision]) if value.is_floating_point() else value for key, value in data.items()}
-        self.model: Any = model
+        self.model: Any = torch.compile(model, dynamic=False) if compiled else model
         self.data: Any = data
         trainer.switch(device, precision)
-        self.trainer = trainer.Trainer(device, lambda m: stack.loss(m, data), model, precision, stack.optimizer, stack.implementation)
+        self.trainer = trainer.Trainer(device, lambda m: stack.loss(m, data), self.model, precision, stack.optimizer, stack.implementation)
 
     def step(self) -> list[float]:
         """Moments: start, then the end of issuing each phase. The GPU is idle at the start."""
@@ -55,7 +55,11 @@ class Case:
         return marks
 
     def launches(self) -> dict[str, int]:
-        """Kernels launched up to the end of forward, of backward, of the step: by the profiler, each part in its own run."""
+        """Kernels launched in forward and in backward, by the profiler."""
+        return self.launches_of("")
+
+    def launches_of(self, kind: str) -> dict[str, int]:
+        """The same, of kernels whose names begin with `kind`; each part in its own run."""
         t = self.trainer
 
         def forward() -> Any:
@@ -63,8 +67,11 @@ class Case:
             with t.autocast():
                 return t.loss_fn(t.model)
 
-        ahead = len(kernels.record(self.device, forward))
-        both = len(kernels.record(self.device, lambda: forward().backward()))
+        def number(call: Callable[[], Any]) -> int:
+            return sum(1 for _, _, name in kernels.record(self.device, call) if name.startswith(kind))
+
+        ahead = number(forward)
+        both = number(lambda: forward().backward())
         return {"forward": ahead, "backward": both - ahead}
 
     def turn(self, steps: int) -> dict[str, float]:

@@ -17,13 +17,15 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from . import host_stacks_more
+
 BATCH, TOKENS, CLASSES = 2, 24, 32
 
 
 @dataclass(frozen=True)
 class Stack:
     name: str
-    family: str                                    # which generator made it: "tokens", "images" or "library"
+    family: str                                    # which generator made it: "tokens", "images", "library" or "more"
     build: Callable[[], nn.Module]
     inputs: Callable[[str], dict[str, torch.Tensor]]  # device -> tensors; fp32 images, int64 ids
     loss: Callable[[nn.Module, dict[str, torch.Tensor]], torch.Tensor]
@@ -350,7 +352,7 @@ def _library_stacks() -> list[Stack]:
 
 
 def stacks() -> list[Stack]:
-    return [_token_stack(i) for i in range(30)] + [_image_stack(i) for i in range(27)] + _library_stacks()
+    return [_token_stack(i) for i in range(30)] + [_image_stack(i) for i in range(27)] + _library_stacks() + host_stacks_more.more_stacks(Stack)
 
 
 def precisions(index: int) -> tuple[str, ...]:

@@ -29,8 +29,11 @@ def work_of(case: Case, device: str) -> Work:
 
 
 def measure(device: Device, case: Case) -> dict[str, Any]:
+    return watch(device, work_of(case, device.type), case.shape["seconds"])
+
+
+def watch(device: Device, work: Work, seconds: float) -> dict[str, Any]:
     """s: per call, the median over the last third; s_min: of the best quarter second; docs/how_to/measure_a_gpu.md has the rest."""
-    work = work_of(case, device.type)
     work.call()
     device.sync()
     calls = _calls_in(device, work.call, 0.01 if device.dry_run else EVERY_S)
@@ -39,7 +42,7 @@ def measure(device: Device, case: Case) -> dict[str, Any]:
         begun = time.perf_counter()
         marks = [device.event()]
         marks[0].record()
-        while time.perf_counter() - begun < case.shape["seconds"] or len(marks) < 4:
+        while time.perf_counter() - begun < seconds or len(marks) < 4:
             for _ in range(calls):
                 work.call()
             marks.append(device.event())
@@ -51,7 +54,7 @@ def measure(device: Device, case: Case) -> dict[str, Any]:
     ends = [round(marks[0].elapsed_time(mark) * 1e-3, 3) for mark in marks[1:]]
     unit = {"flops": int(work.flops)} if work.flops else {"bytes": int(work.bytes)}
     return {"s": statistics.median(times[len(times) * 2 // 3:]), "s_min": min(times), "calls": calls * len(times), **unit,
-            "blocks": [[end, seconds] for end, seconds in zip(ends, times)], "samples": sampler.entries}
+            "blocks": [list(block) for block in zip(ends, times)], "samples": sampler.entries}
 
 
 def _calls_in(device: Device, call: Callable[[], Any], seconds: float) -> int:

@@ -31,6 +31,21 @@ def vocabulary(case: Case, device: str) -> Made:
     return made
 
 
+def maps(case: Case, device: str) -> Made:
+    """A loss of every pixel, call by call."""
+    batch, classes, *sides = case.shape["shape"]
+    x = random(device, *case.shape["shape"], dtype=DTYPES[case.dtype])
+    target = torch.randint(0, classes, (batch, *sides), device=device)
+    y, aten = torch.log_softmax(x, 1), torch.ops.aten
+    loss, weight = aten.nll_loss2d_forward(y, target, None, 1, -100)
+    calls: dict[str, tuple[Callable[[], Any], float]] = {
+        "log_softmax": (lambda: torch.log_softmax(x, 1), 2 * x.nbytes),
+        "log_softmax backward": (lambda: aten._log_softmax_backward_data(x, y, 1, x.dtype), 3 * x.nbytes),
+        "nll_loss": (lambda: aten.nll_loss2d_forward(y, target, None, 1, -100), target.nbytes + 32 * target.numel()),
+        "nll_loss backward": (lambda: aten.nll_loss2d_backward(loss, y, target, None, 1, -100, weight), x.nbytes + target.nbytes + 32 * target.numel())}
+    return {op: Work(call, moved, kernels=3) for op, (call, moved) in calls.items() if op in case.ops}
+
+
 def _both(case: Case, x: torch.Tensor, forward: Callable[[], Any], wanted: Any, passes: tuple[float, float]) -> Made:
     made = {case.ops[0]: Work(forward, x.nbytes * passes[0], kernels=4)}
     made[case.ops[1]] = Work(gradient(forward(), wanted), x.nbytes * passes[1], kernels=6)

@@ -67,3 +67,9 @@ def scan(case: Case, device: str) -> Made:
     calls: dict[str, Callable[[], Any]] = {"cumsum": lambda: x.cumsum(axis), "cumprod": lambda: x.cumprod(axis),
                                            "logcumsumexp": lambda: torch.logcumsumexp(x, axis), "flip": lambda: x.flip(axis)}
     return {op: Work(calls[op], 2 * x.nbytes, kernels=2)}
+
+
+def joined(case: Case, device: str) -> Made:
+    axis, op = case.shape["over"][0], case.ops[0]
+    x = [_operand(device, case.shape["shape"], case.shape["strides"], DTYPES[case.dtype]) for _ in range(case.shape["parts"])]
+    return {op: Work((lambda: torch.stack(x)) if op == "stack" else (lambda: torch.cat(x, axis)), 2 * len(x) * x[0].nbytes)}

@@ -65,8 +65,9 @@ def cudnn(dice: Dice) -> Iterator[Case]:
 
 
 def fused(dice: Dice) -> Iterator[Case]:
+    """The 2026-11-16 set took (55, 27, 18); since then 16-bit ones have more turns, which were predicted worst."""
     while True:
-        backend, dtypes = dice.one((("efficient", ("fp32", "tf32")), ("flash", ("fp16", "bf16")), ("efficient", ("fp16", "bf16"))), (55, 27, 18))
+        backend, dtypes = dice.one((("efficient", ("fp32", "tf32")), ("flash", ("fp16", "bf16")), ("efficient", ("fp16", "bf16"))), (24, 48, 28))
         if case := _attention(dice, backend, dice.one(dtypes)):
             yield case
 
@@ -114,6 +115,27 @@ def resize(dice: Dice) -> Iterator[Case]:
         if op != "nearest" and dice.chance(0.25):
             shape["align"] = True
         yield Case("resize", dtype, (op, op + " backward"), shape)
+
+
+def positions(dice: Dice) -> Iterator[Case]:
+    """Tables of positions resized to an image's patches: few images of many planes, often to the size that they have."""
+    while True:
+        batch, channels = dice.one((1, 1, 2, 6, 11, 12)), dice.one((96, 192, 256, 384, 512, 768, 1024))
+        sides = [dice.one((7, 12, 14, 16, 24, 32, 37, 50, 64)), dice.one((7, 12, 14, 16, 24, 32, 37, 50, 64, 83, 84))]
+        factor = 1 if dice.chance(0.5) else dice.one((0.5, 0.9, 1.15, 1.5, 2))
+        to = [max(1, round(side * factor)) for side in sides]
+        if batch * channels * max(to[0] * to[1], sides[0] * sides[1]) <= 2 ** 22:
+            yield Case("resize", dice.one(("fp32", "bf16", "fp16"), (4, 4, 1)), ("bicubic", "bicubic backward"),
+                       {"shape": [batch, channels, *sides], "layout": dice.one(("nchw", "nhwc")), "to": to})
+
+
+def maps(dice: Dice) -> Iterator[Case]:
+    """Classes of every pixel: sums along the second axis of four."""
+    while True:
+        batch, classes, side = dice.one((1, 2, 4, 8, 16, 32)), dice.one((2, 3, 12, 19, 21, 32, 40, 64, 81, 133, 150, 171)), dice.one((14, 28, 32, 56, 64, 128, 224, 256, 384, 512))
+        if batch * classes * side * side <= 2 ** 27:
+            yield Case("maps", dice.one(("fp32", "bf16", "fp16"), (4, 4, 1)), ("log_softmax", "log_softmax backward", "nll_loss", "nll_loss backward"),
+                       {"shape": [batch, classes, side, side]})
 
 
 def recurrent(dice: Dice) -> Iterator[Case]:
@@ -185,8 +207,19 @@ def image_norms(dice: Dice) -> Iterator[Case]:
             yield Case("norm", dtype, ("group_norm", "group_norm backward"), {"shape": [batch, channels, side, side], "layout": layout, "groups": groups})
 
 
+def row_batch_norms(dice: Dice) -> Iterator[Case]:
+    """Of samples without pixels: recommenders, graphs, projection heads."""
+    while True:
+        shape = [dice.one((32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 65536)) if dice.chance(0.7) else dice.number(8, 131072),
+                 dice.one((16, 32, 64, 100, 128, 256, 300, 400, 512, 1024, 2048, 4096))]
+        if shape[0] * shape[1] <= 2 ** 26:
+            yield Case("norm", dice.one(("fp32", "bf16", "fp16"), (4, 4, 1)), ("batch_norm, weights alike", "batch_norm, weights alike backward"),
+                       {"shape": shape, "layout": "nchw"})
+
+
 # family -> (its share of the time, its cases)
 SHARES: dict[str, tuple[float, Callable[[Dice], Iterator[Case]]]] = {
     "cudnn": (78, cudnn), "fused": (26, fused), "products": (20, products), "bmm": (8, dense.bmm), "strided": (28, operands.strided),
     "reduce_strided": (18, operands.reduce_strided), "scan": (2, operands.scan), "resize": (8, resize), "recurrent": (14, recurrent),
-    "tables": (8, tables), "rows": (8, rows), "tiny": (2, tiny), "image_norms": (4, image_norms)}
+    "tables": (8, tables), "rows": (8, rows), "tiny": (2, tiny), "image_norms": (4, image_norms),
+    "joined": (5, operands.joined), "row_batch_norms": (2, row_batch_norms), "positions": (2, positions), "maps": (2, maps)}

@@ -2,7 +2,8 @@
 
 A case of family `strided` has `shape`, the result's, and `strides`, one list per operand over the result's axes (0: the
 operand is the same along that axis); `types` where operands are of other types than the case. One of `reduce_strided` and of
-`scan` has `shape` and `strides` of its one operand, and `over`, the axes. Half of them are calls that traced models make
+`scan` has `shape` and `strides` of its one operand, and `over`, the axes; one of `joined` `shape` and `strides` of each of its
+`parts`, and `over`, the axis along which they are put together. Half of them are calls that traced models make
 (`recorded`), with their first axis made longer; the others are drawn around those.
 """
 
@@ -242,3 +243,22 @@ def scan(dice: Dice) -> Iterator[Case]:
         if math.prod(shape) <= MOST // 2:
             yield Case("scan", dtype, (dice.one(("cumsum", "cumprod", "logcumsumexp", "flip"), (8, 1, 1, 2)),),
                        {"shape": shape, "strides": contiguous(shape), "over": over})
+
+
+def joined(dice: Dice) -> Iterator[Case]:
+    """Parts that do not lie side by side, put together: heads that were moved before their tokens, slices, gradients of both."""
+    while True:
+        dtype, op, parts = dice.one(("fp32", "bf16", "fp16"), (4, 4, 1)), dice.one(("cat", "stack")), dice.one((2, 3, 4, 6), (5, 5, 1, 1))
+        if dice.chance(0.6):  # of an attention
+            shape = [dice.one((1, 2, 4, 8, 16, 32, 64, 128)), dice.one((1, 3, 6, 8, 12, 16, 20)), dice.one((16, 49, 64, 77, 128, 196, 197, 256, 512, 577, 1024)),
+                     dice.one((32, 64, 80, 96, 128))]
+            strides = contiguous(shape)
+            if dice.chance(0.75):
+                batch, heads, tokens, width = shape
+                strides = [tokens * heads * width, width, heads * width, 1]
+        else:
+            shape = _extents(dice, 2, 4)
+            strides = _layout(dice, shape, (1, 4, 4, 0))
+        if math.prod(shape) * parts <= MOST and span(shape, strides) <= MOST:
+            yield Case("joined", dtype, (op,), {"shape": shape, "strides": strides, "parts": parts,
+                                               "over": [0 if op == "stack" else dice.random.randrange(len(shape))]})
