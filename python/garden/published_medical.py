@@ -36,18 +36,22 @@ def turned(x: Tensor) -> Tensor:
 class PlainConv3d(nn.Conv3d):
     """A convolution of NDHWC tensors as TensorFlow 1.15 runs it: turned to NCDHW, computed, and turned back.
 
-    Backward does the same with both gradients; that it turns the weight gradient's two operands again is left out.
+    Backward does the same with both gradients, and turns the weight gradient's two operands for itself: as long here, in forward.
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return turned(super().forward(turned(x)))
+        y = super().forward(turned(x))
+        turned(x.detach()), turned(y.detach())
+        return turned(y)
 
 
 class PlainUp3d(nn.ConvTranspose3d):
     """The same for the transposed convolution."""
 
     def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
-        return turned(super().forward(turned(x), output_size))
+        y = super().forward(turned(x), output_size)
+        turned(x.detach()), turned(y.detach())
+        return turned(y)
 
 
 class Block(nn.Module):

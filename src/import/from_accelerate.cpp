@@ -43,7 +43,7 @@ void read_deepspeed(Settings& s, const ImportContext& context, Json& request) {
   if (!linked.empty()) {
     constexpr const char* kOfFile[] = {"none", "zero1", "zero2", "zero3"};
     const auto own = s.whole("deepspeed_config.zero_stage");
-    const std::string said = linked.contains("plan") ? linked["plan"].value("fsdp", "none") : "none";
+    const std::string said = linked.contains("plan") && linked["plan"].is_object() ? linked["plan"].value("fsdp", "none") : "none";
     if (own && *own >= 0 && *own <= 3 && said != kOfFile[*own] && !(*own == 3 && said == "hybrid"))
       s.problem("deepspeed_config.zero_stage", fmt::format("is {}, and its DeepSpeed file says {}: Accelerate takes neither then; leave one out", *own, said == "none" ? "no ZeRO" : said));
     return fill_in(request, linked);
@@ -93,7 +93,7 @@ Json from_accelerate(Settings& s, const ImportContext& context) {
   }
   if (!request.contains("precision")) {
     if (precision == "no" || precision == "false") request["precision"] = "fp32-default";
-    else if (precision == "bf16" && fsdp && request["plan"].value("fsdp", "") == "none")
+    else if (precision == "bf16" && fsdp && request["plan"].is_object() && request["plan"].value("fsdp", "") == "none")
       s.problem("fsdp_config.fsdp_sharding_strategy", "is NO_SHARD with mixed_precision bf16: FSDP's own casts around parameters that are not sharded are not modelled; MULTI_GPU (DDP under autocast) and FULL_SHARD are");
     else if (precision == "bf16") request["precision"] = fsdp ? "fsdp-bf16" : deepspeed ? "deepspeed-bf16" : megatron ? "bf16-master" : "amp-bf16";
     else if (precision == "fp16" && fsdp) s.problem("mixed_precision", "is fp16 under FSDP, which is not modelled; bf16 is");

@@ -271,7 +271,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   } else {
     const ChunkOfStep& whole = chunks.front();
     out.schedule = stages.run("schedule", [&] {
-      const Seconds copy = request.input ? request.input->copied / request.gpu->pcie_bandwidth : Seconds{};
+      const Seconds copy = request.input ? request.input->copied / host_link(*request.gpu, *request.host, request.cluster.gpus_per_node) : Seconds{};
       return make_schedule(whole.program, whole.costs, gap, whole.step.graph, *request.host, request.training.micro_batches,
                            request.input ? &*request.input : nullptr, copy);
     }, [&](const Schedule& schedule) { return schedule_text(schedule, whole.program, whole.step.graph, nullptr); });
