@@ -739,8 +739,9 @@ class Lowering {
     const bool turned = !layout && pointwise && turns_pointwise(shape, op.math, tensor_cores);
     const bool forward = shape.direction == ConvDirection::forward, of_weight = shape.direction == ConvDirection::weight_gradient;
     const std::int64_t in = shape.in_channels, out = shape.out_channels, filters = in / std::max<std::int64_t>(1, shape.groups);
+    const bool flat = shape.kernel_h * shape.kernel_w == 1;  // a filter of one tap lies the same in both layouts
     if (layout || turned) transpose_of(op, "nchw_to_nhwc", first, helpers.loops, forward ? in : out);
-    if (layout || turned) transpose_of(op, "nchw_to_nhwc", second, helpers.loops, of_weight ? in : filters);
+    if ((layout || turned) && (of_weight || !flat)) transpose_of(op, "nchw_to_nhwc", second, helpers.loops, of_weight ? in : filters);
     if (helpers.clears) clear(op);
     if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
     // The bytes of transforms are in the pace that was fitted to the whole convolution; here are their launches.
@@ -749,7 +750,7 @@ class Lowering {
     if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
     put(name, op, one, work).launches = helpers.loops;
     if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
-    if (layout || (turned && tensor_cores)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops, of_weight ? filters : forward ? out : in);
+    if (layout && !(of_weight && flat)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops, of_weight ? filters : forward ? out : in);
   }
   // A small kernel of a library's own.
   void helper(const Op& op, std::string_view name, Bytes read, Bytes written, int times) {
