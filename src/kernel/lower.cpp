@@ -3,9 +3,11 @@
 
 #include "base/ensure.h"
 #include "graph/framework_names.h"
+#include "graph/recurrent_space.h"
 #include "kernel/kernel.h"
 #include "kernel/layouts.h"
 #include "kernel/library_rules.h"
+#include "kernel/library_space.h"
 #include "kernel/lower_fused.h"
 
 namespace precog {
@@ -150,6 +152,7 @@ class Lowering {
   Kernel& reduce(std::string_view name, const Op& op, Bytes read, Bytes written, std::int64_t outputs, std::int64_t length, const Walk& how) {
     if (sums_across_blocks(outputs, length, how.keeps, gpu_.sms)) clear(op);
     const bool down = how.keeps && how.axes <= 2 && outputs > 1;
+    if (down && !call_.compiled) call_.workspace += column_sum_space(outputs, length, gpu_.sms);
     Kernel& kernel = memory(name, op, down ? MemoryPattern::bias_gradient : MemoryPattern::reduction, read, written, outputs, length);
     auto& shape = std::get<MemoryShape>(kernel.shape);
     shape.channels_last = how.keeps;
@@ -579,6 +582,7 @@ class Lowering {
     const auto& a = std::get<RnnAttributes>(op.attributes);
     const bool backward = op.kind == OpKind::rnn_backward;
     const std::int64_t width = a.gates * a.hidden, rows = a.steps * a.batch;
+    call_.workspace += recurrent_workspace(a, out(op).dtype);
     const auto bytes = [&](std::int64_t elements) { return Bytes{elements * bits_of(out(op).dtype) / 8}; };
     auto product = [&](std::string_view name, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t times, bool transposed) {
       const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * static_cast<double>(times);
@@ -742,6 +746,7 @@ class Lowering {
     const bool flat = shape.kernel_h * shape.kernel_w == 1;  // a filter of one tap lies the same in both layouts
     if (layout || turned) transpose_of(op, "nchw_to_nhwc", first, helpers.loops, forward ? in : out);
     if ((layout || turned) && (of_weight || !flat)) transpose_of(op, "nchw_to_nhwc", second, helpers.loops, of_weight ? in : filters);
+    if (op.math == DType::fp32 && !shape.channels_last && gpu_.capability() >= 90) call_.workspace += fourier_space(shape);
     if (helpers.clears) clear(op);
     if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
     // The bytes of transforms are in the pace that was fitted to the whole convolution; here are their launches.
@@ -1027,6 +1032,7 @@ class Lowering {
     const std::int64_t tokens = std::max<std::int64_t>(1, in(op, 1).shape.elements());
     Kernel& kernel = memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows, tokens, std::max<std::int64_t>(1, in(op, 0).shape.elements() / tokens));
     std::get<MemoryShape>(kernel.shape).part = out(op).shape.rank() > 0 ? out(op).shape[0] : 0;
+    if (out(op).shape.rank() > 1) call_.workspace += embedding_space(out(op).shape[0], out(op).shape[-1], tokens);
   }
 
   const Graph& graph_;

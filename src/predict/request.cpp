@@ -628,6 +628,8 @@ class RequestReader {
     request_.training.loss_chunks = static_cast<int>(root_.integer("loss_chunks", 1, 65536).value_or(0));
     if (request_.training.loss_chunks > 0 && request_.model && !request_.model->language)
       root_.problem("loss_chunks", fmt::format("is a language model's, whose scores are many; {} takes {}", request_.model->name, request_.model->unit));
+    else if (const std::int64_t tokens = request_.inputs.batch * std::max<std::int64_t>(1, request_.inputs.seq / std::max(1, request_.plan.cp)); request_.training.loss_chunks > tokens)
+      root_.problem("loss_chunks", fmt::format("is {}; there are {} tokens in a micro-batch to cut", request_.training.loss_chunks, tokens));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
