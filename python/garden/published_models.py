@@ -74,6 +74,7 @@ MODELS = {
     "fasterrcnn-r50-fpn": Published(detection.faster_rcnn, detection.scenes(800, 1216), detection.losses, 1),
     "retinanet-r50-fpn": Published(lambda: detection.RetinaNet().train(), detection.matched(800, 1216), detection.focal, 2),
     "retinanet-r50-fpn-320": Published(lambda: detection.RetinaNet().train(), detection.matched(320, 320), detection.focal, 2),
+    "ssd-r50-fpn-320": Published(lambda: detection.TensorFlowSsd(), detection.padded(320, 320), detection.matching_loss, 32),
     "dlrm-criteo": Published(lambda: recommendation.Dlrm().train(), recommendation.clicks, recommendation.click_loss, 2048),
     "vae-cf": Published(lambda: recommendation.VaeCf().train(), recommendation.histories, recommendation.likelihood, 512),
     "ncf": Published(lambda: recommendation.Ncf().train(), recommendation.visits, recommendation.visit_loss, 4096),

@@ -481,7 +481,9 @@ class Lowering {
     } else if (name_of(op) == "roll" && op.output_count > 0 && out(op).shape.rank() >= 4) {
       for (int axis = 0; axis < 2; ++axis) memory("roll", op, MemoryPattern::copy);  // one axis after the other; of images two
     } else {
-      memory(name_of(op), op, pattern);
+      Kernel& kernel = memory(name_of(op), op, pattern);
+      if (name_of(op) == "im2col" && out(op).shape.rank() == 3)  // one sample after the other (aten/native/cuda/Im2Col.cu)
+        kernel.launches = static_cast<std::int32_t>(std::clamp<std::int64_t>(out(op).shape[0], 1, 1 << 20));
     }
   }
 
@@ -578,7 +580,9 @@ class Lowering {
           if (backward) product("rnn_weight_gradient", width, in_width + a.hidden, rows, 1, true);
           continue;
         }
-        const std::int64_t chunks = (a.steps + 7) / 8;  // time steps that layers work on side by side
+        // Layers work side by side on eight time steps each, unless the one above must wait for both directions (recorded kernels of
+        // language models and of deep-speech-2).
+        const std::int64_t chunks = a.directions == 1 && a.layers > 1 ? (a.steps + 7) / 8 : 1;
         if (!backward) product("rnn_input", rows / chunks, width, in_width, chunks, false);
         product(backward ? "rnn_recurrent_backward" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
                 a.steps, false);
@@ -586,7 +590,8 @@ class Lowering {
         memory(backward ? "rnn_gates_backward" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
             static_cast<std::int32_t>(a.steps);
         if (!backward) continue;
-        clear(op, static_cast<std::int32_t>(a.steps));  // the long sums of these products are split
+        // The long sums of these products are split; in 16 bits not those of aligned rows, which run on newer kernels.
+        if (!is_16bit(op.math) || a.hidden % 8 != 0) clear(op, static_cast<std::int32_t>(a.steps));
         memory("rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
         product("rnn_data_gradient", rows / chunks, in_width, width, chunks, false);
         product("rnn_weight_gradient", width, in_width, rows, 1, true);
@@ -737,8 +742,19 @@ class Lowering {
     kernel.launches = times;
   }
 
+  // Part of a larger tensor, or the same elements again and again: what libraries want without gaps is copied. Another order of axes
+  // is not: it is a layout that they know, or say in their own copies.
+  bool has_gaps(TensorId id) const {
+    if (layouts_.is_plain(id)) return false;
+    const Shape& shape = graph_.tensors[id].shape;
+    const Shape strides = layouts_.strides(id), dense = dense_like(shape, strides);
+    for (int axis = 0; axis < shape.rank(); ++axis)
+      if (shape[axis] > 1 && strides[axis] != dense[axis]) return true;
+    return false;
+  }
   void lower_conv(const Op& op) {
     const auto& a = std::get<ConvAttributes>(op.attributes);
+    if (has_gaps(graph_.input(op, 0))) copy_inside(op, 0, "conv_input_copy");
     const bool layout = transposes(op, a, in(op, 0).shape, a.transposed ? ConvDirection::data_gradient : ConvDirection::forward);
     convolution(op, "conv2d", conv_shape(op, ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
                 {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)}, layout,
@@ -756,6 +772,7 @@ class Lowering {
     // A part of a larger gradient (what a concatenation hands back) is copied first.
     if (format_ == MemoryFormat::contiguous && !call_.compiled && order_[graph_.input(op, 0).index()] != Order::plain)
       memory("conv_gradient_copy", op, MemoryPattern::permute, in_bytes(op, 0), in_bytes(op, 0), 1, y.elements());
+    if (has_gaps(graph_.input(op, 1))) copy_inside(op, 1, "conv_input_copy");
     for (std::size_t i = 0; i < op.output_count; ++i) {
       call_.workspace = {};
       const Shape& result = out(op, i).shape;

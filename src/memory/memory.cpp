@@ -179,7 +179,7 @@ bool is_activation(MemoryCategory category) {
 
 void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& graph, MemoryUse& use) {
   const std::vector<char> alive = alive_at_peak(trace, replay);
-  std::map<std::pair<std::int32_t, bool>, ModuleMemory*> named;
+  std::vector<ModuleMemory*> named;  // by a name's number, twice: of modules, of parameters
   std::map<std::string, ModuleMemory> modules;
   std::array<Bytes, kDTypeCount> activations{};
   for (std::size_t i = 0; i < trace.blocks.size(); ++i) {
@@ -187,7 +187,9 @@ void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& 
     if (!alive[i]) continue;
     const Bytes bytes{replay.sizes[i]};
     if (is_activation(block.category)) activations[static_cast<std::size_t>(block.dtype)] += bytes;
-    ModuleMemory*& module = named[{block.name.value, block.parameter}];
+    const auto place = static_cast<std::size_t>(2 * (block.name.value + 1) + (block.parameter ? 1 : 0));
+    if (named.size() <= place) named.resize(place + 1, nullptr);
+    ModuleMemory*& module = named[place];
     if (!module) {
       const std::string path = module_path(graph.name(block.name), block.parameter);
       module = &modules[path];
@@ -214,7 +216,11 @@ void judge(MemoryUse& use) {
 
 MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
                      const GpuSpec& gpu, int gpus) {
-  const MemoryTrace trace = memory_trace(step, program, training, gpu);
+  return memory_use(memory_trace(step, program, training, gpu), step, program, training, gpu, gpus);
+}
+
+MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
+                     const GpuSpec& gpu, int gpus) {
   const std::int64_t around = outside_allocator(gpu.memory_capacity, gpus);
   Replay replay = Replayer(trace, std::int64_t{1} << 62, training.allocator).run();
 

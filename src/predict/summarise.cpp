@@ -169,7 +169,7 @@ std::string describe(const Graph& graph, OpId op) {
   return fmt::format("{} {}{}{}", to_text(at.phase), name_of(graph, at), at.module.valid() ? " in " : "", graph.name(at.module));
 }
 
-Report summarise(const Request& request, const Graph& whole, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
+Report summarise(const Request& request, std::int64_t parameters, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
                  const MemoryUse& memory, const std::string& peak_at) {
   Report report;
   report.request = request.echo;
@@ -180,7 +180,7 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   report.precision_title = request.precision->title;
   report.fp32_weights = request.precision->updated_weights() == DType::fp32;
   report.autocast = request.precision->autocast.has_value();
-  report.parameters = parameter_count(whole);
+  report.parameters = parameters;
   report.gpus = request.cluster.gpus;
   report.batch = request.inputs.batch;
   report.global_batch = request.global_batch;
@@ -343,6 +343,7 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   report.provenance.push_back({"memory", "estimate", "tensor lifetimes replayed through PyTorch's allocator rules; CUDA context and NCCL buffers are estimates", "", 0});
 
   for (const std::string& note : request.model->notes) report.warnings.push_back(note);
+  report.warnings.insert(report.warnings.end(), request.warnings.begin(), request.warnings.end());
   for (std::string& note : import_notes(request.echo.value("imported", Json()))) report.warnings.push_back(std::move(note));
   if (!report.unknown_names.empty())
     report.warnings.push_back(fmt::format("{:.1f}% of the GPU's time is in {} of unknown cost, estimated by the bytes they move: {}", 100 * report.unknown_share,

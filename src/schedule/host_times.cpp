@@ -100,6 +100,7 @@ Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program)
   if (call.kernel_count == 0) return {};
   std::int64_t launches = 0;
   for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
+  if (call.family == Family::recurrent) return host_.library_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
   Seconds products{};
   if (call.family == Family::gemm) {
     const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
@@ -145,7 +146,7 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
   HostStep out{std::vector<Seconds>(calls), host.step};
   const HostTimes one(host);
   const std::vector<bool> inner = inner_calls(program, graph);
-  std::size_t first_optimizer = calls, last_backward = calls;
+  std::size_t first_optimizer = calls, last_backward = calls, first_compiled = calls;
   std::int64_t tensors = 0;
   std::array<bool, 2> entered{};
   std::string_view module;
@@ -164,19 +165,21 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
     if (call.compiled && !program.dispatched && call.kernel_count > 0 && !entered[graph_of]) {
       entered[graph_of] = true;
+      first_compiled = std::min(first_compiled, i);
       out.calls[i] += program.cuda_graphs ? host.compiled.replay : host.compiled.graph;
     }
     if (call.phase == Phase::backward) last_backward = i;
     const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
     if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
     if (call.phase == Phase::optimizer && first_optimizer == calls) first_optimizer = i;
-    if (op.kind == OpKind::unscale_and_check) out.calls[i] += host.loss_scaler;
+    if (op.kind == OpKind::unscale_and_check) out.calls[i] += host.loss_scaler + host.loss_scaler_tensor * static_cast<double>(many ? many->tensors : 0);
     // The host's own update, before it sends the new weights up: as long as its memory takes.
     if (op.kind == OpKind::shard_copy && graph.name(op.label) == "cpu_adam" && host.memory_bandwidth.value > 0)
       out.calls[i] += std::get<ShardCopyAttributes>(op.attributes).read / host.memory_bandwidth;
   }
   const auto parameters = static_cast<double>(tensors);
   out.begin += host.zero_grad_tensor * parameters;
+  if (first_compiled < calls) out.calls[first_compiled] += host.compiled.parameter * parameters;
   if (first_optimizer < calls) out.calls[first_optimizer] += optimizer_tensor_time(program, graph, host) * parameters;
   // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
   if (last_backward < calls) out.calls[last_backward] += host.parameter_gradient * parameters;
