@@ -91,7 +91,7 @@ class Tracer {
     std::size_t last = i;
     for (std::size_t later = i + 1; later < graph_.ops.size(); ++later)
       if (const Op& other = graph_.ops[graph_.ops.id_at(later)]; other.kind == OpKind::rnn_backward && other.origin == graph_.ops.id_at(i)) last = later;
-    dies_[last].push_back(block);
+    dies_at(last, block);
   }
 
   // A compiled language model returns its scores beside the loss. Nobody differentiates them, but the compiled backward takes a
