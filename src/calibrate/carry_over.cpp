@@ -182,11 +182,21 @@ Point point_of(const ReferenceRow& row) {
   return logs({g.batch, g.m, g.n, g.k});
 }
 
-// And what the physics say of it: how long it takes, and whether it computes or moves.
+// And what the physics say of it: how long it takes, and whether it computes or moves. Attention, of which shapes alone tell less:
+// what it moves against what it waits for, too, and how its blocks fill the SMs.
 Point described(Point shape, const ReferenceRow& row, const GpuSpec& gpu, const Physics& p) {
   constexpr double kLeast = 1e-9;
   const KernelCost cost = kernel_cost(row.kernel, gpu, p.profile);
   shape.push_back(std::log2(std::max(kLeast, seconds_of(row, gpu, p))));
+  if (std::holds_alternative<AttentionShape>(row.kernel.shape)) {
+    static constexpr std::array<std::pair<std::string_view, double>, 6> kMore = {{{"log bytes", 1}, {"memory share", 4}, {"launch share", 4}, {"log waves 128", 1}, {"wave efficiency 128", 3}, {"queries by 64", 4}}};
+    const std::vector<double> all = features_of(row.kernel, cost, gpu);
+    const auto names = feature_names(FeatureKind::attention);
+    for (const auto& [name, scale] : kMore)
+      for (std::size_t i = 0; i < names.size(); ++i)
+        if (names[i].name == name) shape.push_back(scale * all[i]);
+    return shape;
+  }
   shape.push_back(std::log2(std::max(kLeast, cost.compute.value) / std::max(kLeast, cost.memory.value)));
   return shape;
 }

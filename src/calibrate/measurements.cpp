@@ -17,8 +17,8 @@ namespace {
 constexpr double kPastCache = 1.6;
 
 // What a line says beside the shape.
-constexpr std::array<std::string_view, 21> kNotShape = {"family", "op", "dtype", "layout", "s", "s_min", "calls", "bytes", "flops", "rotated", "cold", "graph",
-                                                        "model", "axis", "off", "error", "failed", "causal", "dropout", "mask", "lies"};
+constexpr std::array<std::string_view, 22> kNotShape = {"family", "op", "dtype", "layout", "s", "s_min", "calls", "bytes", "flops", "rotated", "cold", "graph",
+                                                        "model", "axis", "off", "error", "failed", "causal", "dropout", "mask", "lies", "copy"};
 
 std::uint32_t hash_of(std::string_view text) {  // FNV-1a: the same on every machine
   std::uint32_t hash = 2166136261u;

@@ -26,6 +26,8 @@ std::int64_t CachingAllocator::segment_for(std::int64_t bytes) {
   return bytes < kOwnSegment ? kLargeSegment : up_to(bytes, kSegmentUnit);
 }
 
+std::int64_t CachingAllocator::most_unsplit(std::int64_t bytes, Allocator kind) { return kind == Allocator::caching && bytes > kSmall ? kSmall : 0; }
+
 CachingAllocator::Block CachingAllocator::new_piece(const Piece& made) {
   if (spare_.empty()) {
     blocks_.push_back(made);
@@ -94,9 +96,7 @@ CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
   const bool small = size <= kSmall;
   FreeBlocks& free = free_[small ? 0 : 1];
   Block block = kNone;
-  if (const FreeBlock* found = free.at_least(size)) {
-    block = found->block;
-    set_taken(block);
+  if (free.take_at_least(size, block)) {
   } else if (kind_ == Allocator::expandable) {
     block = grow(size, small);
   } else {

@@ -33,6 +33,8 @@ class CachingAllocator {
   // The sizes as they are asked for: rounded up, and what a new segment would be.
   static std::int64_t rounded(std::int64_t bytes);
   static std::int64_t segment_for(std::int64_t rounded_bytes);
+  // What a block may come out larger than that: the rest of a free one that is not worth splitting.
+  static std::int64_t most_unsplit(std::int64_t rounded_bytes, Allocator kind);
 
  private:
   struct Piece {

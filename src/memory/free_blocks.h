@@ -16,12 +16,15 @@ struct FreeBlock {
 
 class FreeBlocks {
  public:
-  // The best fit: the smallest block of at least this size, of several the one with the lowest address. Null where there is none.
-  const FreeBlock* at_least(std::int64_t size) const {
+  // Takes the best fit out: the smallest block of at least this size, of several the one with the lowest address. Whether there is one.
+  bool take_at_least(std::int64_t size, std::int32_t& block) {
     const FreeBlock wanted{size, -1, -1};
-    const auto leaf = leaf_of(wanted);
-    if (leaf == leaves_.size()) return nullptr;
-    return &*std::lower_bound(leaves_[leaf].begin(), leaves_[leaf].end(), wanted);
+    const std::size_t at = leaf_of(wanted);
+    if (at == leaves_.size()) return false;
+    const auto found = std::lower_bound(leaves_[at].begin(), leaves_[at].end(), wanted);
+    block = found->block;
+    remove(at, found);
+    return true;
   }
 
   void insert(const FreeBlock& entry) {
@@ -39,9 +42,7 @@ class FreeBlocks {
 
   void erase(const FreeBlock& entry) {
     const std::size_t at = leaf_of(entry);
-    std::vector<FreeBlock>& leaf = leaves_[at];
-    leaf.erase(std::lower_bound(leaf.begin(), leaf.end(), entry));
-    if (leaf.empty() && leaves_.size() > 1) leaves_.erase(leaves_.begin() + static_cast<std::ptrdiff_t>(at));
+    remove(at, std::lower_bound(leaves_[at].begin(), leaves_[at].end(), entry));
   }
 
   // All of them, in order.
@@ -53,6 +54,11 @@ class FreeBlocks {
 
  private:
   static constexpr std::ptrdiff_t kMost = 64;  // of a leaf
+
+  void remove(std::size_t at, std::vector<FreeBlock>::iterator entry) {
+    leaves_[at].erase(entry);
+    if (leaves_[at].empty() && leaves_.size() > 1) leaves_.erase(leaves_.begin() + static_cast<std::ptrdiff_t>(at));
+  }
 
   // The first leaf that reaches as far as this entry; as many as there are where none does. Only an only leaf may be empty.
   std::size_t leaf_of(const FreeBlock& entry) const {

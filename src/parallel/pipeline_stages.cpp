@@ -105,6 +105,7 @@ class Cutter {
       }
     }
     std::int16_t block = -1, number = -1;
+    std::vector<TensorId> inputs, outputs;
     for (std::size_t i = 0; i < end; ++i) {
       if (chunk_of_[i] != which && !again[i]) continue;
       Op copy = op(i);
@@ -114,7 +115,7 @@ class Cutter {
       } else {
         copy.block = -1;
       }
-      std::vector<TensorId> inputs, outputs;
+      inputs.clear(), outputs.clear();
       for (TensorId id : graph_.inputs(op(i))) inputs.push_back(moved(made, id));
       for (TensorId id : graph_.outputs(op(i))) outputs.push_back(moved(made, id));
       if (auto* cast = std::get_if<CastAttributes>(&copy.attributes); cast && cast->like.valid()) cast->like = moved_[cast->like.index()];
