@@ -226,6 +226,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
+      if (request.tp_scatter_fp8) scatter_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     }
     for (ChunkOfStep& chunk : chunks) run_loss_in_pieces(chunk.step.graph, request.training.loss_chunks, chunk.program);
