@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "cost/conv_cost.h"
+#include "cost/conv_ways.h"
 
 namespace precog {
 namespace {
@@ -29,6 +31,7 @@ struct Situation {  // a kernel with what several features are made of
   bool warm = false;
   double batch = 1, m = 1, n = 1, k = 1;  // of what is a product
   const ConvShape* conv = nullptr;
+  const ConvWays* ways = nullptr;
   double rows = 1, columns = 1, taps = 1, depth = 1;  // of a convolution's product, each group its own; its sum: so many taps of so many channels (or pixels)
   double depth_step = 1;                              // of the sum, that a block takes at once: a ragged rest costs as much
   const AttentionShape* attention = nullptr;
@@ -51,9 +54,18 @@ struct Situation {  // a kernel with what several features are made of
   double unsplit(double tm, double tn) const {
     return against_physics(std::max(1.0, std::ceil(real(conv->groups) * group_tiles(tm, tn) / gpu.sms)) * steps() * tm * tn * depth_step * 1e-6);
   }
+  // A product by one size of tile: each tile's sum one block's work, against the physics; and the sum split between the blocks
+  // that would stand idle, against SMs that are never idle.
+  double alone(double tm, double tn) const { return against_physics(std::ceil(waves(tm, tn)) * k * tm * tn * 1e-6); }
+  double split(double tm, double tn) const {
+    constexpr double kLeast = 128, kStep = 32;  // of the sum
+    const double parts = std::max(1.0, std::min(std::floor(gpu.sms / tiles(tm, tn)), std::floor(k / kLeast)));
+    return octaves(std::ceil(waves(tm, tn) * parts) * tm * tn * std::ceil(k / parts / kStep) * kStep / (batch * m * n * k / gpu.sms));
+  }
   double of_small_tiles(double together, double times) const {  // several blocks share an SM; `times`: calls, one after the other
     return against_physics(times * std::max(1.0, together * group_tiles(32, 32) / gpu.sms / 3.5) * taps * std::ceil(depth / 8));
   }
+  double way(double microseconds) const { return against_physics(microseconds); }
   double image_bytes() const { return real(conv->batch * conv->in_channels * conv->in_h * conv->in_w) * element_bytes(); }
   double result_bytes() const { return real(conv->batch * conv->out_channels * conv->out_h * conv->out_w) * element_bytes(); }
   double filter_bytes() const { return real(conv->out_channels) * in_each() * taps_all() * element_bytes(); }
@@ -130,6 +142,28 @@ constexpr Feature kGemm[] = {
     {{"row scales", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).row_scales ? 1.0 : 0.0; }},
     {{"careful sums", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).careful_sums ? 1.0 : 0.0; }},
     PRECOG_MORE_TILES,
+    {{"alone 256x128", false}, [](const S& s) { return s.alone(256, 128); }},
+    {{"alone 128x256", false}, [](const S& s) { return s.alone(128, 256); }},
+    {{"alone 256x256", false}, [](const S& s) { return s.alone(256, 256); }},
+    {{"alone 192x128", false}, [](const S& s) { return s.alone(192, 128); }},
+    {{"alone 128x192", false}, [](const S& s) { return s.alone(128, 192); }},
+    {{"alone 128x128", false}, [](const S& s) { return s.alone(128, 128); }},
+    {{"alone 256x64", false}, [](const S& s) { return s.alone(256, 64); }},
+    {{"alone 64x256", false}, [](const S& s) { return s.alone(64, 256); }},
+    {{"alone 128x64", false}, [](const S& s) { return s.alone(128, 64); }},
+    {{"alone 64x128", false}, [](const S& s) { return s.alone(64, 128); }},
+    {{"alone 64x64", false}, [](const S& s) { return s.alone(64, 64); }},
+    {{"alone 128x32", false}, [](const S& s) { return s.alone(128, 32); }},
+    {{"alone 32x128", false}, [](const S& s) { return s.alone(32, 128); }},
+    {{"alone 64x32", false}, [](const S& s) { return s.alone(64, 32); }},
+    {{"alone 32x64", false}, [](const S& s) { return s.alone(32, 64); }},
+    {{"alone 32x32", false}, [](const S& s) { return s.alone(32, 32); }},
+    {{"split 128x128", false}, [](const S& s) { return s.split(128, 128); }},
+    {{"split 256x128", false}, [](const S& s) { return s.split(256, 128); }},
+    {{"split 128x256", false}, [](const S& s) { return s.split(128, 256); }},
+    {{"split 64x64", false}, [](const S& s) { return s.split(64, 64); }},
+    {{"split 64x128", false}, [](const S& s) { return s.split(64, 128); }},
+    {{"split 128x64", false}, [](const S& s) { return s.split(128, 64); }},
 };
 
 constexpr Feature kConvolution[] = {
@@ -199,12 +233,49 @@ constexpr Feature kConvolution[] = {
     {{"unsplit 128x128", false}, [](const S& s) { return s.unsplit(128, 128); }},
     {{"unsplit 256x64", false}, [](const S& s) { return s.unsplit(256, 64); }},
     {{"unsplit 256x128", false}, [](const S& s) { return s.unsplit(256, 128); }},
+    // Ways to run it, against the physics (conv_ways.h).
+    {{"in tiles 256x128", false}, [](const S& s) { return s.way(s.ways->tiles(256, 128)); }},
+    {{"in tiles 128x256", false}, [](const S& s) { return s.way(s.ways->tiles(128, 256)); }},
+    {{"in tiles 128x128", false}, [](const S& s) { return s.way(s.ways->tiles(128, 128)); }},
+    {{"in tiles 256x64", false}, [](const S& s) { return s.way(s.ways->tiles(256, 64)); }},
+    {{"in tiles 128x64", false}, [](const S& s) { return s.way(s.ways->tiles(128, 64)); }},
+    {{"in tiles 64x128", false}, [](const S& s) { return s.way(s.ways->tiles(64, 128)); }},
+    {{"in tiles 64x64", false}, [](const S& s) { return s.way(s.ways->tiles(64, 64)); }},
+    {{"in tiles 128x32", false}, [](const S& s) { return s.way(s.ways->tiles(128, 32)); }},
+    {{"in tiles 64x32", false}, [](const S& s) { return s.way(s.ways->tiles(64, 32)); }},
+    {{"in tiles 32x32", false}, [](const S& s) { return s.way(s.ways->tiles(32, 32)); }},
+    {{"in tiles 64x64, two", false}, [](const S& s) { return s.way(s.ways->small_tiles(64, 64, 1.5)); }},
+    {{"in tiles 64x64, four", false}, [](const S& s) { return s.way(s.ways->small_tiles(64, 64, 3.5)); }},
+    {{"in tiles 32x32, two", false}, [](const S& s) { return s.way(s.ways->small_tiles(32, 32, 1.5)); }},
+    {{"in tiles 32x32, four", false}, [](const S& s) { return s.way(s.ways->small_tiles(32, 32, 3.5)); }},
+    {{"split 256x128", false}, [](const S& s) { return s.way(s.ways->split(256, 128)); }},
+    {{"split 128x128", false}, [](const S& s) { return s.way(s.ways->split(128, 128)); }},
+    {{"split 128x64", false}, [](const S& s) { return s.way(s.ways->split(128, 64)); }},
+    {{"split 64x64", false}, [](const S& s) { return s.way(s.ways->split(64, 64)); }},
+    {{"all busy", false}, [](const S& s) { return s.way(s.ways->work(true)); }},
+    {{"all busy, every tap", false}, [](const S& s) { return s.way(s.ways->work(false)); }},
+    {{"vector units busy", false}, [](const S& s) { return s.way(s.ways->vector_work()); }},
+    {{"moving", false}, [](const S& s) { return s.way(s.ways->moving()); }},
 };
 
 double attention_blocks(const S& s, std::int64_t length, double rows) {
   return std::max(1.0, real(s.attention->batch * s.attention->heads) * std::ceil(real(length) / rows));
 }
 double filled(double waves) { return waves / std::ceil(waves); }
+
+// How wide a head is to the kernels, which are compiled for a few widths.
+double padded_dim(const S& s) {
+  for (double width : {16, 32, 64, 96, 128, 192}) if (real(s.attention->head_dim) <= width) return width;
+  return std::max(256.0, real(s.attention->head_dim));
+}
+// How long the busiest SM works on its blocks of queries (or of keys), `together` at once, against the physics.
+double busiest(const S& s, std::int64_t mine, std::int64_t others, double rows, double together) {
+  const double rounds = std::ceil(attention_blocks(s, mine, rows) / (s.gpu.sms * together)) * together;
+  return s.against_physics(rounds * rows * std::ceil(real(others) / 64) * 64 * padded_dim(s) * 1e-6);
+}
+double steps_of(const S& s, std::int64_t mine, std::int64_t others) {
+  return octaves(std::ceil(attention_blocks(s, mine, 128) / s.gpu.sms) * std::ceil(real(others) / 64));
+}
 
 constexpr Feature kAttention[] = {
     PRECOG_COMMON_FEATURES,
@@ -244,6 +315,22 @@ constexpr Feature kAttention[] = {
     {{"wave efficiency 128, two", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->q_len, 128) / s.gpu.sms / 2); }},
     {{"wave efficiency keys 64", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->kv_len, 64) / s.gpu.sms); }},
     {{"head dim / 64", false}, [](const S& s) { return std::ceil(real(s.attention->head_dim) / 64) * 64 / real(std::max<std::int64_t>(1, s.attention->head_dim)); }},
+    {{"queries by 64", false}, [](const S& s) { return busiest(s, s.attention->q_len, s.attention->kv_len, 64, 1); }},
+    {{"keys by 64", false}, [](const S& s) { return busiest(s, s.attention->kv_len, s.attention->q_len, 64, 1); }},
+    {{"queries by 64, two", false}, [](const S& s) { return busiest(s, s.attention->q_len, s.attention->kv_len, 64, 2); }},
+    {{"keys by 64, two", false}, [](const S& s) { return busiest(s, s.attention->kv_len, s.attention->q_len, 64, 2); }},
+    {{"queries by 128", false}, [](const S& s) { return busiest(s, s.attention->q_len, s.attention->kv_len, 128, 1); }},
+    {{"keys by 128", false}, [](const S& s) { return busiest(s, s.attention->kv_len, s.attention->q_len, 128, 1); }},
+    {{"queries by 128, two", false}, [](const S& s) { return busiest(s, s.attention->q_len, s.attention->kv_len, 128, 2); }},
+    {{"keys by 128, two", false}, [](const S& s) { return busiest(s, s.attention->kv_len, s.attention->q_len, 128, 2); }},
+    {{"log bytes / microsecond", false}, [](const S& s) { return s.against_physics(s.bytes()); }},
+    {{"log steps of queries", true}, [](const S& s) { return steps_of(s, s.attention->q_len, s.attention->kv_len); }},
+    {{"log steps of keys", true}, [](const S& s) { return steps_of(s, s.attention->kv_len, s.attention->q_len); }},
+    {{"ragged keys", false}, [](const S& s) { return std::fmod(real(s.attention->kv_len), 64) / 64; }},
+    {{"ragged queries", false}, [](const S& s) { return std::fmod(real(s.attention->q_len), 64) / 64; }},
+    {{"padded head dim", false}, padded_dim},
+    {{"kernels", false}, [](const S& s) { return real(static_cast<std::int64_t>(s.attention->backend)) + (bits_of(s.kernel.input) > 16 ? 1 : 0); }},
+    {{"log scores", true}, [](const S& s) { return octaves(real(s.attention->batch * s.attention->heads) * real(s.attention->q_len) * real(s.attention->kv_len)); }},
 };
 
 constexpr Feature kMemory[] = {
@@ -258,7 +345,7 @@ constexpr Feature kMemory[] = {
     {{"alignment row", false}, [](const S& s) { return alignment(real(s.memory->row_length)); }},
     {{"alignment rows", false}, [](const S& s) { return alignment(real(s.memory->rows)); }},
     {{"channels last", false}, [](const S& s) { return s.memory->channels_last ? 1.0 : 0.0; }},
-    {{"log launches", true}, [](const S& s) { return octaves(s.launches); }},
+    {{"log launches", false}, [](const S& s) { return octaves(s.launches); }},  // no size: more of the same kernel
     {{"log part", false}, [](const S& s) { return octaves(real(std::max<std::int64_t>(1, s.memory->part))); }},
     {{"alignment part", false}, [](const S& s) { return alignment(real(s.memory->part)); }},
     {{"log read bytes", true}, [](const S& s) { return octaves(real(s.kernel.read.value) / s.launches + 1); }},
@@ -358,6 +445,8 @@ std::vector<double> features_of(const Kernel& kernel, const KernelCost& physics,
   } else {
     s.memory = std::get_if<MemoryShape>(&kernel.shape);
   }
+  std::optional<ConvWays> ways;
+  if (s.conv) s.ways = &ways.emplace(*s.conv, kernel.math, s.element_bytes(), s.bytes(), kernel.flops.value / s.launches, gpu);
   s.batch = std::max(1.0, s.batch), s.m = std::max(1.0, s.m), s.n = std::max(1.0, s.n), s.k = std::max(1.0, s.k);
   const auto list = features(feature_kind(kernel));
   std::vector<double> values;
