@@ -175,7 +175,14 @@ JOBS = [
     (good(price_usd_per_gpu_hour=1e300), "price_usd_per_gpu_hour"),
     (good(bacth=4), "batch"),
     (good(zzz={"a": [{"b": None}]}), "zzz"),
-    (good(software="cuda-99"), "software"),
+    (good(software="cuda-99"), "precog software"),
+    (good(batch=2_000_000), "from 1 to 1000000"),
+    (good(recompute="full", recompute_layers=13), "has 12 layers"),
+    (good(recompute="full", recompute_every=13), "has 12 layers"),
+    (good(plan={"offload": "activations", "offload_layers": 13}), "has 12 layers"),
+    (good(plan={"etp": 2}, cluster={"gpu": "h100-sxm", "gpus": 2}), "tp is 1: say 1, or a larger tp"),
+    (good(micro_batches=6, plan={"pp": 4, "schedule": "dualpipe"}, cluster={"gpu": "h100-sxm", "gpus": 4}), "micro_batches: is 6; dualpipe"),
+    (good(global_batch=24, plan={"pp": 4, "schedule": "dualpipe"}, cluster={"gpu": "h100-sxm", "gpus": 4}), "global_batch: is 24"),
     (good(frozen=["*"]), "frozen"),
 ]
 
@@ -195,6 +202,8 @@ CONTENTS = {
     "deep lists, closed": (b"[" * 5000 + b"]" * 5000, "nested"),
     "deep objects": (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, "nested"),
     "deep in a field": (json.dumps(GOOD).encode()[:-1] + b', "run": ' + b"[" * 3000 + b"]" * 3000 + b"}", "nested"),
+    "a field said twice": (b'{"model": "bert-base", "batch": 4, "batch": 8}', "says 'batch' twice"),
+    "a field inside said twice": (b'{"model": "bert-base", "cluster": {"gpu": "l4", "gpus": 1, "gpu": "l40s"}}', "says 'gpu' twice"),
     "a page": (b"<html><body>404</body></html>", "not valid JSON"),
     "a million fields": (b"{" + b",".join(b'"f%d": 1' % i for i in range(20_000)) + b"}", "f1"),
 }

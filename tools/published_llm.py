@@ -129,8 +129,17 @@ def cluster(row):
     return made
 
 
+def noted(row):
+    """The day that a chronicle's line gives, as 02-25; nothing where there is none."""
+    day = re.search(r"noted (\d\d-\d\d)", row["notes"])
+    return day[1] if day else ""
+
+
 def precision(row, defaults):
     detail, key = row["precision_detail"], row["precision"]
+    for day, meant in defaults.get("unstated_precision_before", {}).items():
+        if detail.startswith("not stated") and "" < noted(row) < day:
+            key = meant
     if key == "fp8" and "current" in detail:
         key = "fp8 current"
     elif "128x128" in detail and row["gpu"].startswith("H"):
@@ -255,6 +264,8 @@ def request_of(row, table):
         plan["sp"] = True
         if defaults.get("tp_overlap"):
             plan["tp_overlap"] = True
+            if defaults.get("tp_scatter_fp8") and row["precision"] == "fp8":
+                plan["tp_scatter_fp8"] = True
     if ep > 1:
         plan |= {"ep": ep, **expert_plan(row, defaults)}
     if pp > 1 and vpp > 1:
@@ -405,28 +416,40 @@ def pair_figures(pairs):
             "spearman": spearman([pair["predicted"] for pair in pairs], [pair["measured"] for pair in pairs])}
 
 
-def kendall(left, right):
+def kendall(left, right, noise=0.0):
+    """Of the pairs whose right values lie further apart than the noise."""
     agree = total = 0
     for i in range(len(left)):
         for j in range(i):
-            if left[i] != left[j] and right[i] != right[j]:
+            if left[i] != left[j] and max(right[i], right[j]) > (1 + noise) * min(right[i], right[j]):
                 total += 1
                 agree += (left[i] < left[j]) == (right[i] < right[j])
     return (2 * agree - total) / total if total else None
 
 
-def sweeps(rows):
-    """BigScience: plans for one model on one cluster, ordered by time per sample."""
+def spread_of_repeats(rows):
+    """How far two runs of one request lie apart at most."""
     groups = collections.defaultdict(list)
     for row in rows:
+        groups[row["place"]].append(row["measured"])
+    return max(max(times) / min(times) - 1 for times in groups.values())
+
+
+def sweeps(rows):
+    """BigScience: plans for one model on one cluster, ordered by time per sample; days that the source says not to compare are apart."""
+    groups, table = collections.defaultdict(list), frameworks()
+    for row in rows:
         if "predicted" in row and "bigscience" in row["source"]:
-            groups[row["model"], row["hidden"], row["heads"], row["num_gpus"]].append(row)
+            changes = table[row["framework"]].get("compare_apart_since", [])
+            groups[row["model"], row["hidden"], row["heads"], row["num_gpus"], sum(noted(row) >= day for day in changes)].append(row)
     found = []
-    for (model, hidden, heads, gpus), members in sorted(groups.items()):
+    for (model, hidden, heads, gpus, _), members in sorted(groups.items()):
         if len({json.dumps(row["request"]["plan"]) + str(row["micro_batch"]) for row in members}) < 4:
             continue
-        tau = kendall([row["predicted"] / row["global_batch"] for row in members], [row["measured"] / row["global_batch"] for row in members])
-        found.append({"sweep": f"{model}, hidden {hidden}, {heads} heads, {gpus} GPUs", "plans": len(members), "tau": tau})
+        pace = [[row[key] / row["global_batch"] for row in members] for key in ("predicted", "measured")]
+        noise = spread_of_repeats(members)
+        found.append({"sweep": f"{model}, hidden {hidden}, {heads} heads, {gpus} GPUs", "plans": len(members), "tau": kendall(*pace), "noise": noise,
+                      "tau_beyond_noise": kendall(*pace, noise)})
     return found
 
 
@@ -576,8 +599,8 @@ def tables(rows, megatron=None, single_node=None):
             lines.append(f"| {name} | {f['pairs']} | {f['median']:.1f}% | {f['p90']:.1f}% | {f['bias']:+.1f}% | {f['constant']:.1f}% | {rank} |")
     found = [sweep for sweep in sweeps(rows) if sweep["tau"] is not None]
     if found:
-        lines += ["", "## Order of plans", "", "| sweep of BigScience's | runs | Kendall's tau |", "|---|---|---|"]
-        lines += [f"| {sweep['sweep']} | {sweep['plans']} | {sweep['tau']:.2f} |" for sweep in found]
+        lines += ["", "## Order of plans", "", "| sweep of BigScience's | runs | Kendall's tau | repeats lie apart by | tau of pairs further apart |", "|---|---|---|---|---|"]
+        lines += [f"| {sweep['sweep']} | {sweep['plans']} | {sweep['tau']:.2f} | {100 * sweep['noise']:.1f}% | {sweep['tau_beyond_noise']:.2f} |" for sweep in found]
     if megatron:
         lines += ["", "## Megatron's eight points", "", "| model | recomputation | measured | predicted | error |", "|---|---|---|---|---|"]
         for point in megatron:

@@ -81,7 +81,10 @@ class RelativeAttention(nn.Module):
         position = copied(position.unflatten(1, (rows, batch)).permute(2, 0, 1, 3), True)
         scores = (content + copied(self.shift(position), True)) * self.size ** -0.5
         scores = scores * (1 - later.to(scores.dtype)) - later.to(scores.dtype) * 3e4
-        mixed = torch.matmul(self.dropatt(F.softmax(scores, dim=3)), copied(v.permute(1, 2, 0, 3), True))
+        shares = F.softmax(scores, dim=3)
+        again = shares.detach()  # its gradient is four operators, g * y, their sum, g - sum and that times y: the first three here, as long
+        again - (again * again).sum(dim=3, keepdim=True)
+        mixed = torch.matmul(self.dropatt(shares), copied(v.permute(1, 2, 0, 3), True))
         return copied(mixed.permute(2, 0, 1, 3), True).flatten(2)
 
     def forward(self, x: Tensor, memory: Tensor, places: Tensor, by_content: Tensor, by_place: Tensor, later: Tensor) -> Tensor:

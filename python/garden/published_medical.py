@@ -28,6 +28,32 @@ class PlainNorm(nn.Module):
         return x * factor + (self.bias - mean * factor)
 
 
+def turned(x: Tensor) -> Tensor:
+    """A copy with the channels moved from the last axis to the first, or back: as long as one that keeps the shape's name."""
+    return x.flatten(2).transpose(1, 2).contiguous().view(x.shape)
+
+
+class PlainConv3d(nn.Conv3d):
+    """A convolution of NDHWC tensors as TensorFlow 1.15 runs it: turned to NCDHW, computed, and turned back.
+
+    Backward does the same with both gradients, and turns the weight gradient's two operands for itself: as long here, in forward.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(turned(x))
+        turned(x.detach()), turned(y.detach())
+        return turned(y)
+
+
+class PlainUp3d(nn.ConvTranspose3d):
+    """The same for the transposed convolution."""
+
+    def forward(self, x: Tensor, output_size: list[int] | None = None) -> Tensor:
+        y = super().forward(turned(x), output_size)
+        turned(x.detach()), turned(y.detach())
+        return turned(y)
+
+
 class Block(nn.Module):
     """Two convolutions, each with instance norm and leaky ReLU; the first may halve the picture.
 
@@ -38,7 +64,7 @@ class Block(nn.Module):
     def __init__(self, dims: int, inputs: int, outputs: int, stride: int = 1, fused: bool = False, plain: bool = False) -> None:
         super().__init__()
         self.in_place = not fused and not plain
-        conv, norm = (nn.Conv2d, nn.InstanceNorm2d) if dims == 2 else (nn.Conv3d, nn.InstanceNorm3d)
+        conv, norm = (nn.Conv2d, nn.InstanceNorm2d) if dims == 2 else (PlainConv3d if plain else nn.Conv3d, nn.InstanceNorm3d)
         self.conv1 = conv(inputs, outputs, 3, stride, 1, bias=False)
         self.conv2 = conv(outputs, outputs, 3, 1, 1, bias=False)
         self.norm1, self.norm2 = (PlainNorm(outputs, dims) if plain else norm(outputs, affine=True) for _ in range(2))
@@ -52,7 +78,7 @@ class UNet(nn.Module):
     def __init__(self, dims: int, widths: tuple[int, ...], inputs: int = 4, classes: int = 4, fused: bool = False,
                  plain: bool = False) -> None:
         super().__init__()
-        conv, up = (nn.Conv2d, nn.ConvTranspose2d) if dims == 2 else (nn.Conv3d, nn.ConvTranspose3d)
+        conv, up = (nn.Conv2d, nn.ConvTranspose2d) if dims == 2 else (PlainConv3d, PlainUp3d) if plain else (nn.Conv3d, nn.ConvTranspose3d)
         self.dims, self.inputs, self.classes = dims, inputs, classes
         before = (inputs,) + widths[:-1]
         self.down = nn.ModuleList(Block(dims, a, b, 1 if level == 0 else 2, fused, plain) for level, (a, b) in enumerate(zip(before, widths)))
@@ -86,6 +112,12 @@ def dice_and_entropy(model: nn.Module, data: dict[str, Any]) -> Tensor:
     places = tuple(range(2, logits.dim()))
     overlap = (2 * (shares * truth).sum(places) + 1e-5) / (shares.sum(places) + truth.sum(places) + 1e-5)
     return F.cross_entropy(logits, data["target"]) + 1 - overlap.mean()
+
+
+def decayed(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    """As TensorFlow 2's edition trains it: half the sum of squares of all weights but the norms' is part of the loss."""
+    weights = [weight for name, weight in model.named_parameters() if "norm" not in name]
+    return dice_and_entropy(model, data) + 5e-5 * sum((weight * weight).sum() for weight in weights)
 
 
 def nnunet_2d() -> nn.Module:

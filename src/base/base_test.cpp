@@ -54,6 +54,25 @@ TEST_CASE("AReaderReportsEveryProblemWithItsPath") {
   CHECK(problems[2].message.find("model") != std::string::npos);
 }
 
+TEST_CASE("AFieldSaidTwiceInOneObjectIsAnError") {
+  CHECK(parse_json(R"({"a": 1, "b": {"a": 2}, "c": [{"a": 3}, {"a": 4}]})", "f").has_value());
+  for (const char* wrong : {R"({"a": 1, "b": 2, "a": 1})", R"({"c": {"d": [{"a": 1, "a": 2}]}})", R"({"b": {"x": 1}, "a": 1, "a": {}})"})
+    CHECK_MESSAGE(parse_json(wrong, "f").error().text().find("'a' twice") != std::string::npos, wrong);
+}
+
+TEST_CASE("LimitsArePrintedInAllTheirDigits") {
+  const Json json = Json::parse(R"({"gpus": 2000000, "price": 2.5e17, "share": 0.25})");
+  std::vector<Problem> problems;
+  JsonReader reader(json, "f", problems);
+  reader.integer("gpus", 1, 1'000'000);
+  reader.number("price", 0, 1e16);
+  reader.number("share", 0.5, 1);
+  REQUIRE(problems.size() == 3);
+  CHECK(problems[0].message == "is 2000000; it must be from 1 to 1000000");
+  CHECK(problems[1].message == "is 2.5e+17; it must be from 0 to 1e+16");
+  CHECK(problems[2].message == "is 0.25; it must be from 0.5 to 1");
+}
+
 TEST_CASE("BrokenJsonIsOneClearError") {
   for (const char* wrong : {"", "{", "{\"a\": }", "[1,2", "\xff\xfe", "{\"a\": 1e999999}"}) {
     auto parsed = parse_json(wrong, "file.json");

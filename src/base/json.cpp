@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <system_error>
+#include <unordered_set>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -19,6 +20,11 @@ constexpr std::size_t kUnknownShown = 10;  // of the unknown fields; the rest ar
 const Json& empty_object() {
   static const Json empty = Json::object();
   return empty;
+}
+
+// A whole number in all its digits, as far as people write them.
+std::string plain(double number) {
+  return std::floor(number) == number && std::abs(number) < 1e15 ? fmt::format("{:.0f}", number) : fmt::format("{:g}", number);
 }
 
 const char* type_name(const Json& value) {
@@ -84,13 +90,25 @@ Result<bool> write_text_file(const std::filesystem::path& path, std::string_view
 
 Result<Json> parse_json(std::string_view text, const std::string& where) {
   bool too_deep = false;
-  auto watch_depth = [&](int depth, Json::parse_event_t, Json&) {
+  std::string twice;
+  std::vector<std::unordered_set<std::string>> said(1);  // by depth: the fields of the object there, as far as it is read
+  auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kMaxDepth) too_deep = true;
-    return !too_deep;
+    if (too_deep) return false;
+    const auto here = static_cast<std::size_t>(depth);
+    if (event == Json::parse_event_t::object_start) {
+      if (said.size() < here + 2) said.resize(here + 2);
+      said[here + 1].clear();
+    } else if (event == Json::parse_event_t::key && twice.empty()) {
+      if (const auto& key = parsed.get_ref<const std::string&>(); !said[here].insert(key).second) twice = key;
+    }
+    return true;
   };
   try {
-    Json value = Json::parse(text, watch_depth, /*allow_exceptions=*/true, /*ignore_comments=*/true);
+    Json value = Json::parse(text, watch, /*allow_exceptions=*/true, /*ignore_comments=*/true);
     if (too_deep) return fail(where, fmt::format("is nested deeper than {} levels", kMaxDepth));
+    // Of two values a reader may take either: which one was meant?
+    if (!twice.empty()) return fail(where, fmt::format("says '{}' twice in one object: leave one out", twice.substr(0, 80)));
     return value;
   } catch (const Json::exception& error) {
     std::string message = error.what();  // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
@@ -152,7 +170,7 @@ std::optional<double> JsonReader::number(std::string_view key, double min, doubl
   }
   double number = value->get<double>();
   if (!(number >= min && number <= max)) {
-    problem(key, fmt::format("is {:g}; it must be from {:g} to {:g}", number, min, max));
+    problem(key, fmt::format("is {}; it must be from {} to {}", plain(number), plain(min), plain(max)));
     return std::nullopt;
   }
   return number;
@@ -162,7 +180,7 @@ std::optional<std::int64_t> JsonReader::integer(std::string_view key, std::int64
   auto value = number(key, static_cast<double>(min), static_cast<double>(max));
   if (!value) return std::nullopt;
   if (*value != std::floor(*value)) {
-    problem(key, fmt::format("is {:g}; it must be a whole number", *value));
+    problem(key, fmt::format("is {}; it must be a whole number", plain(*value)));
     return std::nullopt;
   }
   return static_cast<std::int64_t>(*value);
@@ -260,7 +278,7 @@ std::optional<double> JsonReader::sourced_number(std::string_view key, double mi
   }
   double number = figure->value.get<double>();
   if (!(number >= min && number <= max)) {
-    problem(key, fmt::format("is {:g}; it must be from {:g} to {:g}", number, min, max));
+    problem(key, fmt::format("is {}; it must be from {} to {}", plain(number), plain(min), plain(max)));
     return std::nullopt;
   }
   return number;

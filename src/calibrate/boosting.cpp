@@ -103,7 +103,8 @@ class Booster {
   void choose(std::size_t number) {
     features_.clear();
     for (std::size_t f = 0; f < bins_.features; ++f)
-      if (!bins_.limits[f].empty() && (options_.feature_share >= 1 || scatter(number, f) < options_.feature_share)) features_.push_back(f);
+      if (!bins_.limits[f].empty() && (options_.feature_share >= 1 || (options_.always_kinds && bins_.limits[f].size() <= 2) || scatter(number, f) < options_.feature_share))
+        features_.push_back(f);
     double limit = std::numeric_limits<double>::infinity();
     if (options_.square_share < 1) {
       std::vector<double> sizes;
@@ -229,6 +230,49 @@ std::vector<Tree> boost(std::span<const Sample> samples, const BoostingOptions& 
   Booster booster(samples, options);
   for (int i = 0; i < options.trees; ++i) trees.push_back(booster.grow_one(static_cast<std::size_t>(i)));
   return trees;
+}
+
+namespace {
+
+// A tree that is asked of values above `low` and up to `high` alone; elsewhere it adds nothing.
+Tree only_between(Tree tree, std::int32_t feature, double low, double high) {
+  const auto within = [&](double limit, bool above) {
+    Tree out{{feature, 0, limit}};
+    const auto append = [&](const Tree& part) {
+      const auto shift = static_cast<std::int32_t>(out.size());
+      for (TreeNode node : part) node.right += node.feature >= 0 ? shift : 0, out.push_back(node);
+    };
+    const Tree nothing{{-1, 0, 0}};
+    append(above ? nothing : tree);
+    out[0].right = static_cast<std::int32_t>(out.size());
+    append(above ? tree : nothing);
+    tree = std::move(out);
+  };
+  if (std::isfinite(high)) within(high, false);
+  if (std::isfinite(low)) within(low, true);
+  return tree;
+}
+
+}  // namespace
+
+std::vector<Tree> boost_apart(std::span<const Sample> samples, const BoostingOptions& options, std::size_t feature, std::span<const double> limits) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  std::vector<std::pair<double, Tree>> mixed;  // by how far along its kind's a tree is
+  for (std::size_t kind = 0; kind <= limits.size(); ++kind) {
+    const double low = kind == 0 ? -kInfinity : limits[kind - 1], high = kind == limits.size() ? kInfinity : limits[kind];
+    std::vector<Sample> own;
+    for (const Sample& s : samples)
+      if (s.features[feature] > low && s.features[feature] <= high) own.push_back(s);
+    BoostingOptions part = options;
+    part.trees = static_cast<int>(std::lround(options.trees * static_cast<double>(own.size()) / static_cast<double>(samples.size())));
+    std::vector<Tree> trees = boost(own, part);
+    for (std::size_t i = 0; i < trees.size(); ++i)
+      mixed.emplace_back((static_cast<double>(i) + 0.5) / static_cast<double>(trees.size()), only_between(std::move(trees[i]), static_cast<std::int32_t>(feature), low, high));
+  }
+  std::stable_sort(mixed.begin(), mixed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Tree> out;
+  for (auto& [place, tree] : mixed) out.push_back(std::move(tree));
+  return out;
 }
 
 }  // namespace precog

@@ -24,10 +24,15 @@ struct BoostingOptions {
   double prior = 1;         // a leaf's value is its sum over weight + this: few samples say little
   int bins = 48;
   double feature_share = 1, sample_share = 1;  // that a tree sees
+  bool always_kinds = false;  // features of two or three values, which tell kinds apart, are in every tree's share
   double square_share = 1;  // of the samples, the nearest: the others count as if they were as far off as the last of these
 };
 
 // Trees that sum up to the targets.
 std::vector<Tree> boost(std::span<const Sample> samples, const BoostingOptions& options);
+
+// The same, but each tree is of the samples between two neighbouring `limits` of one feature, and says nothing of others: for
+// kinds of kernels that have nothing in common. Each has trees by its share of the samples, mixed evenly.
+std::vector<Tree> boost_apart(std::span<const Sample> samples, const BoostingOptions& options, std::size_t feature, std::span<const double> limits);
 
 }  // namespace precog

@@ -101,6 +101,15 @@ void attention(const Line& line, const std::string& op, Calls& calls) {
     calls.add(OpKind::scaled_dot_product_attention, inputs, {y, sums}, a);
   } else if (direction == "backward") {
     const auto like = [&](TensorId id) { return calls.tensor(calls.graph().tensors[id].shape); };
+    // Flash kernels' backward takes the result and its gradient with the heads inside the sequence, as a model's projections have
+    // them ("lies": "bshd"); both lie as the query does, and PyTorch copies them first where that is otherwise.
+    if (a.backend == AttentionBackend::flash && !line.has("lies")) {
+      const Shape inside{a.batch, a.q_len, a.heads, a.value_dim}, outside{a.heads * a.q_len * a.value_dim, a.value_dim, a.q_len * a.value_dim, 1};
+      for (int copies = 0; copies < 2; ++copies) {
+        Op& copy = calls.add(OpKind::contiguous, {calls.laid(inside, outside, calls.stored())}, {calls.tensor(inside)});
+        copy.phase = Phase::backward, copy.strided = true;
+      }
+    }
     calls.add(OpKind::attention_backward, {like(y), q, k, v, y, sums}, {like(q), like(k), like(v)}, a).phase = Phase::backward;
   } else throw Unusable{"must be forward or backward"};
 }

@@ -54,6 +54,14 @@ struct Situation {  // a kernel with what several features are made of
   double unsplit(double tm, double tn) const {
     return against_physics(std::max(1.0, std::ceil(real(conv->groups) * group_tiles(tm, tn) / gpu.sms)) * steps() * tm * tn * depth_step * 1e-6);
   }
+  // A product by one size of tile: each tile's sum one block's work, against the physics; and the sum split between the blocks
+  // that would stand idle, against SMs that are never idle.
+  double alone(double tm, double tn) const { return against_physics(std::ceil(waves(tm, tn)) * k * tm * tn * 1e-6); }
+  double split(double tm, double tn) const {
+    constexpr double kLeast = 128, kStep = 32;  // of the sum
+    const double parts = std::max(1.0, std::min(std::floor(gpu.sms / tiles(tm, tn)), std::floor(k / kLeast)));
+    return octaves(std::ceil(waves(tm, tn) * parts) * tm * tn * std::ceil(k / parts / kStep) * kStep / (batch * m * n * k / gpu.sms));
+  }
   double of_small_tiles(double together, double times) const {  // several blocks share an SM; `times`: calls, one after the other
     return against_physics(times * std::max(1.0, together * group_tiles(32, 32) / gpu.sms / 3.5) * taps * std::ceil(depth / 8));
   }
@@ -134,6 +142,28 @@ constexpr Feature kGemm[] = {
     {{"row scales", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).row_scales ? 1.0 : 0.0; }},
     {{"careful sums", false}, [](const S& s) { return std::get<GemmShape>(s.kernel.shape).careful_sums ? 1.0 : 0.0; }},
     PRECOG_MORE_TILES,
+    {{"alone 256x128", false}, [](const S& s) { return s.alone(256, 128); }},
+    {{"alone 128x256", false}, [](const S& s) { return s.alone(128, 256); }},
+    {{"alone 256x256", false}, [](const S& s) { return s.alone(256, 256); }},
+    {{"alone 192x128", false}, [](const S& s) { return s.alone(192, 128); }},
+    {{"alone 128x192", false}, [](const S& s) { return s.alone(128, 192); }},
+    {{"alone 128x128", false}, [](const S& s) { return s.alone(128, 128); }},
+    {{"alone 256x64", false}, [](const S& s) { return s.alone(256, 64); }},
+    {{"alone 64x256", false}, [](const S& s) { return s.alone(64, 256); }},
+    {{"alone 128x64", false}, [](const S& s) { return s.alone(128, 64); }},
+    {{"alone 64x128", false}, [](const S& s) { return s.alone(64, 128); }},
+    {{"alone 64x64", false}, [](const S& s) { return s.alone(64, 64); }},
+    {{"alone 128x32", false}, [](const S& s) { return s.alone(128, 32); }},
+    {{"alone 32x128", false}, [](const S& s) { return s.alone(32, 128); }},
+    {{"alone 64x32", false}, [](const S& s) { return s.alone(64, 32); }},
+    {{"alone 32x64", false}, [](const S& s) { return s.alone(32, 64); }},
+    {{"alone 32x32", false}, [](const S& s) { return s.alone(32, 32); }},
+    {{"split 128x128", false}, [](const S& s) { return s.split(128, 128); }},
+    {{"split 256x128", false}, [](const S& s) { return s.split(256, 128); }},
+    {{"split 128x256", false}, [](const S& s) { return s.split(128, 256); }},
+    {{"split 64x64", false}, [](const S& s) { return s.split(64, 64); }},
+    {{"split 64x128", false}, [](const S& s) { return s.split(64, 128); }},
+    {{"split 128x64", false}, [](const S& s) { return s.split(128, 64); }},
 };
 
 constexpr Feature kConvolution[] = {
@@ -233,6 +263,20 @@ double attention_blocks(const S& s, std::int64_t length, double rows) {
 }
 double filled(double waves) { return waves / std::ceil(waves); }
 
+// How wide a head is to the kernels, which are compiled for a few widths.
+double padded_dim(const S& s) {
+  for (double width : {16, 32, 64, 96, 128, 192}) if (real(s.attention->head_dim) <= width) return width;
+  return std::max(256.0, real(s.attention->head_dim));
+}
+// How long the busiest SM works on its blocks of queries (or of keys), `together` at once, against the physics.
+double busiest(const S& s, std::int64_t mine, std::int64_t others, double rows, double together) {
+  const double rounds = std::ceil(attention_blocks(s, mine, rows) / (s.gpu.sms * together)) * together;
+  return s.against_physics(rounds * rows * std::ceil(real(others) / 64) * 64 * padded_dim(s) * 1e-6);
+}
+double steps_of(const S& s, std::int64_t mine, std::int64_t others) {
+  return octaves(std::ceil(attention_blocks(s, mine, 128) / s.gpu.sms) * std::ceil(real(others) / 64));
+}
+
 constexpr Feature kAttention[] = {
     PRECOG_COMMON_FEATURES,
     {{"log queries", true}, [](const S& s) { return octaves(real(s.attention->q_len)); }},
@@ -271,6 +315,22 @@ constexpr Feature kAttention[] = {
     {{"wave efficiency 128, two", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->q_len, 128) / s.gpu.sms / 2); }},
     {{"wave efficiency keys 64", false}, [](const S& s) { return filled(attention_blocks(s, s.attention->kv_len, 64) / s.gpu.sms); }},
     {{"head dim / 64", false}, [](const S& s) { return std::ceil(real(s.attention->head_dim) / 64) * 64 / real(std::max<std::int64_t>(1, s.attention->head_dim)); }},
+    {{"queries by 64", false}, [](const S& s) { return busiest(s, s.attention->q_len, s.attention->kv_len, 64, 1); }},
+    {{"keys by 64", false}, [](const S& s) { return busiest(s, s.attention->kv_len, s.attention->q_len, 64, 1); }},
+    {{"queries by 64, two", false}, [](const S& s) { return busiest(s, s.attention->q_len, s.attention->kv_len, 64, 2); }},
+    {{"keys by 64, two", false}, [](const S& s) { return busiest(s, s.attention->kv_len, s.attention->q_len, 64, 2); }},
+    {{"queries by 128", false}, [](const S& s) { return busiest(s, s.attention->q_len, s.attention->kv_len, 128, 1); }},
+    {{"keys by 128", false}, [](const S& s) { return busiest(s, s.attention->kv_len, s.attention->q_len, 128, 1); }},
+    {{"queries by 128, two", false}, [](const S& s) { return busiest(s, s.attention->q_len, s.attention->kv_len, 128, 2); }},
+    {{"keys by 128, two", false}, [](const S& s) { return busiest(s, s.attention->kv_len, s.attention->q_len, 128, 2); }},
+    {{"log bytes / microsecond", false}, [](const S& s) { return s.against_physics(s.bytes()); }},
+    {{"log steps of queries", true}, [](const S& s) { return steps_of(s, s.attention->q_len, s.attention->kv_len); }},
+    {{"log steps of keys", true}, [](const S& s) { return steps_of(s, s.attention->kv_len, s.attention->q_len); }},
+    {{"ragged keys", false}, [](const S& s) { return std::fmod(real(s.attention->kv_len), 64) / 64; }},
+    {{"ragged queries", false}, [](const S& s) { return std::fmod(real(s.attention->q_len), 64) / 64; }},
+    {{"padded head dim", false}, padded_dim},
+    {{"kernels", false}, [](const S& s) { return real(static_cast<std::int64_t>(s.attention->backend)) + (bits_of(s.kernel.input) > 16 ? 1 : 0); }},
+    {{"log scores", true}, [](const S& s) { return octaves(real(s.attention->batch * s.attention->heads) * real(s.attention->q_len) * real(s.attention->kv_len)); }},
 };
 
 constexpr Feature kMemory[] = {
@@ -285,7 +345,7 @@ constexpr Feature kMemory[] = {
     {{"alignment row", false}, [](const S& s) { return alignment(real(s.memory->row_length)); }},
     {{"alignment rows", false}, [](const S& s) { return alignment(real(s.memory->rows)); }},
     {{"channels last", false}, [](const S& s) { return s.memory->channels_last ? 1.0 : 0.0; }},
-    {{"log launches", true}, [](const S& s) { return octaves(s.launches); }},
+    {{"log launches", false}, [](const S& s) { return octaves(s.launches); }},  // no size: more of the same kernel
     {{"log part", false}, [](const S& s) { return octaves(real(std::max<std::int64_t>(1, s.memory->part))); }},
     {{"alignment part", false}, [](const S& s) { return alignment(real(s.memory->part)); }},
     {{"log read bytes", true}, [](const S& s) { return octaves(real(s.kernel.read.value) / s.launches + 1); }},

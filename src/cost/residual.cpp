@@ -16,12 +16,14 @@ constexpr double kFadeOctaves = 2;  // so far outside what was seen nothing of t
 constexpr std::size_t kMostNodes = 4096;
 constexpr std::array<std::string_view, 4> kKinds = {"gemm", "convolution", "attention", "memory"};  // by FeatureKind
 
-// How much of a correction to believe: all of it inside the sizes seen, less with every octave outside.
+// How much of a correction to believe: all of it inside the sizes seen, less with every octave outside. Not so where kernels that
+// only move memory are larger than any seen: their pace is then that of the largest, the physics' alone would be the datasheet's.
 double fade(const FamilyResidual& family, const std::vector<double>& features) {
   const auto names = feature_names(family.kind);
+  const bool moves = family.kind == FeatureKind::memory;
   double outside = 0;
   for (std::size_t i = 0; i < names.size() && i < family.seen.size(); ++i)
-    if (names[i].octaves) outside = std::max({outside, family.seen[i].least - features[i], features[i] - family.seen[i].most});
+    if (names[i].octaves) outside = std::max({outside, family.seen[i].least - features[i], moves ? 0 : features[i] - family.seen[i].most});
   return std::clamp(1 - outside / kFadeOctaves, 0.0, 1.0);
 }
 

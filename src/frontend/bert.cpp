@@ -110,7 +110,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
     x = embeddings(b, a, sizes, ids, table);
     auto encoder = b.module("encoder");
     for (std::int64_t i = 0; i < a.layers; ++i) {
-      b.set_block(static_cast<int>(i));
+      if (!b.begin_layer(i)) continue;
       auto scope = b.module("layer." + std::to_string(i));
       x = layer(b, a, x);
     }
@@ -148,7 +148,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }  // namespace
 
 ModelFamily bert_family() {
-  return {.name = "bert", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "bert", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

@@ -161,7 +161,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
     packed_sequence_check(b, positions, sizes.batch);
     auto [cos, sin] = rotary_embedding(b, positions, a.rope_dim, x, a.dynamic_rotary);
     for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-      b.set_block(static_cast<int>(layer));
+      if (!b.begin_layer(layer)) continue;
       auto scope = b.module("layers." + std::to_string(layer));
       x = b.add(x, attention(b, a, rms_norm(b, "input_layernorm", x), cos, sin));
       TensorId normal = rms_norm(b, "post_attention_layernorm", x);
@@ -180,10 +180,17 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
   causal_loss(b, logits, labels);
 }
 
+std::vector<int> kinds(JsonReader& r) {
+  const DeepseekV3 a = read(r);
+  std::vector<int> out;
+  for (std::int64_t layer = 0; layer < a.layers; ++layer) out.push_back(layer < a.dense_layers ? 0 : 1);
+  return out;
+}
+
 }  // namespace
 
 ModelFamily deepseek_v3_family() {
-  return {.name = "deepseek_v3", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "deepseek_v3", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = kinds};
 }
 
 }  // namespace precog::zoo

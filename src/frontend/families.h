@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json.h"
 #include "graph/builder.h"
@@ -28,7 +29,14 @@ struct ModelFamily {
   bool layered = true;             // has a "layers" parameter that a user may change
   void (*check)(JsonReader& architecture) = nullptr;
   void (*build)(GraphBuilder& b, JsonReader& architecture, const Sizes& sizes) = nullptr;
+  // Of each repeated layer a number: layers of one number differ in nothing but their names, each reads what the one before it
+  // made, and `build` leaves out those it is told to (GraphBuilder::begin_layer). Null: all of them are built.
+  std::vector<int> (*layer_kinds)(JsonReader& architecture) = nullptr;
 };
+
+inline std::vector<int> equal_layers(JsonReader& architecture) {
+  return std::vector<int>(static_cast<std::size_t>(architecture.required_integer("layers", 1, kMaxLayers)), 0);
+}
 
 ModelFamily resnet_family();
 ModelFamily vgg_family();

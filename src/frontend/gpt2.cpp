@@ -64,7 +64,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
     packed_sequence_check(b, positions, sizes.batch);
     x = b.dropout(x, a.embedding_dropout);
     for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-      b.set_block(static_cast<int>(layer));
+      if (!b.begin_layer(layer)) continue;
       auto scope = b.module("h." + std::to_string(layer));
       x = b.add(attention(b, a, b.layer_norm_layer("ln_1", x)), x);
       x = b.add(x, feed_forward(b, a, b.layer_norm_layer("ln_2", x)));
@@ -86,7 +86,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }  // namespace
 
 ModelFamily gpt2_family() {
-  return {.name = "gpt2", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "gpt2", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

@@ -74,7 +74,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
     auto [cos, sin] = rotary_embedding(b, positions, a.rotary, x, a.dynamic_rotary);
     x = b.dropout(x, a.dropout);
     for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-      b.set_block(static_cast<int>(layer));
+      if (!b.begin_layer(layer)) continue;
       auto scope = b.module("layers." + std::to_string(layer));
       TensorId mixed = attention(b, a, b.layer_norm_layer("input_layernorm", x), cos, sin);
       mixed = b.dropout(mixed, a.dropout);
@@ -99,7 +99,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }  // namespace
 
 ModelFamily gpt_neox_family() {
-  return {.name = "gpt_neox", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "gpt_neox", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

@@ -180,7 +180,7 @@ void build_decoder(GraphBuilder& b, const DecoderArchitecture& a, const Sizes& s
     global = rotary_embedding(b, positions, turned, x, a.dynamic_rotary, a.rotary_by_layer ? "full_attention_inv_freq" : "inv_freq");
     if (a.rotary_by_layer && any_slides) local = rotary_embedding(b, positions, turned, x, false, "sliding_attention_inv_freq");
     for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-      b.set_block(static_cast<int>(layer));
+      if (!b.begin_layer(layer)) continue;
       auto scope = b.module("layers." + std::to_string(layer));
       const bool slides = a.slides(layer);
       const auto& [cos, sin] = a.rotary_by_layer && slides ? local : global;
@@ -205,8 +205,15 @@ void build_decoder(GraphBuilder& b, const DecoderArchitecture& a, const Sizes& s
   causal_loss(b, logits, labels);
 }
 
+std::vector<int> decoder_kinds(const DecoderArchitecture& a) {
+  std::vector<int> out;
+  for (std::int64_t layer = 0; layer < a.layers; ++layer) out.push_back(a.slides(layer) ? 1 : 0);
+  return out;
+}
+
 ModelFamily llama_family() {
-  return {.name = "llama", .language = true, .check = [](JsonReader& r) { read_decoder(r); }, .build = build_llama};
+  return {.name = "llama", .language = true, .check = [](JsonReader& r) { read_decoder(r); }, .build = build_llama,
+          .layer_kinds = [](JsonReader& r) { return decoder_kinds(read_decoder(r)); }};
 }
 
 }  // namespace precog::zoo

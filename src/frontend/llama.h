@@ -51,5 +51,7 @@ TensorId decoder_attention(GraphBuilder& b, const DecoderArchitecture& a, Tensor
 // Embedding, layers, norm, head, loss. `feed_forward` is called inside each layer's module, after its second norm.
 void build_decoder(GraphBuilder& b, const DecoderArchitecture& a, const Sizes& sizes,
                    const std::function<TensorId(TensorId x, std::int64_t layer)>& feed_forward);
+// As ModelFamily::layer_kinds, of layers whose feed-forward part is the same.
+std::vector<int> decoder_kinds(const DecoderArchitecture& a);
 
 }  // namespace precog::zoo

@@ -71,10 +71,17 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
   build_decoder(b, a.decoder, sizes, [&](TensorId x, std::int64_t layer) { return feed_forward(b, a, x, layer); });
 }
 
+std::vector<int> kinds(JsonReader& r) {
+  const Mixtral a = read(r);
+  std::vector<int> out = decoder_kinds(a.decoder);
+  for (std::size_t layer = 0; layer < out.size(); ++layer) out[layer] += a.sparse(static_cast<std::int64_t>(layer)) ? 2 : 0;
+  return out;
+}
+
 }  // namespace
 
 ModelFamily mixtral_family() {
-  return {.name = "mixtral", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "mixtral", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = kinds};
 }
 
 }  // namespace precog::zoo

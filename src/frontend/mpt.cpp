@@ -82,7 +82,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
   }
   x = b.add(x, b.embedding_layer("wpe", position_ids(b, sizes.seq), a.positions, a.hidden));
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-    b.set_block(static_cast<int>(layer));
+    if (!b.begin_layer(layer)) continue;
     auto scope = b.module("blocks." + std::to_string(layer));
     x = b.add(x, attention(b, a, b.layer_norm_layer("norm_1", x)));
     x = b.add(x, feed_forward(b, a, b.layer_norm_layer("norm_2", x)));
@@ -100,7 +100,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }  // namespace
 
 ModelFamily mpt_family() {
-  return {.name = "mpt", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "mpt", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

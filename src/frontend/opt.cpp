@@ -90,7 +90,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
     if (a.embedding != a.hidden) x = b.linear_layer("project_in", x, a.hidden, false);
     x = b.add(x, places);
     for (std::int64_t i = 0; i < a.layers; ++i) {
-      b.set_block(static_cast<int>(i));
+      if (!b.begin_layer(i)) continue;
       auto scope = b.module("layers." + std::to_string(i));
       x = layer(b, a, x);
     }
@@ -111,7 +111,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }  // namespace
 
 ModelFamily opt_family() {
-  return {.name = "opt", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "opt", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

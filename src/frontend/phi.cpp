@@ -80,7 +80,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
     x = b.dropout(x, a.embedding_dropout);
     auto [cos, sin] = rotary_embedding(b, positions, a.rotary, x, a.dynamic_rotary);
     for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-      b.set_block(static_cast<int>(layer));
+      if (!b.begin_layer(layer)) continue;
       auto scope = b.module("layers." + std::to_string(layer));
       TensorId normal = b.layer_norm_layer("input_layernorm", x);
       TensorId mixed = b.dropout(attention(b, a, normal, cos, sin), a.dropout);
@@ -104,7 +104,7 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }  // namespace
 
 ModelFamily phi_family() {
-  return {.name = "phi", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "phi", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

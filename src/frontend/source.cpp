@@ -72,6 +72,7 @@ ModelSource zoo_source(const ModelSpec& model) {
   out.request = model.name;
   auto held = std::make_shared<const ModelSpec>(model);
   out.build = [held](const ModelInputs& inputs) { return build_model(*held, inputs); };
+  out.layer_kinds = [held](const ModelInputs& inputs) { return layer_kinds(*held, inputs); };
   return out;
 }
 

@@ -33,6 +33,7 @@ struct ModelSource {
   std::vector<std::string> notes;   // assumptions made in reading it; they join the report's warnings
   Json request;                     // how a request names it
   std::function<Result<Graph>(const ModelInputs&)> build;
+  std::function<std::vector<int>(const ModelInputs&)> layer_kinds;  // zoo.h; none where only the built graph can tell
 
   std::int64_t tokens_per_sample(const ModelInputs& inputs) const {  // 0 where a sample is no sequence
     return !language ? 0 : inputs.seq != 0 ? inputs.seq : default_seq;

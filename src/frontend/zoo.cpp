@@ -130,22 +130,42 @@ Result<ModelSpec> parse_model(const Json& json, const std::string& where) {
   return model;
 }
 
+namespace {
+
+Json architecture_of(const ModelSpec& model, const ModelInputs& inputs) {
+  Json out = model.architecture;
+  if (inputs.layers)
+    for (const char* key : {"layers", "decoder_layers"})
+      if (out.contains(key)) out[key] = *inputs.layers;
+  return out;
+}
+
+}  // namespace
+
 Result<Graph> build_model(const ModelSpec& model, const ModelInputs& inputs) {
   PRECOG_TRY(sizes, checked_sizes(model, inputs));
   const zoo::ModelFamily* family = family_named(model.family);
   if (!family) return fail(model.name, fmt::format("is of family '{}'; known: {}", model.family, join(family_names(), ", ")));
-  Json architecture = model.architecture;
-  if (inputs.layers)
-    for (const char* key : {"layers", "decoder_layers"})
-      if (architecture.contains(key)) architecture[key] = *inputs.layers;
+  const Json architecture = architecture_of(model, inputs);
   std::vector<Problem> problems;
   JsonReader reader(architecture, model.name, problems);
   GraphBuilder builder;
   builder.write_out_attention(inputs.eager_attention);
+  builder.leave_out(inputs.left_out);
   family->check(reader);
   if (!problems.empty()) return fail(std::move(problems));
   family->build(builder, reader, sizes);
   return std::move(builder).finish();
+}
+
+std::vector<int> layer_kinds(const ModelSpec& model, const ModelInputs& inputs) {
+  const zoo::ModelFamily* family = family_named(model.family);
+  if (!family || !family->layer_kinds || !checked_sizes(model, inputs)) return {};
+  const Json architecture = architecture_of(model, inputs);
+  std::vector<Problem> problems;
+  JsonReader reader(architecture, model.name, problems);
+  std::vector<int> out = family->layer_kinds(reader);
+  return problems.empty() ? out : std::vector<int>();
 }
 
 std::int64_t tokens_per_sample(const ModelSpec& model, const ModelInputs& inputs) {

@@ -36,6 +36,7 @@ struct ModelInputs {
   std::int64_t src_seq = 0;            // the encoder's side; 0: as seq
   std::optional<std::int64_t> layers;  // another depth than the model's own; an encoder-decoder changes both stacks
   bool eager_attention = false;        // attention as the model's own products and softmax, not one library call
+  std::vector<char> left_out;          // by layer: not built, as it equals one before it; for a model that has layer_kinds
 };
 
 // Every problem of the file at once, unknown keys included.
@@ -43,6 +44,10 @@ Result<ModelSpec> parse_model(const Json& json, const std::string& where);
 
 // Batch 1..10^6, seq 1..max_seq, layers 1..4096; no tensor so large that its size would not fit an integer.
 Result<Graph> build_model(const ModelSpec& model, const ModelInputs& inputs);
+
+// Of each repeated layer a number, the same for layers that differ in nothing but their names; empty where nobody knows before the
+// model is built, or where it cannot be built as asked.
+std::vector<int> layer_kinds(const ModelSpec& model, const ModelInputs& inputs);
 
 // Tokens that a training run counts per sample: the sequence; an encoder-decoder's target sequence only; 0 for images.
 std::int64_t tokens_per_sample(const ModelSpec& model, const ModelInputs& inputs);

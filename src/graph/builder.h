@@ -29,6 +29,13 @@ class GraphBuilder {
   [[nodiscard]] Scope module(std::string_view name) { return Scope(*this, name); }
   // Repeated layers, numbered from 0: the unit of recomputation (and later of pipeline stages). -1 ends it.
   void set_block(int block) { block_ = static_cast<std::int16_t>(block); }
+  // By layer: not built, because it equals one before it that is. What follows reads what that one made.
+  void leave_out(std::vector<char> layers) { left_out_ = std::move(layers); }
+  // Begins this layer, where it is built.
+  bool begin_layer(std::int64_t layer) {
+    set_block(static_cast<int>(layer));
+    return static_cast<std::size_t>(layer) >= left_out_.size() || !left_out_[static_cast<std::size_t>(layer)];
+  }
   // What is built while this is set runs when backward is done (a trainer's metrics), without gradients of its own.
   void set_after_backward(bool after) { after_backward_ = after; }
 
@@ -122,6 +129,7 @@ class GraphBuilder {
   std::int16_t block_ = -1;
   bool after_backward_ = false;
   bool writes_out_attention_ = false;
+  std::vector<char> left_out_;
 };
 
 }  // namespace precog

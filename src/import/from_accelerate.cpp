@@ -40,7 +40,14 @@ void read_megatron(Settings& s, Json& request) {
 
 void read_deepspeed(Settings& s, const ImportContext& context, Json& request) {
   const Json linked = linked_deepspeed(s, "deepspeed_config.deepspeed_config_file", context);
-  if (!linked.empty()) return fill_in(request, linked);
+  if (!linked.empty()) {
+    constexpr const char* kOfFile[] = {"none", "zero1", "zero2", "zero3"};
+    const auto own = s.whole("deepspeed_config.zero_stage");
+    const std::string said = linked.contains("plan") && linked["plan"].is_object() ? linked["plan"].value("fsdp", "none") : "none";
+    if (own && *own >= 0 && *own <= 3 && said != kOfFile[*own] && !(*own == 3 && said == "hybrid"))
+      s.problem("deepspeed_config.zero_stage", fmt::format("is {}, and its DeepSpeed file says {}: Accelerate takes neither then; leave one out", *own, said == "none" ? "no ZeRO" : said));
+    return fill_in(request, linked);
+  }
   const std::int64_t stage = s.whole("deepspeed_config.zero_stage").value_or(2);
   constexpr const char* kStages[] = {"none", "zero1", "zero2", "zero3"};
   if (stage < 0 || stage > 3) s.problem("deepspeed_config.zero_stage", fmt::format("is {}; ZeRO has stages 0 to 3", stage));
@@ -66,7 +73,12 @@ Json from_accelerate(Settings& s, const ImportContext& context) {
     s.problem("distributed_type", fmt::format("is '{}'; modelled: NO, MULTI_GPU, FSDP, DEEPSPEED, MEGATRON_LM", engine.substr(0, 40)));
   const auto machines = s.whole("num_machines"), processes = s.whole("num_processes");
   if (processes) request["cluster"]["gpus"] = *processes;
-  if (processes && machines && *machines > 0 && *processes % *machines == 0) request["cluster"]["gpus_per_node"] = *processes / *machines;
+  if (processes && *processes > 1 && (engine == "no" || engine == "false"))
+    s.problem("distributed_type", fmt::format("is NO, with which `accelerate launch` starts one process, and num_processes is {}: say MULTI_GPU (or FSDP, DEEPSPEED, MEGATRON_LM), or 1 process", *processes));
+  if (machines && *machines < 1) s.problem("num_machines", fmt::format("is {}; there is at least one", *machines));
+  else if (processes && machines && *processes % *machines != 0)
+    s.problem("num_processes", fmt::format("is {}, of all machines together; it must be a multiple of num_machines = {}", *processes, *machines));
+  else if (processes && machines) request["cluster"]["gpus_per_node"] = *processes / *machines;
   s.give(request, "micro_batches", "gradient_accumulation_steps");
   const std::int64_t node = request.contains("cluster") ? request["cluster"].value("gpus_per_node", std::int64_t{0}) : 0;
   if (fsdp) read_fsdp(s, node, request["plan"]);
@@ -81,6 +93,8 @@ Json from_accelerate(Settings& s, const ImportContext& context) {
   }
   if (!request.contains("precision")) {
     if (precision == "no" || precision == "false") request["precision"] = "fp32-default";
+    else if (precision == "bf16" && fsdp && request["plan"].is_object() && request["plan"].value("fsdp", "") == "none")
+      s.problem("fsdp_config.fsdp_sharding_strategy", "is NO_SHARD with mixed_precision bf16: FSDP's own casts around parameters that are not sharded are not modelled; MULTI_GPU (DDP under autocast) and FULL_SHARD are");
     else if (precision == "bf16") request["precision"] = fsdp ? "fsdp-bf16" : deepspeed ? "deepspeed-bf16" : megatron ? "bf16-master" : "amp-bf16";
     else if (precision == "fp16" && fsdp) s.problem("mixed_precision", "is fp16 under FSDP, which is not modelled; bf16 is");
     else if (precision == "fp16") request["precision"] = deepspeed ? "deepspeed-fp16" : megatron ? "fp16-master" : "amp-fp16";

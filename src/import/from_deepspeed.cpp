@@ -58,6 +58,8 @@ void read_zero(Settings& s, Json& request) {
   };
   const bool optimizer = device("zero_optimization.offload_optimizer") || s.on("zero_optimization.cpu_offload");
   const bool parameters = device("zero_optimization.offload_param") || s.on("zero_optimization.cpu_offload_params");
+  if (auto ratio = s.number("zero_optimization.offload_optimizer.ratio"); ratio && optimizer && *ratio != 1)
+    s.problem("zero_optimization.offload_optimizer.ratio", fmt::format("is {:g}: an optimizer of which the GPU updates a part and the host the rest (ZeRO-Offload++) is not modelled; 1 is", *ratio));
   if (optimizer) {
     if (stage == 0) s.problem("zero_optimization.offload_optimizer", "needs stage 1, 2 or 3");
     request["plan"]["offload"] = "optimizer";

@@ -2,6 +2,7 @@
 #include <random>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "import/import.h"
 #include "import/read_tree.h"
@@ -306,4 +307,22 @@ TEST_CASE("BatchesAreCalledAsTheFileCallsThem") {
   own["global_batch"] = 64;
   CHECK(batches_said_by(with_imports(own, "request", kExamples).value()["imported"]).find("global_batch") == std::string::npos);
   CHECK(batches_said_by(Json(3)).empty());
+}
+
+TEST_CASE("AccelerateThatContradictsItselfIsRefused") {
+  const auto yaml = [](const std::string& rest) { return problem("compute_environment: LOCAL_MACHINE\n" + rest, "accelerate"); };
+  CHECK(yaml("distributed_type: 'NO'\nnum_processes: 8\n").find("starts one process") != std::string::npos);
+  CHECK(yaml("distributed_type: 'NO'\nnum_processes: 1\n").empty());
+  CHECK(yaml("distributed_type: MULTI_GPU\nnum_processes: 9\nnum_machines: 2\n").find("multiple of num_machines = 2") != std::string::npos);
+  CHECK(yaml("distributed_type: MULTI_GPU\nnum_processes: 8\nnum_machines: 0\n").find("num_machines") != std::string::npos);
+  CHECK(yaml("distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_sharding_strategy: NO_SHARD\n").find("fsdp_sharding_strategy: is NO_SHARD with mixed_precision bf16") != std::string::npos);
+  const std::string engine = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  deepspeed_config_file: {zero_optimization: {stage: 2}, bf16: {enabled: true}}\n  zero_stage: ";
+  CHECK(yaml(engine + "3\n").find("zero_stage: is 3, and its DeepSpeed file says zero2") != std::string::npos);
+  CHECK(yaml(engine + "2\n").empty());
+}
+
+TEST_CASE("APartOfTheOptimizerOnTheHostIsRefused") {
+  const auto with = [](const char* ratio) { return problem(fmt::format(R"({{"train_batch_size": 8, "zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu", "ratio": {}}}}}}})", ratio)); };
+  CHECK(with("0.3").find("offload_optimizer.ratio: is 0.3") != std::string::npos);
+  CHECK(with("1.0").empty());
 }

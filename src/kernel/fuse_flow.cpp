@@ -52,6 +52,11 @@ bool is_beyond_fused_softmax(const Graph& graph, const Op& op) {
   return shape[3] > kMost || shape[3] % kMultiple != 0 || shape[0] * shape[1] % kMultiple != 0;
 }
 
+// Its loss is operators of PyTorch's on scores converted to fp32 (megatron/mpu/cross_entropy.py); kernels for it came with Megatron-Core.
+bool is_loss(const Op& op) {
+  return op.kind == OpKind::log_softmax || op.kind == OpKind::log_softmax_backward || op.kind == OpKind::nll_loss || op.kind == OpKind::nll_loss_backward;
+}
+
 Part part_of(const Graph& graph, const Op& op) {
   if (where_of(op.phase) == Flow::outside) return definition(op.kind).family == Family::view ? Part::view : Part::library;
   // Copies around collectives, and Transformer Engine's own conversion kernels, are calls that no compiler looks into.
@@ -103,7 +108,7 @@ Flow follow_values(const Graph& graph, bool by_hand) {
   for (std::size_t i = 0; i < ops; ++i) {
     const Op& op = graph.ops[graph.ops.id_at(i)];
     const auto inputs = graph.inputs(op), outputs = graph.outputs(op);
-    Part part = by_hand && is_beyond_fused_softmax(graph, op) ? Part::library : part_of(graph, op);
+    Part part = by_hand && (is_loss(op) || is_beyond_fused_softmax(graph, op)) ? Part::library : part_of(graph, op);
     const Flow::Where where = where_of(op.phase);
     const auto here = static_cast<std::int32_t>(i);
     if (part == Part::view) {

@@ -191,9 +191,21 @@ std::vector<Axis> joined(const Shape& shape, std::span<const Shape> operands, co
   return axes;
 }
 
+// Most kernels meet nothing but contiguous operands, whose axes all join.
+bool all_contiguous(const Shape& shape, std::span<const Shape> operands) {
+  std::int64_t step = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; step *= shape[axis--]) {
+    if (shape[axis] == 1) continue;
+    for (const Shape& one : operands)
+      if (one[axis] != step) return false;
+  }
+  return step > 0;
+}
+
 }  // namespace
 
 Walk walk(const Shape& shape, std::span<const Shape> operands) {
+  if (all_contiguous(shape, operands)) return {.inner = shape.elements()};
   const std::vector<Axis> axes = joined(shape, operands, inner_first(shape, operands));
   Walk out;
   if (axes.empty()) return out;

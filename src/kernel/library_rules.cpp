@@ -86,7 +86,7 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
 
 SortLaunches sort_launches(int bits) {
   const int passes = std::max(1, (bits + 7) / 8);
-  return {passes + 2, 2 * passes + 1};
+  return {passes + 2, passes + 2};
 }
 
 ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {

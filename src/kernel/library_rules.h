@@ -32,7 +32,8 @@ constexpr std::int64_t kSingleTile = 2304;  // 64-bit keys that CUB sorts in one
 struct SortLaunches {
   int kernels, memsets;
 };
-// CUB's radix sort of 64-bit keys: histogram, sums, and a pass for each 8 of `bits`, each of which clears two arrays first.
+// CUB's radix sort of 64-bit keys: histogram, sums, and a pass for each 8 of `bits`; bins, counters and what each pass looks back at are
+// cleared (cub/device/dispatch/dispatch_radix_sort.cuh, InvokeOnesweep).
 SortLaunches sort_launches(int bits);
 
 // How cuDNN runs a convolution.

@@ -74,7 +74,7 @@ TEST_CASE("PointwiseConvolutionsInNhwcAreOneProduct") {
 
 TEST_CASE("ASortTakesAPassForEachEightBits") {
   CHECK(sort_launches(64).kernels == 10);
-  CHECK(sort_launches(64).memsets == 17);
+  CHECK(sort_launches(64).memsets == 10);
   CHECK(sort_launches(7).kernels == 3);
 }
 

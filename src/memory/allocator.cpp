@@ -26,6 +26,8 @@ std::int64_t CachingAllocator::segment_for(std::int64_t bytes) {
   return bytes < kOwnSegment ? kLargeSegment : up_to(bytes, kSegmentUnit);
 }
 
+std::int64_t CachingAllocator::most_unsplit(std::int64_t bytes, Allocator kind) { return kind == Allocator::caching && bytes > kSmall ? kSmall : 0; }
+
 CachingAllocator::Block CachingAllocator::new_piece(const Piece& made) {
   if (spare_.empty()) {
     blocks_.push_back(made);
@@ -41,16 +43,12 @@ void CachingAllocator::drop_piece(Block block) { spare_.push_back(block); }
 void CachingAllocator::set_free(Block block) {
   Piece& p = piece(block);
   p.in_use = false;
-  const Free entry{p.size, p.address, block};
-  if (nodes_.empty()) {
-    p.place = pool(p).insert(entry).first;
-    return;
-  }
-  nodes_.back().value() = entry;
-  p.place = pool(p).insert(std::move(nodes_.back())).position;
-  nodes_.pop_back();
+  pool(p).insert({p.size, p.address, block});
 }
-void CachingAllocator::set_taken(Block block) { nodes_.push_back(pool(piece(block)).extract(piece(block).place)); }
+void CachingAllocator::set_taken(Block block) {
+  const Piece& p = piece(block);
+  pool(p).erase({p.size, p.address, block});
+}
 
 // try_allocate_expandable_block: memory is mapped behind whole pages at the end of the range.
 CachingAllocator::Block CachingAllocator::grow(std::int64_t size, bool small) {
@@ -98,9 +96,7 @@ CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {
   const bool small = size <= kSmall;
   FreeBlocks& free = free_[small ? 0 : 1];
   Block block = kNone;
-  if (const auto found = free.lower_bound(Free{size, -1, kNone}); found != free.end()) {
-    block = found->block;
-    set_taken(block);
+  if (free.take_at_least(size, block)) {
   } else if (kind_ == Allocator::expandable) {
     block = grow(size, small);
   } else {
@@ -169,17 +165,13 @@ void CachingAllocator::give(Block block) {
 bool CachingAllocator::give_back_unused() {
   bool any = false;
   for (FreeBlocks& free : free_)
-    for (auto at = free.begin(); at != free.end();) {
-      const Block block = at->block;
-      const Piece& p = piece(block);
-      if (p.before != kNone || p.after != kNone) {
-        ++at;
-        continue;
-      }
+    for (const FreeBlock& unused : free.all()) {
+      const Piece& p = piece(unused.block);
+      if (p.before != kNone || p.after != kNone) continue;
       reserved_ -= p.size;
       any = true;
-      at = free.erase(at);
-      drop_piece(block);
+      free.erase(unused);
+      drop_piece(unused.block);
     }
   return any;
 }

@@ -7,9 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <set>
 #include <vector>
 
+#include "memory/free_blocks.h"
 #include "spec/plan.h"
 
 namespace precog {
@@ -33,20 +33,15 @@ class CachingAllocator {
   // The sizes as they are asked for: rounded up, and what a new segment would be.
   static std::int64_t rounded(std::int64_t bytes);
   static std::int64_t segment_for(std::int64_t rounded_bytes);
+  // What a block may come out larger than that: the rest of a free one that is not worth splitting.
+  static std::int64_t most_unsplit(std::int64_t rounded_bytes, Allocator kind);
 
  private:
-  struct Free {
-    std::int64_t size, address;
-    Block block;
-    friend bool operator<(const Free& a, const Free& b) { return a.size != b.size ? a.size < b.size : a.address < b.address; }
-  };
-  using FreeBlocks = std::set<Free>;
   struct Piece {
     std::int64_t address = 0, size = 0;
     Block before = kNone, after = kNone;  // neighbours in the segment
     std::int32_t segment = 0;
     bool in_use = false;
-    FreeBlocks::iterator place{};  // among the free ones, where it is one
   };
   struct Segment {
     std::int64_t size = 0;
@@ -72,7 +67,6 @@ class CachingAllocator {
   std::vector<Piece> blocks_;
   std::vector<Block> spare_;  // entries of blocks_ to use again
   std::vector<Segment> segments_;
-  std::vector<FreeBlocks::node_type> nodes_;  // of blocks that were free, to use again
   FreeBlocks free_[2];        // small, large
 };
 

@@ -29,6 +29,9 @@ class Tracer {
     hold_what_stays();
     const std::size_t ops = graph_.ops.size();
     dies_.resize(ops);
+    trace_.blocks.reserve(graph_.tensors.size());
+    trace_.events.reserve(2 * graph_.tensors.size());
+    trace_.first_event.reserve(ops + 1);
     bool forward_products = false, backward_products = false, updated = false;
     for (std::size_t i = 0; i < ops; ++i) {
       trace_.first_event.push_back(static_cast<std::uint32_t>(trace_.events.size()));
@@ -42,6 +45,7 @@ class Tracer {
       backward_began_ = backward_began_ || op.phase == Phase::backward;
       if (op.phase == Phase::optimizer && !updated) make_states();
       updated = updated || op.phase == Phase::optimizer;
+      flatten_weights(op, i);
       make_outputs(op, i);
       const Bytes workspace = program_.calls[i].workspace;
       if (workspace.value > 0) {
@@ -49,7 +53,7 @@ class Tracer {
         put(MemoryEvent::Kind::take, block);
         put(MemoryEvent::Kind::give, block);
       }
-      for (std::int32_t block : dies_[i]) put(MemoryEvent::Kind::give, block);
+      for (std::int32_t block = dies_[i].first; block >= 0; block = after_[static_cast<std::size_t>(block)]) put(MemoryEvent::Kind::give, block);
     }
     trace_.first_event.push_back(static_cast<std::uint32_t>(trace_.events.size()));
     return std::move(trace_);
@@ -61,6 +65,12 @@ class Tracer {
     return static_cast<std::int32_t>(trace_.blocks.size() - 1);
   }
   void put(MemoryEvent::Kind kind, std::int32_t block) { trace_.events.push_back({kind, block}); }
+  void dies_at(std::size_t op, std::int32_t block) {
+    after_.resize(trace_.blocks.size(), -1);
+    Dying& chain = dies_[op];
+    (chain.last >= 0 ? after_[static_cast<std::size_t>(chain.last)] : chain.first) = block;
+    chain.last = block;
+  }
   void once(const MemoryBlock& block) { put(MemoryEvent::Kind::take_once, add(block)); }
   void reside(const MemoryBlock& block) {
     if (block.bytes > 0) trace_.resident.push_back(add(block));
@@ -68,13 +78,29 @@ class Tracer {
   std::int64_t share(std::int64_t elements, int ranks) const { return (elements + ranks - 1) / ranks; }
   std::size_t storage(TensorId id) const { return graph_.tensors[id].storage.index(); }
 
+  // cuDNN wants a recurrent layer's weights in one piece. nn.RNN keeps them so, but not in bf16 (torch.backends.cudnn does not count it
+  // among its types): every forward makes a copy, which backward reads.
+  void flatten_weights(const Op& op, std::size_t i) {
+    if (op.kind != OpKind::rnn || op.phase != Phase::forward) return;
+    std::int64_t bytes = 0;
+    for (TensorId id : graph_.inputs(op))
+      if (const Tensor& tensor = graph_.tensors[id]; tensor.role == Role::parameter && tensor.dtype == DType::bf16) bytes += graph_.bytes(id).value;
+    if (bytes == 0) return;
+    const std::int32_t block = add({bytes, MemoryCategory::weight_casts, DType::bf16, op.module});
+    put(MemoryEvent::Kind::take, block);
+    std::size_t last = i;
+    for (std::size_t later = i + 1; later < graph_.ops.size(); ++later)
+      if (const Op& other = graph_.ops[graph_.ops.id_at(later)]; other.kind == OpKind::rnn_backward && other.origin == graph_.ops.id_at(i)) last = later;
+    dies_at(last, block);
+  }
+
   // A compiled language model returns its scores beside the loss. Nobody differentiates them, but the compiled backward takes a
   // gradient for every result: AOTAutograd hands it zeros, which live until the first kernel has added them.
   void make_zero_gradient() {
     if (!scores_.valid()) return;
     const std::int32_t block = add({graph_.bytes(scores_).value, MemoryCategory::temporaries, graph_.tensors[scores_].dtype});
     put(MemoryEvent::Kind::take, block);
-    dies_[scores_gradient_].push_back(block);
+    dies_at(scores_gradient_, block);
     not_ours_.push_back(block);
   }
   void find_returned_scores() {
@@ -138,11 +164,13 @@ class Tracer {
   void write_over(std::size_t i, std::int64_t bytes, std::size_t made_here) {
     const Call& call = program_.calls[i];
     if (!compiled_ || call.kernel_count == 0 || !program_.kernels[call.first_kernel].fused) return;
-    for (auto at = dies_[i].begin(); at != dies_[i].end(); ++at) {
-      if (static_cast<std::size_t>(*at) >= made_here || trace_.blocks[static_cast<std::size_t>(*at)].bytes != bytes) continue;
-      if (std::find(not_ours_.begin(), not_ours_.end(), *at) != not_ours_.end()) continue;
-      put(MemoryEvent::Kind::give, *at);
-      dies_[i].erase(at);
+    for (std::int32_t before = -1, at = dies_[i].first; at >= 0; before = at, at = after_[static_cast<std::size_t>(at)]) {
+      if (static_cast<std::size_t>(at) >= made_here || trace_.blocks[static_cast<std::size_t>(at)].bytes != bytes) continue;
+      if (std::find(not_ours_.begin(), not_ours_.end(), at) != not_ours_.end()) continue;
+      put(MemoryEvent::Kind::give, at);
+      const std::int32_t next = after_[static_cast<std::size_t>(at)];
+      (before >= 0 ? after_[static_cast<std::size_t>(before)] : dies_[i].first) = next;
+      if (dies_[i].last == at) dies_[i].last = before;
       return;
     }
   }
@@ -283,7 +311,7 @@ class Tracer {
         put(MemoryEvent::Kind::take, block);
         if (id == scores_) not_ours_.push_back(block);
         if (last == kForever) trace_.cleared.push_back(block);
-        else dies_[static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i)))].push_back(block);
+        else dies_at(static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i))), block);
       };
       if (!make_one_per_parameter(op, tensor, make)) make(bytes_of(id));
     }
@@ -331,7 +359,11 @@ class Tracer {
   std::vector<char> read_itself_;        // by parameter, see on_host
   std::vector<MemoryBlock> states_;
   std::vector<std::int64_t> updated_elements_;
-  std::vector<std::vector<std::int32_t>> dies_;
+  struct Dying {
+    std::int32_t first = -1, last = -1;  // of a chain of blocks
+  };
+  std::vector<Dying> dies_;              // by operator: what nobody needs after it
+  std::vector<std::int32_t> after_;      // by block: the next one of its chain
   MemoryTrace trace_;
 };
 

@@ -49,6 +49,9 @@ struct MemoryUse {
 
 MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
                      const GpuSpec& gpu, int gpus);
+// The same of a trace that is there already.
+MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
+                     const GpuSpec& gpu, int gpus);
 // For who adds to a use what else is there (other micro-batches, other chunks of layers): the five parts, peak, reserved, device and
 // the verdict have been changed; the interval, the categories and the modules follow.
 void recount(MemoryUse& use, int gpus);

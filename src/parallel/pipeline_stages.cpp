@@ -105,6 +105,7 @@ class Cutter {
       }
     }
     std::int16_t block = -1, number = -1;
+    std::vector<TensorId> inputs, outputs;
     for (std::size_t i = 0; i < end; ++i) {
       if (chunk_of_[i] != which && !again[i]) continue;
       Op copy = op(i);
@@ -114,7 +115,7 @@ class Cutter {
       } else {
         copy.block = -1;
       }
-      std::vector<TensorId> inputs, outputs;
+      inputs.clear(), outputs.clear();
       for (TensorId id : graph_.inputs(op(i))) inputs.push_back(moved(made, id));
       for (TensorId id : graph_.outputs(op(i))) outputs.push_back(moved(made, id));
       if (auto* cast = std::get_if<CastAttributes>(&copy.attributes); cast && cast->like.valid()) cast->like = moved_[cast->like.index()];
@@ -329,7 +330,33 @@ class Cutter {
 
 }  // namespace
 
-Result<DistinctChunks> distinct_chunks(const Plan& plan, const Graph& forward, bool each) {
+DistinctChunks foreseen_chunks(const Plan& plan, const std::vector<int>& layer_kinds) {
+  if (plan.pp < 2 || layer_kinds.empty()) return {};
+  const auto counts = layers_of_chunks(plan, static_cast<int>(layer_kinds.size()));
+  if (!counts || counts->size() < 3) return {};  // what is wrong with them is said when the model is there
+  DistinctChunks out;
+  out.layers_at = *counts;
+  out.left_out.assign(layer_kinds.size(), 0);
+  out.times.assign(layer_kinds.size(), 0);
+  std::size_t first = 0, kept = 0;  // layers: of this chunk, of the last one that stays
+  for (std::size_t i = 0; i < counts->size(); ++i) {
+    const auto layers = static_cast<std::size_t>((*counts)[i]);
+    // The first has the embedding, the last the loss.
+    const bool repeats = i > 1 && i + 1 < counts->size() && (*counts)[i] == (*counts)[i - 1] &&
+                         std::equal(layer_kinds.begin() + static_cast<std::ptrdiff_t>(first), layer_kinds.begin() + static_cast<std::ptrdiff_t>(first + layers),
+                                    layer_kinds.begin() + static_cast<std::ptrdiff_t>(kept));
+    if (!repeats) kept = first;
+    out.chunk_at.push_back(out.chunk_at.empty() ? 0 : out.chunk_at.back() + (repeats ? 0 : 1));
+    for (std::size_t k = 0; k < layers; ++k) {
+      ++out.times[kept + k];
+      if (repeats) out.left_out[first + k] = 1;
+    }
+    first += layers;
+  }
+  return out.chunk_at.back() + 1 < counts->size() ? out : DistinctChunks{};
+}
+
+Result<DistinctChunks> distinct_chunks(const Plan& plan, Graph forward, bool each) {
   PRECOG_TRY(counts, layers_of_chunks(plan, count_layers(forward)));
   DistinctChunks out;
   out.layers_at = counts;
@@ -356,7 +383,7 @@ Result<DistinctChunks> distinct_chunks(const Plan& plan, const Graph& forward, b
       return out;
     }
   }
-  out.forward = forward;
+  out.forward = std::move(forward);
   out.times.clear();
   out.chunk_at.resize(counts.size());
   std::iota(out.chunk_at.begin(), out.chunk_at.end(), std::size_t{0});

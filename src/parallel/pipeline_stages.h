@@ -22,13 +22,18 @@ struct DistinctChunks {
   std::vector<int> layers_at;         // by position in the model: layers of the chunk there
   std::vector<std::size_t> chunk_at;  // and which of the chunks that `forward` has stands for it
   std::vector<int> times;             // by block: how many of the model's it stands for
+  std::vector<char> left_out;         // by layer of the model: `forward` does not have it
 
   int times_of(int block) const { return block < 0 || times.empty() ? 1 : times[static_cast<std::size_t>(block)]; }
 };
 
+// The same without `forward`, before the model is built: of each of its layers a number, equal for equal layers (ModelSource's
+// layer_kinds). Nothing is left out where that cannot be known.
+DistinctChunks foreseen_chunks(const Plan& plan, const std::vector<int>& layer_kinds);
+
 // `each`: none is left out, as where something tells layers apart by their numbers. Where the model has too few layers, or the
 // plan's list does not add up to them: an error.
-Result<DistinctChunks> distinct_chunks(const Plan& plan, const Graph& forward, bool each = false);
+Result<DistinctChunks> distinct_chunks(const Plan& plan, Graph forward, bool each = false);
 
 struct PipelineChunk {
   Graph forward;

@@ -145,3 +145,22 @@ TEST_CASE("ImpossibleCutsSayWhy") {
   CHECK(cut_into_stages({.pp = 2, .stage_layers = {4}}, model).error().text().find("1 entries") != std::string::npos);
   CHECK_FALSE(cut_into_stages({.pp = 2}, apply_precision(uniform(DType::bf16), gpu(), two_layers())));
 }
+
+TEST_CASE("ChunksOfEqualLayersAreForeseenBeforeAnyIsBuilt") {
+  // Embedding, five equal chunks, head; then with one layer that is another.
+  const DistinctChunks equal = foreseen_chunks({.pp = 7}, std::vector<int>(14, 0));
+  CHECK(equal.chunk_at == std::vector<std::size_t>{0, 1, 1, 1, 1, 1, 2});
+  CHECK(equal.left_out == std::vector<char>{0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0});
+  CHECK(equal.times == std::vector<int>{1, 1, 5, 5, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1});
+  std::vector<int> kinds(14, 0);
+  kinds[7] = 1;
+  const DistinctChunks other = foreseen_chunks({.pp = 7}, kinds);
+  CHECK(other.chunk_at == std::vector<std::size_t>{0, 1, 1, 2, 3, 3, 4});
+  CHECK(other.left_out == std::vector<char>{0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0});
+  // Nothing to leave out, nothing known, or nothing right: said when the model is there.
+  CHECK(foreseen_chunks({.pp = 2}, std::vector<int>(14, 0)).left_out.empty());
+  CHECK(foreseen_chunks({.pp = 7}, {}).left_out.empty());
+  CHECK(foreseen_chunks({.pp = 15}, std::vector<int>(14, 0)).left_out.empty());
+  CHECK(foreseen_chunks({.pp = 3, .stage_layers = {4, 4, 4}}, std::vector<int>(14, 0)).left_out.empty());
+  CHECK(foreseen_chunks({.pp = 3}, {0, 1, 0}).left_out.empty());
+}

@@ -2,23 +2,57 @@
 #include "parallel/layer_plans.h"
 
 namespace precog {
+namespace {
 
-Result<ShardedLayers> shard_layers(const Plan& plan, const Graph& model, bool each_chunk) {
-  Graph forward;
-  const Graph* whole = &model;
-  if (plan.cp > 1) {
-    PRECOG_TRY(shared, share_sequences(plan, model));
-    forward = std::move(shared);
-    whole = &forward;
+// What training_flops and parameter_count would say of the model if the graph had all of its chunks, added up in the model's order.
+void sum_up(const Graph& graph, const DistinctChunks& chunks, Flops& flops, std::int64_t& parameters) {
+  std::vector<std::vector<Flops>> of_chunk(chunks.chunk_at.back() + 1);  // of each product
+  std::vector<int> layers;  // of each chunk that the graph has, as far as they are not counted yet
+  for (std::size_t i = 0; i < chunks.chunk_at.size(); ++i)
+    if (chunks.chunk_at[i] == layers.size()) layers.push_back(chunks.layers_at[i]);
+  std::vector<char> counted(graph.tensors.size(), 0);
+  std::size_t chunk = 0;
+  int block = -1;
+  for (const Op& op : graph.ops) {
+    if (op.block >= 0 && op.block != block) {
+      if (layers[chunk]-- == 0) --layers[++chunk];
+      block = op.block;
+    }
+    for (TensorId id : graph.inputs(op))
+      if (graph.tensors[id].role == Role::parameter && !counted[id.index()]) {
+        counted[id.index()] = 1;
+        parameters += graph.tensors[id].shape.elements() * chunks.times_of(op.block);
+      }
+    if (!is_matrix_work(op.kind)) continue;
+    int products = 1;
+    for (std::size_t i = 0; i < 2 && i < op.input_count; ++i) products += graph.tensors[graph.input(op, i)].requires_grad ? 1 : 0;
+    of_chunk[chunk].push_back(work_of(graph, op).flops * products);
   }
-  const Flops flops = training_flops(*whole) * (1.0 / plan.tp);  // of the rank's tokens, with the layers as the model has them
-  DistinctChunks chunks;
-  if (plan.pp > 1) {
-    PRECOG_TRY(distinct, distinct_chunks(plan, *whole, each_chunk));
-    chunks = std::move(distinct);
-    forward = std::move(chunks.forward);
-  } else if (whole == &model) {
-    forward = model;
+  for (std::size_t i = 0; i < counted.size(); ++i)  // those that nobody reads
+    if (const Tensor& tensor = graph.tensors[graph.tensors.id_at(i)]; tensor.role == Role::parameter && !counted[i]) parameters += tensor.shape.elements();
+  for (std::size_t at : chunks.chunk_at)
+    for (Flops one : of_chunk[at]) flops += one;
+}
+
+}  // namespace
+
+Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_chunk, DistinctChunks foreseen) {
+  ShardedLayers sums;  // of the rank's tokens, with the layers as the model has them
+  if (plan.cp > 1) {
+    PRECOG_TRY(shared, share_sequences(plan, std::move(forward)));
+    forward = std::move(shared);
+  }
+  DistinctChunks chunks = std::move(foreseen);
+  if (chunks.left_out.empty()) {
+    sums.model_flops = training_flops(forward);
+    sums.parameters = parameter_count(forward);
+    if (plan.pp > 1) {
+      PRECOG_TRY(distinct, distinct_chunks(plan, std::move(forward), each_chunk));
+      chunks = std::move(distinct);
+      forward = std::move(chunks.forward);
+    }
+  } else {
+    sum_up(forward, chunks, sums.model_flops, sums.parameters);
   }
   if (plan.ep > 1) {
     PRECOG_TRY(shared, share_experts(plan, std::move(forward)));
@@ -32,7 +66,8 @@ Result<ShardedLayers> shard_layers(const Plan& plan, const Graph& model, bool ea
     out.graph = std::move(forward);
   }
   out.chunks = std::move(chunks);
-  out.model_flops = flops;
+  out.model_flops = sums.model_flops * (1.0 / plan.tp);
+  out.parameters = sums.parameters;
   return out;
 }
 

@@ -24,10 +24,12 @@ struct ShardedLayers {
   std::int64_t summed_gradients = 0;
   std::vector<std::string> notes;  // what was assumed
   Flops model_flops;               // what the model's step must compute, this rank's share of it (training_flops)
+  std::int64_t parameters = 0;     // of the whole model
 };
 
-// All that of a plan changes the forward graph. Of a pipeline's equal chunks it keeps one, unless asked for each.
-Result<ShardedLayers> shard_layers(const Plan& plan, const Graph& forward, bool each_chunk = false);
+// All that of a plan changes the forward graph. Of a pipeline's equal chunks it keeps one, unless asked for each; where `foreseen`
+// leaves any out, the graph was built without them.
+Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_chunk = false, DistinctChunks foreseen = {});
 
 // How a module's product is split by the names people give them; whole where nothing is known. A product whose input arrives
 // split is a row product whatever it is called.

@@ -136,7 +136,7 @@ Result<const PrecisionRecipe*> Catalog::precision(const std::string& name) const
   return find(precisions, name, "precision", "precog precisions");
 }
 Result<const HostSpec*> Catalog::host(const std::string& name) const { return find(hosts, name, "host", "precog hosts"); }
-Result<const SoftwareSpec*> Catalog::software_named(const std::string& name) const { return find(software, name, "software", "data/software"); }
+Result<const SoftwareSpec*> Catalog::software_named(const std::string& name) const { return find(software, name, "software", "precog software"); }
 Result<const ModelSpec*> Catalog::model(const std::string& name) const { return find(models, name, "model", "precog models"); }
 
 Result<const FittedProfile*> Catalog::fitted_for(const GpuSpec& gpu) const {

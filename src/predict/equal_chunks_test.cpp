@@ -40,6 +40,12 @@ TEST_CASE("equal chunks go through the passes once, and nothing in the report te
            R"({"model": "mixtral-8x7b", "batch": 1, "seq": 1024, "global_batch": 16, "precision": "bf16", "cluster": {"gpu": "h100-sxm", "gpus": 32}, "plan": {"tp": 2, "sp": true, "ep": 4, "pp": 4}})",
            R"({"model": "llama2-7b", "batch": 1, "seq": 4096, "global_batch": 4, "precision": "amp-bf16", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 16}, "plan": {"cp": 2, "pp": 8, "schedule": "zb"}})",
            R"({"model": "deepseek-v3", "batch": 1, "seq": 512, "global_batch": 32, "precision": "fp8-blockwise", "cluster": {"gpu": "h100-sxm", "gpus": 64}, "plan": {"ep": 8, "pp": 8}})",
+           R"({"model": "bert-large", "batch": 4, "global_batch": 32, "precision": "amp-fp16", "cluster": {"gpu": "v100-sxm2-32gb", "gpus": 4}, "plan": {"pp": 4}})",
+           R"({"model": "mpt-7b", "batch": 1, "seq": 1024, "global_batch": 16, "precision": "amp-bf16", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 8}, "plan": {"pp": 8}})",
+           R"({"model": "gpt-neox-20b", "batch": 1, "seq": 512, "global_batch": 8, "precision": "fp16-master", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 8}, "plan": {"tp": 2, "pp": 4}})",
+           R"({"model": {"family": "llama", "architecture": {"hidden": 512, "layers": 14, "heads": 8, "intermediate": 1024, "vocab": 1000, "max_positions": 4096, "sliding_window": 64, "masks": "by_layer",
+               "sliding_layers": [true, false, true, false, true, false, true, true, true, true, true, false, true, false]}},
+               "batch": 1, "seq": 256, "global_batch": 8, "precision": "bf16", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 7, "gpus_per_node": 7}, "plan": {"pp": 7}})",
            R"({"model": "t5-base", "batch": 2, "global_batch": 16, "precision": "amp-bf16", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 4}, "plan": {"pp": 4}})",
        })
     same_both_ways(catalog, job);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "memory/in_flight.h"
+#include "memory/peak_bounds.h"
 
 namespace precog {
 namespace {
@@ -237,12 +238,38 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
   return out;
 }
 
+// Which chunks a stage may be at work on when it has more than any stage ever has: the allocator is asked about those only. Where
+// stages have several chunks, each counts beside the others: all.
+static std::vector<char> may_have_worst_moment(const PipelineShape& shape, const PipelineOrder& order, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks,
+                                               const std::vector<MemoryTrace>& traces, const std::vector<Bytes>& saved, Allocator allocator) {
+  if (shape.positions() > shape.stages || shape.schedule == PipelineSchedule::dualpipe || chunks.size() == 1) return std::vector<char>(chunks.size(), 1);
+  std::vector<PeakBounds> bounds;
+  for (std::size_t c = 0; c < chunks.size(); ++c) bounds.push_back(peak_bounds(traces[c], chunks[c].step.graph, allocator));
+  std::vector<Bytes> most;  // by stage: of what it has at most
+  Bytes reached;            // by one of them at least
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    const std::size_t c = cut.chunk_at[static_cast<std::size_t>(stage)];
+    std::int64_t others = 0;
+    follow(shape, order[static_cast<std::size_t>(stage)],
+           [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) { others = std::max(others, in_flight[static_cast<std::size_t>(work.position)]); });
+    const Bytes kept = saved[c] * static_cast<double>(others);
+    most.push_back(bounds[c].high + kept);
+    reached = std::max(reached, bounds[c].low + (bounds[c].at_work ? kept : Bytes{}));
+  }
+  std::vector<char> out(chunks.size(), 0);
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    const std::size_t c = cut.chunk_at[static_cast<std::size_t>(stage)];
+    if (!bounds[c].at_work || most[static_cast<std::size_t>(stage)] >= reached) out[c] = 1;
+  }
+  return out;
+}
+
 PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks) {
   PipelineShape shape = pipeline_shape(request);
-  std::vector<MemoryUse> alone;
+  std::vector<MemoryTrace> traces;
   std::vector<Bytes> saved;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    alone.push_back(memory_use(chunks[c].step, chunks[c].program, request.training, *request.gpu, request.cluster.gpus));
+    traces.push_back(memory_trace(chunks[c].step, chunks[c].program, request.training, *request.gpu));
     saved.push_back(saved_for_backward(chunks[c].step, chunks[c].program) + cut.chunks[c].received);
   }
   // More rounds than these put no more in flight, except where all forwards come first.
@@ -250,6 +277,12 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
     const std::int64_t round = shape.stages * (shape.schedule == PipelineSchedule::dualpipe ? 2 : 1);
     if (shape.micro_batches > 4 * round) shape.micro_batches = 4 * round + shape.micro_batches % round;
   }
+  const PipelineOrder order = pipeline_order(shape);
+  const std::vector<char> candidates = may_have_worst_moment(shape, order, cut, chunks, traces, saved, request.training.allocator);
+  std::vector<MemoryUse> alone(chunks.size());  // of those
+  for (std::size_t c = 0; c < chunks.size(); ++c)
+    if (candidates[c]) alone[c] = memory_use(traces[c], chunks[c].step, chunks[c].program, request.training, *request.gpu, request.cluster.gpus);
+
   // Where a chunk alone needs most in the optimizer, nothing is in flight then: its work needs about what it saves.
   const auto in_optimizer = [&](std::size_t c) { return alone[c].peak_op.valid() && chunks[c].step.graph.ops[alone[c].peak_op].phase >= Phase::loss_scaling; };
   const auto working_peak = [&](std::size_t c) {
@@ -265,8 +298,8 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
     Bytes others, parameters, gradients, optimizer;  // besides the chunk's own
     std::int64_t in_flight = 0;
   } worst;
-  const PipelineOrder order = pipeline_order(shape);
   for (int stage = 0; stage < shape.stages; ++stage) {
+    if (!candidates[cut.chunk_at[static_cast<std::size_t>(stage)]]) continue;
     std::vector<std::size_t> own;  // the stage's positions
     for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
     if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));

@@ -12,6 +12,7 @@
 #include "frontend/traced.h"
 #include "kernel/cached_reads.h"
 #include "kernel/fuse.h"
+#include "kernel/loss_pieces.h"
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
@@ -36,9 +37,9 @@ class Stages {
     const auto begin = std::chrono::steady_clock::now();
     auto made = stage();
     check(made);
-    if (name != last_) prediction_.stage_times.push_back({});
-    last_ = name;
-    prediction_.stage_times.back() += Seconds{std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
+    prediction_.stage_times.resize(stage_names().size());
+    const auto stage_at = std::find(stage_names().begin(), stage_names().end(), name) - stage_names().begin();
+    prediction_.stage_times[static_cast<std::size_t>(stage_at)] += Seconds{std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()};
     if (name == dump_after_) prediction_.dump = text(made);
     return made;
   }
@@ -58,7 +59,7 @@ class Stages {
   static void check(const Other&) {}
 
   Prediction& prediction_;
-  std::string_view dump_after_, last_;
+  std::string_view dump_after_;
 };
 
 std::string graph_text(const Graph& graph) { return to_text(graph); }
@@ -121,9 +122,16 @@ bool tells_layers_apart(const Request& request) {
   const auto by_number = [](std::string_view pattern) { return pattern.find_first_of("0123456789?") != std::string_view::npos; };
   const PrecisionRecipe& recipe = *request.precision;
   return std::any_of(request.plan.tp_plan.begin(), request.plan.tp_plan.end(), [&](const auto& one) { return by_number(one.first); }) ||
+         std::any_of(request.frozen.begin(), request.frozen.end(), by_number) ||
          std::any_of(recipe.rules.begin(), recipe.rules.end(), [&](const PrecisionRule& rule) { return by_number(rule.modules); }) ||
          (recipe.fp8 && (std::any_of(recipe.fp8->modules.begin(), recipe.fp8->modules.end(), by_number) ||
                          std::any_of(recipe.fp8->except.begin(), recipe.fp8->except.end(), by_number)));
+}
+
+// The chunks of a pipeline that are worth building, where the model can say so of its layers.
+DistinctChunks chunks_to_build(const Request& request) {
+  if (request.plan.pp < 2 || !request.model->layer_kinds) return {};
+  return foreseen_chunks(request.plan, request.model->layer_kinds(inputs_of_rank(request)));
 }
 
 constexpr const char* kResourceNames[] = {"host", "compute", "communication", "layer communication", "replicas' communication", "input"};
@@ -161,18 +169,18 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const ArchitectureProfile* profile = catalog.profile.find(request.gpu->architecture);
   ensure(profile != nullptr, "the catalog checked that every GPU's architecture has coefficients");
 
-  auto built = stages.run("frontend", [&] { return build_forward(request); },
-                          [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
-  if (!built) return tl::unexpected(located(built.error(), request.where));
-  if (request.mode != Mode::eager) *built = with_traced_masks(*request.model, *built);
-
   const bool pipelined = request.plan.pp > 1;
   Result<ShardedLayers> rank;
   Graph decided;
   PipelineStages cut;
   // Equal chunks of a pipeline go through the passes once (decision 24); whoever wants to see a pass's result sees the whole model.
   for (bool each_chunk = !dump_after.empty() || tells_layers_apart(request);; each_chunk = true) {
-    rank = shard_layers(request.plan, *built, each_chunk);
+    DistinctChunks foreseen = each_chunk ? DistinctChunks() : chunks_to_build(request);
+    auto built = stages.run("frontend", [&] { return build_forward(request, foreseen.left_out); },
+                            [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
+    if (!built) return tl::unexpected(located(built.error(), request.where));
+    if (request.mode != Mode::eager) *built = with_traced_masks(*request.model, *built);
+    rank = shard_layers(request.plan, std::move(*built), each_chunk, std::move(foreseen));
     if (!rank) return tl::unexpected(located(rank.error(), request.where));
     decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
     if (pipelined) cut = cut_into_stages(rank->chunks, decided);
@@ -218,8 +226,10 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
+      if (request.tp_scatter_fp8) scatter_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     }
+    for (ChunkOfStep& chunk : chunks) run_loss_in_pieces(chunk.step.graph, request.training.loss_chunks, chunk.program);
     return std::move(chunks);
   }, [&](const std::vector<ChunkOfStep>& all) {
     return chunks_text(all, [&](const ChunkOfStep& chunk) {
@@ -264,7 +274,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   } else {
     const ChunkOfStep& whole = chunks.front();
     out.schedule = stages.run("schedule", [&] {
-      const Seconds copy = request.input ? request.input->copied / request.gpu->pcie_bandwidth : Seconds{};
+      const Seconds copy = request.input ? request.input->copied / host_link(*request.gpu, *request.host, request.cluster.gpus_per_node) : Seconds{};
       return make_schedule(whole.program, whole.costs, gap, whole.step.graph, *request.host, request.training.micro_batches,
                            request.input ? &*request.input : nullptr, copy);
     }, [&](const Schedule& schedule) { return schedule_text(schedule, whole.program, whole.step.graph, nullptr); });
@@ -277,7 +287,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   }
   if (request.jitter > 0) times = with_stragglers(std::move(times), request.jitter, request.cluster.gpus);
   out.report = stages.run("report", [&] {
-    Report report = summarise(request, *built, rank->model_flops * (1.0 / request.plan.pp), gap, chunks, times, memory, peak_at);
+    Report report = summarise(request, rank->parameters, rank->model_flops * (1.0 / request.plan.pp), gap, chunks, times, memory, peak_at);
     add_failures(request, report.parameters, report);
     return report;
   },

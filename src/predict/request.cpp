@@ -349,6 +349,7 @@ class RequestReader {
     }
     const auto layers = plan.integer("offload_layers", 1, 4096);
     if (layers && !activations) plan.problem("offload_layers", "says of how many layers activations are on the host: it needs offload activations");
+    check_layers(plan, "offload_layers", layers.value_or(0));
     if (activations) out.offload_layers = static_cast<int>(layers.value_or(4096));
     if (out.offload_optimizer && out.offload_states) plan.problem("offload", "is optimizer, which the host updates, and states, which the GPU updates: choose one");
     if (!out.offloads()) return;
@@ -390,12 +391,15 @@ class RequestReader {
   void check_micro_batches() {
     const Plan& plan = request_.plan;
     const std::int64_t m = request_.training.micro_batches;
-    const auto says = [&] { return fmt::format("is {}: {} micro-batches of {} x dp {}", request_.global_batch, m, request_.inputs.batch, plan.dp); };
+    // Under the name that the request has for it.
+    const bool own = root_.has("micro_batches");
+    const char* key = own ? "micro_batches" : "global_batch";
+    const auto says = [&] { return own ? fmt::format("is {}", m) : fmt::format("is {}: {} micro-batches of {} x dp {}", request_.global_batch, m, request_.inputs.batch, plan.dp); };
     if (plan.pp == 1) return;
     if (plan.schedule == PipelineSchedule::interleaved && m % plan.pp != 0)
-      root_.problem("global_batch", fmt::format("{}; an interleaved schedule needs a multiple of pp = {} micro-batches", says(), plan.pp));
+      root_.problem(key, fmt::format("{}; an interleaved schedule needs a multiple of pp = {} micro-batches", says(), plan.pp));
     if (plan.schedule == PipelineSchedule::dualpipe && (m % 2 != 0 || m < 2 * plan.pp))
-      root_.problem("global_batch", fmt::format("{}; dualpipe needs an even number, at least 2 x pp = {}", says(), 2 * plan.pp));
+      root_.problem(key, fmt::format("{}; dualpipe needs an even number, at least 2 x pp = {}", says(), 2 * plan.pp));
   }
 
   // The degrees that change the forward graph; returns how many GPUs one replica takes because of them.
@@ -406,6 +410,8 @@ class RequestReader {
     if (out.sp && out.tp == 1) plan.problem("sp", "shares the sequence out among tensor-parallel ranks: it needs a tp of at least 2");
     request_.tp_overlap = plan.boolean("tp_overlap").value_or(false);
     if (request_.tp_overlap && !out.sp) plan.problem("tp_overlap", "splits the exchanges of sequence parallelism into pieces: it needs sp");
+    request_.tp_scatter_fp8 = plan.boolean("tp_scatter_fp8").value_or(false);
+    if (request_.tp_scatter_fp8 && !request_.tp_overlap) plan.problem("tp_scatter_fp8", "is what Transformer Engine's overlapping products write: it needs tp_overlap");
     out.cp = static_cast<int>(plan.integer("cp", 1, 4096).value_or(1));
     out.exchange = choice<ContextExchange>(plan, "cp_exchange", {{"ring", ContextExchange::ring}, {"all_to_all", ContextExchange::all_to_all}, {"ulysses", ContextExchange::all_to_all}},
                                            ContextExchange::ring);
@@ -414,7 +420,8 @@ class RequestReader {
     if (auto etp = plan.integer("etp", 1, 4096); etp) {
       out.etp = static_cast<int>(*etp);
       if (*etp != out.tp && *etp != 1)
-        plan.problem("etp", fmt::format("is {}; an expert is split as its layer is, tp = {} ways, or not at all: say {} or 1", *etp, out.tp, out.tp));
+        plan.problem("etp", out.tp == 1 ? fmt::format("is {}; an expert is split as its layer is, and tp is 1: say 1, or a larger tp", *etp)
+                                        : fmt::format("is {}; an expert is split as its layer is, tp = {} ways, or not at all: say {} or 1", *etp, out.tp, out.tp));
       else if (*etp < out.tp && out.ep == 1)
         plan.problem("etp", fmt::format("is 1 with tp = {}: whole experts on ranks that share a layer need expert parallelism, an ep that is a multiple of tp", out.tp));
       else if (*etp < out.tp && !out.sp)
@@ -623,6 +630,8 @@ class RequestReader {
     request_.training.loss_chunks = static_cast<int>(root_.integer("loss_chunks", 1, 65536).value_or(0));
     if (request_.training.loss_chunks > 0 && request_.model && !request_.model->language)
       root_.problem("loss_chunks", fmt::format("is a language model's, whose scores are many; {} takes {}", request_.model->name, request_.model->unit));
+    else if (const std::int64_t tokens = request_.inputs.batch * std::max<std::int64_t>(1, request_.inputs.seq / std::max(1, request_.plan.cp)); request_.training.loss_chunks > tokens)
+      root_.problem("loss_chunks", fmt::format("is {}; there are {} tokens in a micro-batch to cut", request_.training.loss_chunks, tokens));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
@@ -651,6 +660,15 @@ class RequestReader {
     which.every = static_cast<int>(root_.integer("recompute_every", 1, 4096).value_or(1));
     for (const char* key : {"recompute_layers", "recompute_every"})
       if (root_.has(key) && request_.training.recompute == Recompute::none) root_.problem(key, "says which layers are recomputed: it needs another recompute than none");
+    check_layers(root_, "recompute_layers", which.first);
+    check_layers(root_, "recompute_every", which.every);
+  }
+
+  // More layers than the model has, where that is known before it is built.
+  void check_layers(JsonReader& reader, std::string_view key, std::int64_t count) {
+    if (!request_.model || request_.model->layers == 0) return;
+    const std::int64_t layers = request_.inputs.layers.value_or(request_.model->layers) * (request_.model->encoder_decoder ? 2 : 1);
+    if (count > layers) reader.problem(key, fmt::format("is {}; {} has {} layers", count, request_.model->name, layers));
   }
 
   static std::vector<std::string> joined_parts(std::string_view text) {
@@ -751,6 +769,8 @@ class RequestReader {
     if (parsed->architecture != request_.gpu->architecture)
       return root_.problem("profile", fmt::format("was fitted on {} ({}); {} is {}, and corrections carry over inside one architecture only", parsed->gpu,
                                                   parsed->architecture, request_.gpu->name, request_.gpu->architecture));
+    if (const auto fitted_on = catalog_.gpu(parsed->gpu); !fitted_on || *fitted_on != request_.gpu)
+      request_.warnings.push_back(fmt::format("{} was fitted on {}: its corrections are carried over to {}, by its datasheet", *path, parsed->gpu, request_.gpu->name));
     request_.own_fitted = std::make_shared<const FittedProfile>(std::move(*parsed));
     request_.fitted = request_.own_fitted.get();
     request_.fitted_from = *path;
@@ -838,6 +858,7 @@ class RequestReader {
     if (r.replicas.find_unused) out["plan"]["find_unused"] = true;
     if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.tp_overlap) out["plan"]["tp_overlap"] = true;
+    if (r.tp_scatter_fp8) out["plan"]["tp_scatter_fp8"] = true;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.etp > 0) out["plan"]["etp"] = r.plan.etp;
     if (r.plan.dispatch == ExpertDispatch::per_node) out["plan"]["expert_dispatch"] = "deepep";
@@ -888,10 +909,16 @@ Result<Request> parse_request(const Json& json, const Catalog& catalog, const st
   return RequestReader(whole, catalog, where, folder, default_batch).read();
 }
 
-Result<Graph> build_forward(const Request& request) {
-  ModelInputs inputs = request.inputs;  // of one rank: those that share a sequence have a part of its tokens each
+ModelInputs inputs_of_rank(const Request& request) {
+  ModelInputs inputs = request.inputs;
   inputs.seq /= request.plan.cp;
   inputs.src_seq /= request.plan.cp;
+  return inputs;
+}
+
+Result<Graph> build_forward(const Request& request, std::vector<char> left_out) {
+  ModelInputs inputs = inputs_of_rank(request);
+  inputs.left_out = std::move(left_out);
   PRECOG_TRY(built, request.model->build(inputs));
   if (request.pad_vocabulary > 1) {
     if (vocabulary_of(built) == 0) return fail("pad_vocabulary", fmt::format("does not apply: {} has no table of tokens with a linear layer of that many scores", request.model->name));

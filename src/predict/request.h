@@ -62,9 +62,11 @@ struct Request {
   Stack stack = Stack::pytorch;
   Attention attention = Attention::sdpa;
   bool tp_overlap = false;  // exchanges of tensor-parallel layers overlap with the products beside them
+  bool tp_scatter_fp8 = false;  // summands of products in fp8 travel in fp8
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;
+  std::vector<std::string> warnings;  // about what it asks for; they join the report's
   std::string where;  // what the request is called in messages
   Json echo;          // the request as understood, defaults filled in; what was imported from configurations (import/import.h)
 };
@@ -75,8 +77,11 @@ struct Request {
 Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder = {},
                               std::int64_t default_batch = 0);
 
-// The model's forward graph at the request's sizes, frozen parameters marked.
-Result<Graph> build_forward(const Request& request);
+// Of one rank: those that share a sequence have a part of its tokens each.
+ModelInputs inputs_of_rank(const Request& request);
+
+// The model's forward graph at the request's sizes, frozen parameters marked; without the layers that are left out.
+Result<Graph> build_forward(const Request& request, std::vector<char> left_out = {});
 
 // The whole recipes this GPU has hardware for, in the catalog's order.
 std::vector<const PrecisionRecipe*> supported_precisions(const Catalog& catalog, const GpuSpec& gpu);

@@ -35,6 +35,13 @@ constexpr Spread kNodeLinkSpread{0.75, 1.35};   // collectives inside a node: fi
 constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's latency and efficiency are estimates
 
 // What would remove the wait: as many workers as make a batch within the step that is left without it.
+bool anything_again(const std::vector<ChunkOfStep>& chunks) {
+  for (const ChunkOfStep& chunk : chunks)
+    for (const Op& op : chunk.step.graph.ops)
+      if (op.phase == Phase::recompute) return true;
+  return false;
+}
+
 std::string input_warning(const InputSpec& input, const Report& report) {
   const Seconds without = (report.step - report.breakdown.input) / static_cast<double>(report.micro_batches);
   const std::string share = fmt::format("the GPU waits {} of each step ({}) for its data", to_text(report.breakdown.input), fmt::format("{:.0f}%", 100 * (report.breakdown.input / report.step)));
@@ -169,7 +176,7 @@ std::string describe(const Graph& graph, OpId op) {
   return fmt::format("{} {}{}{}", to_text(at.phase), name_of(graph, at), at.module.valid() ? " in " : "", graph.name(at.module));
 }
 
-Report summarise(const Request& request, const Graph& whole, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
+Report summarise(const Request& request, std::int64_t parameters, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times_of_step,
                  const MemoryUse& memory, const std::string& peak_at) {
   Report report;
   report.request = request.echo;
@@ -180,7 +187,7 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   report.precision_title = request.precision->title;
   report.fp32_weights = request.precision->updated_weights() == DType::fp32;
   report.autocast = request.precision->autocast.has_value();
-  report.parameters = parameter_count(whole);
+  report.parameters = parameters;
   report.gpus = request.cluster.gpus;
   report.batch = request.inputs.batch;
   report.global_batch = request.global_batch;
@@ -343,6 +350,7 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   report.provenance.push_back({"memory", "estimate", "tensor lifetimes replayed through PyTorch's allocator rules; CUDA context and NCCL buffers are estimates", "", 0});
 
   for (const std::string& note : request.model->notes) report.warnings.push_back(note);
+  report.warnings.insert(report.warnings.end(), request.warnings.begin(), request.warnings.end());
   for (std::string& note : import_notes(request.echo.value("imported", Json()))) report.warnings.push_back(std::move(note));
   if (!report.unknown_names.empty())
     report.warnings.push_back(fmt::format("{:.1f}% of the GPU's time is in {} of unknown cost, estimated by the bytes they move: {}", 100 * report.unknown_share,
@@ -371,6 +379,8 @@ Report summarise(const Request& request, const Graph& whole, Flops model_flops, 
   if (request.precision->autocast && wide_products.value > 0.2 * report.gpu_busy.value / static_cast<double>(std::max<std::int64_t>(1, request.training.micro_batches)))
     report.warnings.push_back(fmt::format("autocast leaves {} in fp32 ({} of GPU time per micro-batch): --override op:{}={} would not", wide_name, to_text(wide_products),
                                           wide_name, to_text(*request.precision->autocast)));
+  if (request.training.recompute != Recompute::none && !anything_again(chunks))
+    report.warnings.push_back(fmt::format("recompute {} does nothing here: {} has none of the layers that it is about", request.echo.value("recompute", ""), request.model->name));
   if (request.replicas.offloads()) report.warnings.push_back("copies from and to the host are an estimate: 85% of the link's datasheet rate, and no more than the host's memory moves");
   if (request.replicas.offload_optimizer && request.host->memory_estimated)
     report.warnings.push_back(fmt::format("the optimizer runs on the host, whose memory is taken to move {} in a node: memory_bandwidth of your own --host file replaces that guess", to_text(request.host->memory_bandwidth)));

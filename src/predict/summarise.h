@@ -44,7 +44,7 @@ StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const 
 
 // `whole` is the model's forward graph, `gap` the stream's idle time between two queued kernels.
 // model_flops: what a GPU must compute of the model in a micro-batch.
-Report summarise(const Request& request, const Graph& whole, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times,
+Report summarise(const Request& request, std::int64_t parameters, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times,
                  const MemoryUse& memory, const std::string& peak_at);
 
 // Memory over the last simulated step.

@@ -35,6 +35,9 @@ constexpr OptionalField kOptional[] = {{"python_call", &HostSpec::python_call, &
                                        {"module_call", &HostSpec::module_call, &HostSpec::module_call, 0},
                                        {"autocast_parameter", &HostSpec::autocast_parameter, &HostSpec::autocast_parameter, 0},
                                        {"zero_grad_tensor", &HostSpec::zero_grad_tensor, &HostSpec::zero_grad_tensor, 0},
+                                       {"loss_scaler_tensor", &HostSpec::loss_scaler_tensor, &HostSpec::loss_scaler_tensor, 0},
+                                       {"recurrent_parameter", &HostSpec::recurrent_parameter, &HostSpec::autocast_cast, 1},
+                                       {"library_launch", &HostSpec::library_launch, &HostSpec::kernel_launch, 1},
                                        {"optimizer_tensor_fused", &HostSpec::optimizer_tensor_fused, &HostSpec::optimizer_tensor, 0.35},
                                        {"optimizer_tensor_sgd", &HostSpec::optimizer_tensor_sgd, &HostSpec::optimizer_tensor, 0.35}};
 
@@ -43,7 +46,7 @@ void scale(HostSpec& host, double by) {
     for (auto& [kind, time] : *table) time = time * by;
   for (const Field& field : kFields) host.*field.field = host.*field.field * by;
   for (const OptionalField& field : kOptional) host.*field.field = host.*field.field * by;
-  for (Seconds* time : {&host.compiled.kernel, &host.compiled.library_call, &host.compiled.graph, &host.compiled.replay}) *time = *time * by;
+  for (Seconds* time : {&host.compiled.kernel, &host.compiled.library_call, &host.compiled.graph, &host.compiled.replay, &host.compiled.parameter}) *time = *time * by;
 }
 
 // A host that was described without compiled steps gets what the others show: a launch from the generated program costs
@@ -59,7 +62,7 @@ void read_compiled(JsonReader& file, HostSpec& host, bool has_base) {
   }
   auto given = file.object("compiled");
   if (!given) return;
-  for (auto [key, target] : {std::pair{"kernel", &out.kernel}, {"library_call", &out.library_call}, {"graph", &out.graph}, {"replay", &out.replay}})
+  for (auto [key, target] : {std::pair{"kernel", &out.kernel}, {"library_call", &out.library_call}, {"graph", &out.graph}, {"replay", &out.replay}, {"parameter", &out.parameter}})
     if (auto value = given->quantity<Seconds>(key)) *target = *value;
   given->reject_unknown_keys();
 }

@@ -25,8 +25,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import turns  # noqa: E402
 
 # Stacks of few layers, many parameters or few, convolutions, attention, what libraries wrote. Two precisions each: compiling takes the time.
-STACKS = ("tokens-00", "tokens-03", "tokens-06", "tokens-10", "tokens-13", "images-00", "images-02", "images-03", "images-08",
-          "BertForMaskedLM-7", "LlamaForCausalLM-4", "ViTModel-8", "crossed", "windows", "over-time")
+STACKS = ("crossed", "tokens-28", "tokens-01", "images-15", "tokens-15", "images-01", "GPT2LMHeadModel-5", "images-08", "tokens-24", "images-05",
+          "LlamaForCausalLM-4", "ElectraModel-5", "tokens-25", "VisionTransformer", "tokens-09")
 PRECISIONS = (("bf16", "amp-bf16"), ("fp32", "amp-bf16"), ("fp32", "bf16"))
 TURNS, STEPS = 4, 5
 
@@ -35,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="results")
     parser.add_argument("--budget", type=float, default=85, help="seconds after which everything is ended")
-    parser.add_argument("--processes", type=int, default=20)
+    parser.add_argument("--processes", type=int, default=15)
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these stacks")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, not compiled; the figures mean nothing")
     parser.add_argument("--worker", type=json.loads, default=None, help=argparse.SUPPRESS)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Fits a host description (data/hosts/*.json) to the issue times of small stacks.
 
-  python3 tools/gpu/host_fit.py data/measured/2026-11-15-h200/host_models.jsonl.gz --loops data/measured/2026-11-15-h200 \\
-    --graphs CACHE --out data/hosts/h200-vm.json
+  python3 tools/gpu/host_fit.py data/measured/2026-11-16-h200-host/host_models_clean.jsonl.gz data/measured/2026-11-16-h200-host-turns/host_turns.jsonl \\
+    --launches data/measured/2026-11-15-h200/host_models.jsonl.gz data/measured/2026-11-16-h200-host-turns/host_turns_launches.jsonl \\
+    --loops data/measured/2026-11-15-h200 --prior-speed 0.62 --level 1.42 --graphs CACHE --out data/hosts/h200-vm.json
 
 Each stack of precog.gpu.host_stacks is captured once (into CACHE; needs torch) and taken through precog itself, so that what is counted
 is what a prediction counts: operators by kind, launches beyond a call's first, modules entered, casts of autocast, parameters.
@@ -42,7 +43,7 @@ FAMILIES = {
     "cast": "cast quantize", "copy": "contiguous cat copy copy_into bucket_copy", "reduction": "mean sum reduction scan",
     "pooling": "max_pool2d adaptive_avg_pool2d pool max_pool2d_backward adaptive_avg_pool2d_backward pool_backward",
     "embedding": "embedding embedding_backward", "index": "index_select index_add topk gather scatter sort", "fill": "fill random",
-    "view": "view split allocate",
+    "view": "view split allocate", "recurrent": "rnn rnn_backward",
 }
 FAMILY = {kind: family for family, kinds in FAMILIES.items() for kind in kinds.split()}
 # Kinds with a figure of their own, where the stacks have enough of them; otherwise a family has one figure.
@@ -100,6 +101,12 @@ def inner_calls(lines: list[str]) -> set[int]:
     return out
 
 
+def layers_of(line: str) -> int:
+    """Layers times directions of a recurrent call: what its host time goes with."""
+    found = dict(re.findall(r"(layers|directions)=(\d+)", line))
+    return int(found.get("layers", 1)) * int(found.get("directions", 1))
+
+
 def counts_of(precog: str, request: dict[str, Any]) -> dict[str, Counts]:
     """Phase -> what a step has of each thing that costs the host time."""
     def dump(stage: str) -> list[str]:
@@ -125,26 +132,39 @@ def counts_of(precog: str, request: dict[str, Any]) -> dict[str, Counts]:
             if phase == "forward":
                 out[phase]["module_call"] += entered(last, module)
                 last = module
-                if kind == "cast" and "autocast" in line.partition("#")[2] and line.split("=", 1)[1].strip().startswith("cast."):
+                made = line.split("=", 1)[1].strip()
+                if made.startswith("cast.rnn(@"):  # laid into one buffer, one after the other, by the recurrent layer itself
+                    out[phase]["recurrent_parameter"] += 1
+                    continue
+                if kind == "cast" and "autocast" in line.partition("#")[2] and made.startswith("cast."):
                     out[phase]["autocast_cast"] += 1
                     out[phase]["autocast_parameter"] += arguments.startswith("@")
                     continue
                 out[phase]["python_call"] += number not in inner
+            if phase == "forward" and kind == "rnn" and "math=bf16" in line:  # not kept in one buffer: copied there in every call
+                out[phase]["recurrent_parameter"] += arguments.count("@")
             if phase in ("forward", "backward"):
-                out[phase][figure_of(kind, phase)] += 1
+                out[phase][figure_of(kind, phase)] += layers_of(line) if kind.startswith("rnn") else 1
                 out[phase]["autograd_call"] += phase == "backward"
             elif phase == "optimizer" and (launched := re.search(r"launches=(\d+)", line)):
                 out["optimizer"]["optimizer_op"] += 1
                 out["optimizer"]["kernel_launch"] += int(launched.group(1)) - 1
-    launches = 0
+    launches, kind = 0, ""
     for line in [*dump("kernel"), "end end"]:
         if not line.startswith("  "):
             if launches > 1 and phase in ("forward", "backward"):
-                out[phase]["kernel_launch"] += launches - 1
-            phase, launches = line.split(" ", 1)[0], 0
+                if kind.startswith("rnn"):
+                    out[phase]["library_launch"] += launches
+                else:
+                    out[phase]["kernel_launch"] += launches - 1
+            phase, _, kind = line.partition(" ")
+            launches = 0
         else:
             times = re.search(r" x(\d+)", line)
             launches += int(times.group(1)) if times else 1
+    for phase in ("forward", "backward"):
+        if "recurrent" in out[phase]:
+            out[phase]["library_launch"] -= out[phase]["recurrent"]  # one of each layer's belongs to the call
     return out
 
 
@@ -164,16 +184,19 @@ def captured(stack: Any, folder: str) -> str:
 PHASES = ("zero_grad", "forward", "backward", "optimizer")
 
 
-def measured(paths: list[str]) -> tuple[dict[tuple[str, str], dict[str, float]], dict[str, Any], float]:
-    """(stack, precision) -> seconds by phase at the sitting's median speed: the median over turns, each divided by its anchor."""
+def measured(paths: list[str], counted: list[str]) -> tuple[dict[tuple[str, str], dict[str, float]], dict[str, Any], float]:
+    """(stack, precision) -> seconds by phase at the sitting's median speed: the median over turns, each divided by its anchor. Of
+    the files `counted` only the launches are taken: a process that the profiler has slowed says what is launched, not how fast."""
     turns: dict[tuple[str, str], list[dict[str, float]]] = collections.defaultdict(list)
     meta: dict[str, Any] = {}
     facts: dict[tuple[str, str], dict[str, Any]] = {}
     anchors = []
-    for path in paths:
+    for path in [*paths, *counted]:
         for line in gzip.open(path, "rt") if path.endswith(".gz") else open(path):
             row = json.loads(line)
-            meta = row.get("meta", meta)
+            meta = row.get("meta", meta) if path in paths else meta
+            if "round" in row and path not in paths:
+                continue
             if "round" in row:
                 anchor = statistics.mean(row["anchor_s"])
                 anchors.append(anchor)
@@ -247,16 +270,19 @@ def all_counts(args: argparse.Namespace, seen: dict[tuple[str, str], dict[str, f
     return out
 
 
-NO_CALL = {"view", "split", "module_call", "python_call", "autograd_call", "autocast_parameter", "kernel_launch"}  # counted, but no launch of their own
+NO_CALL = {"view", "split", "module_call", "python_call", "autograd_call", "autocast_parameter", "kernel_launch", "library_launch"}  # counted, but no launch of their own
 
 
-def phase_rows(phase: str, counts: dict[str, Any], seen: dict[str, float]) -> Counts:
+def phase_rows(phase: str, counts: dict[str, Any], seen: dict[str, float], precision: str) -> Counts:
     """What the phase is a sum of, with what every step has once and what every parameter has."""
     row = dict(counts.get(phase, {}))
     launched = (seen.get("launched") or {}).get(phase)
     if launched is not None:  # tensors as small as these get other kernels than predicted: the profiler's count is what the host did
         calls = sum(count for name, count in row.items() if name not in NO_CALL)
-        row["kernel_launch"] = max(0, launched - calls)
+        more = max(0, launched - calls)
+        if "library_launch" in row:  # where a recurrent layer is, what its kernels are was guessed: the rest is known better
+            more, row["library_launch"] = row.get("kernel_launch", 0.0), max(0, launched - calls - row.get("kernel_launch", 0.0))
+        row["kernel_launch"] = more
     if phase == "zero_grad":
         row = {"zero_grad": 1, "zero_grad_tensor": seen["tensors"]}
     elif phase == "forward":
@@ -268,29 +294,34 @@ def phase_rows(phase: str, counts: dict[str, Any], seen: dict[str, float]) -> Co
         form = counts["optimizer_form"]
         row["optimizer_tensor" + {"fused": "_fused", "sgd-momentum": "_sgd"}.get(form, "")] = seen["tensors"]
         row["optimizer_once"] = 1
+        if precision == "amp-fp16":
+            row |= {"loss_scaler": 1, "loss_scaler_tensor": seen["tensors"]}
     return row
 
 
-def prior_of(folder: str) -> dict[str, dict[str, float]]:
-    """Phase -> figure -> seconds, from single operators in loops. What loops do not give are guesses that the stacks override."""
+def prior_of(folder: str, speed: float = 1.0) -> dict[str, dict[str, float]]:
+    """Phase -> figure -> seconds, from single operators in loops, times `speed` for a process that is faster than the one they ran in.
+    What loops do not give are guesses that the stacks override."""
     loops, _ = host_loops.figures(folder)
-    tables = {phase: {key: value * 1e-6 for key, value in loops[phase].items()} for phase in ("forward", "backward")}
-    shared = {key: value * 1e-6 for key, value in loops.items() if not isinstance(value, dict)}
-    guesses = {"python_call": 1e-5, "autograd_call": 1e-5, "module_call": 3e-6, "autocast_parameter": 4e-6, "zero_grad_tensor": 6e-7, "zero_grad": 2e-5, "forward_once": 5e-5, "backward_once": 1e-4,
+    unit = 1e-6 * speed
+    tables = {phase: {key: value * unit for key, value in loops[phase].items()} for phase in ("forward", "backward")}
+    shared = {key: value * unit for key, value in loops.items() if not isinstance(value, dict)}
+    guesses = {"library_launch": 6.4e-6,  "recurrent_parameter": 1e-4, "loss_scaler_tensor": 2e-6, "python_call": 1e-5, "autograd_call": 1e-5, "module_call": 3e-6, "autocast_parameter": 4e-6, "zero_grad_tensor": 6e-7, "zero_grad": 2e-5, "forward_once": 5e-5, "backward_once": 1e-4,
                "optimizer_once": 1e-4, "optimizer_tensor_fused": 5e-6, "optimizer_tensor_sgd": 5e-6}
 
     class Filled(dict):
         def __init__(self, table: dict[str, float]) -> None:
-            super().__init__({**guesses, **shared, **table})
+            super().__init__({**{key: value * speed for key, value in guesses.items()}, **shared, **table})
 
         def __missing__(self, name: str) -> float:
             return self.get(FAMILY.get(name, ""), self["default"])
+    tables["forward"]["recurrent"], tables["backward"]["recurrent"] = 1e-4 * speed, 4e-4 * speed
     return {"forward": Filled(tables["forward"]), "backward": Filled(tables["backward"]), "optimizer": Filled({}), "zero_grad": Filled({})}
 
 
 def fit(cases: list[tuple[str, str]], rows: dict[str, dict[tuple[str, str], Counts]], seen: Any, prior: Any, looseness: float) -> dict[str, dict[str, float]]:
     """All phases at once: a launch costs the same in each, everything else is a phase's own."""
-    own = lambda phase, name: name if name == "kernel_launch" else phase + ":" + name
+    own = lambda phase, name: name if name in ("kernel_launch", "library_launch") else phase + ":" + name
     together = [({own(phase, name): count for name, count in rows[phase][case].items()}, seen[case][phase]) for phase in PHASES for case in cases]
     first = {own(phase, name): prior[phase][name] for phase in PHASES for case in cases for name in rows[phase][case]}
     answer = solve([row for row, _ in together], [taken for _, taken in together], first, looseness)
@@ -308,30 +339,36 @@ def said(values: list[float]) -> str:
                                                             100 * max(values, key=abs))
 
 
-def describe(costs: dict[str, dict[str, float]], counts: Any, seen: Any, meta: dict[str, Any], args: argparse.Namespace, left_out: str) -> dict[str, Any]:
+def describe(costs: dict[str, dict[str, float]], counts: Any, rows: Any, meta: dict[str, Any], args: argparse.Namespace, left_out: str) -> dict[str, Any]:
     """The host description: fitted figures, and from the prior what the stacks do not have."""
     before, loops = json.load(open(args.base)), host_loops.figures(args.loops)[0]
     figure = lambda seconds, source: {"value": "%.3g us" % (seconds * 1e6), "source": source}
     out = {key: before[key] for key in ("schema", "name", "title", "aliases", "notes")}
     for phase in ("forward", "backward"):
-        scalars = {"kernel_launch", "python_call", "autograd_call", "module_call", "autocast_cast", "autocast_parameter", "parameter_gradient", "forward_once", "backward_once"}
+        scalars = {"kernel_launch", "library_launch", "recurrent_parameter", "python_call", "autograd_call", "module_call", "autocast_cast", "autocast_parameter", "parameter_gradient", "forward_once", "backward_once"}
         table = {name: cost for name, cost in costs[phase].items() if name not in scalars}
-        met = {name: sum(row[phase].get(name, 0) for row in counts.values()) for name in table}
+        met = {name: sum(row[phase].get(name, 0) for row in counts.values()) for name in table if name != "recurrent"}
         table["default"] = sum(table[name] * met[name] for name in met) / sum(met.values()) if "default" not in table else table["default"]
         everywhere = costs[phase].get("autograd_call", 0.0)  # of every node alike; Python's share is apart because not every call has it
         out[phase] = {name: figure(table[name] + everywhere, "stacks") for name in sorted(table, key=lambda name: (name != "default", name))}
     step = costs["zero_grad"]["zero_grad"] + costs["forward"]["forward_once"] + costs["backward"]["backward_once"] + costs["optimizer"]["optimizer_once"]
-    scalars = {"kernel_launch": costs["forward"]["kernel_launch"], "python_call": costs["forward"]["python_call"], "module_call": costs["forward"]["module_call"],
+    scalars = {"kernel_launch": costs["forward"]["kernel_launch"], **{key: costs["forward"][key] for key in ("library_launch", "recurrent_parameter") if key in costs["forward"]},
+               "python_call": costs["forward"]["python_call"], "module_call": costs["forward"]["module_call"],
                "autocast_cast": costs["forward"]["autocast_cast"], "autocast_parameter": costs["forward"]["autocast_parameter"],
                "parameter_gradient": costs["backward"]["parameter_gradient"], "optimizer_op": costs["optimizer"]["optimizer_op"],
                **{key: costs["optimizer"][key] for key in ("optimizer_tensor", "optimizer_tensor_fused", "optimizer_tensor_sgd")},
                "step": step, "zero_grad_tensor": costs["zero_grad"]["zero_grad_tensor"]}
     out.update({key: figure(value, "stacks") for key, value in scalars.items()})
     out["synchronise"] = figure(loops["synchronise"] * 1e-6, "loops")
-    out["loss_scaler"] = figure(loops["loss_scaler"] * 1e-6, "loops")
+    scaler = {key: costs["optimizer"][key] for key in ("loss_scaler", "loss_scaler_tensor") if key in costs["optimizer"]}
+    if scaler:  # its calls are counted apart in a prediction: the check, the flag read back, the new scale
+        default = (2 * costs["forward"]["pointwise"] + costs["optimizer"]["optimizer_op"] + loops["synchronise"] * 1e-6)
+        scaler["loss_scaler"] = max(0.0, scaler["loss_scaler"] - default)
+    out.update({key: figure(value, "stacks") for key, value in scaler.items()} or {"loss_scaler": figure(loops["loss_scaler"] * 1e-6, "loops")})
     out["compiled"] = before["compiled"]
-    out["reference"] = {"%s %s" % case: {phase: round(seen[case][phase] * args.level, 6) for phase in ("forward", "backward", "optimizer")}
-                        for case in REFERENCE if case in seen}
+    # What these figures say that each reference stack takes: a machine is then as fast as its stacks beside what would be predicted of them.
+    out["reference"] = {"%s %s" % case: {phase: round(total(rows[phase][case], costs[phase]), 6) for phase in ("forward", "backward", "optimizer")}
+                        for case in REFERENCE if case in counts}
     versions = "PyTorch %s, Python %s, %s" % (meta["torch"], meta["python"], meta["date"][:10])
     out["sources"] = {
         "stacks": "measured: %s, %s; issue times of %d small stacks of modules as counts times costs (tools/gpu/host_fit.py); stacks left out of the fit: %s%s" % (
@@ -339,7 +376,7 @@ def describe(costs: dict[str, dict[str, float]], counts: Any, seen: Any, meta: d
             "; times %g: %s" % (args.level, args.because) if args.because else ""),
         "loops": "measured: %s/host*.jsonl, %s; item() on an idle stream; GradScaler's step and update over 10 tensors less the optimizer's step and two calls" % (
             os.path.relpath(args.loops, ROOT), versions),
-        "compiled": before["sources"]["compiled"]}
+        **{key: before["sources"][key] for key in ("compiled", "replay") if key in before["sources"]}}
     return out
 
 
@@ -350,12 +387,14 @@ REFERENCE = [(name, precision) for name in ("tokens-00", "tokens-19", "images-00
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measurements", nargs="+")
+    parser.add_argument("--launches", nargs="*", default=[], help="measurements whose profiled launches are used, and nothing else")
     parser.add_argument("--graphs", required=True, help="folder for captured stacks")
     parser.add_argument("--captured-only", action="store_true", help="leave out stacks that are not in --graphs yet")
     parser.add_argument("--cache", help="keep what was counted in this file")
     parser.add_argument("--precog", default=os.path.join(ROOT, "build", "release", "precog"))
     parser.add_argument("--loops", required=True, help="folder of the measurements of single operators (host_loops.py)")
     parser.add_argument("--base", default=os.path.join(ROOT, "data", "hosts", "h200-vm.json"), help="host description whose names and compiled figures stay")
+    parser.add_argument("--prior-speed", type=float, default=1.0, help="a loop's time in the process of the stacks over its time in the process of the loops")
     parser.add_argument("--looseness", type=float, default=0.5, help="how far a cost may be from its prior, relatively")
     parser.add_argument("--level", type=float, default=1.0, help="a training process's speed over that of the process in which the stacks were issued")
     parser.add_argument("--because", default="", help="what the level rests on; stands in the host's sources")
@@ -363,13 +402,13 @@ def main() -> int:
     parser.add_argument("--out", help="write the host description here")
     args = parser.parse_args()
     sys.path[:0] = [HERE, os.path.join(ROOT, "python")]
-    seen, meta, usual = measured(args.measurements)
+    seen, meta, usual = measured(args.measurements, args.launches)
     counts = all_counts(args, seen)
     cases = sorted(counts)
-    rows = {phase: {case: phase_rows(phase, counts[case], seen[case]) for case in cases} for phase in PHASES}
+    rows = {phase: {case: phase_rows(phase, counts[case], seen[case], case[1]) for case in cases} for phase in PHASES}
     print("%d cases; anchor %.0f us; a case's forward wandered by (max - min) / median = %.0f%% in the median" % (
         len(cases), usual * 1e6, 100 * statistics.median(seen[case]["spread"] for case in cases)))
-    prior = prior_of(args.loops)
+    prior = prior_of(args.loops, args.prior_speed)
     names = sorted({case[0] for case in cases})
     held_out: dict[str, list[float]] = collections.defaultdict(list)
     by_family: dict[str, list[float]] = collections.defaultdict(list)
@@ -395,7 +434,7 @@ def main() -> int:
         costs = {phase: {name: cost * args.level for name, cost in table.items()} for phase, table in costs.items()}
         from precog.hosting import host_text
         left_out = "%.1f%% mean absolute error of a step, bias %+.1f%%" % (100 * statistics.mean(map(abs, held_out["step"])), 100 * statistics.mean(held_out["step"]))
-        text = host_text(describe(costs, counts, seen, meta, args, left_out))
+        text = host_text(describe(costs, counts, rows, meta, args, left_out))
         with open(args.out, "w") as file:
             file.write(text)
     return 0
