@@ -322,6 +322,7 @@ class RequestReader {
     if (size && *size < dp) out.shard_size = static_cast<int>(std::max<std::int64_t>(1, *size));
     if (out.shard_size > 0 && request_.plan.ep > 1) plan.problem(size ? "shard_size" : "replicate", "together with expert parallelism (ep) is not modelled");
     read_offload(plan, shards, dp);
+    read_module_gathers(plan);
     out.overlap_gather = plan.boolean("overlap_gather").value_or(false);
     if (out.overlap_gather && request_.plan.fsdp != Sharding::zero1 && request_.plan.fsdp != Sharding::zero2)
       plan.problem("overlap_gather", "is a distributed optimizer's: it needs fsdp zero1 or zero2 (fully sharded parameters are always gathered beside compute)");
@@ -330,6 +331,17 @@ class RequestReader {
     out.find_unused = plan.boolean("find_unused").value_or(false);
     for (const char* key : {"bucket_mb", "bucket_views", "find_unused"})
       if (plan.has(key) && shards) plan.problem(key, "is DistributedDataParallel's: it needs fsdp none");
+  }
+
+  void read_module_gathers(JsonReader& plan) {
+    auto given = plan.object("zero3");
+    if (!given) return;
+    ModuleGathers out;
+    for (auto [key, field] : {std::pair{"prefetch_elements", &out.prefetch}, {"live_elements", &out.live}, {"reuse_elements", &out.reuse}, {"persistent_elements", &out.persistent}, {"reduce_elements", &out.reduced}})
+      *field = given->integer(key, 0, std::int64_t{1} << 50).value_or(*field);
+    given->reject_unknown_keys();
+    if (request_.plan.fsdp != Sharding::full) plan.problem("zero3", "says how parameters are gathered module by module: it needs fsdp zero3 (or full, hybrid)");
+    request_.replicas.by_module = out;
   }
 
   void read_offload(JsonReader& plan, bool shards, std::int64_t dp) {
@@ -415,6 +427,11 @@ class RequestReader {
                                            ContextExchange::ring);
     out.ep = static_cast<int>(plan.integer("ep", 1, kMaxGpus).value_or(1));
     out.expert_imbalance = plan.number("expert_imbalance", 1, 1000).value_or(1);
+    ExpertCapacity& capacity = request_.expert_capacity;
+    capacity.factor = plan.number("expert_capacity", 0.01, 1000).value_or(0);
+    capacity.padded = plan.boolean("expert_padding").value_or(false);
+    if (capacity.padded && capacity.factor == 0) plan.problem("expert_padding", "fills experts up to their capacity: it needs expert_capacity");
+    if (capacity.padded && out.expert_imbalance > 1) plan.problem("expert_imbalance", "says how much the busiest expert has, and with expert_padding all have their capacity: leave one out");
     if (auto etp = plan.integer("etp", 1, 4096); etp) {
       out.etp = static_cast<int>(*etp);
       if (*etp != out.tp && *etp != 1)
@@ -859,6 +876,10 @@ class RequestReader {
     if (r.plan.dispatch == ExpertDispatch::per_node) out["plan"]["expert_dispatch"] = "deepep";
     if (r.plan.expert_overlap) out["plan"]["expert_overlap"] = true;
     if (r.plan.expert_imbalance > 1) out["plan"]["expert_imbalance"] = r.plan.expert_imbalance;
+    if (r.expert_capacity.factor > 0) out["plan"]["expert_capacity"] = r.expert_capacity.factor;
+    if (r.expert_capacity.padded) out["plan"]["expert_padding"] = true;
+    if (const auto& z = r.replicas.by_module)
+      out["plan"]["zero3"] = {{"prefetch_elements", z->prefetch}, {"live_elements", z->live}, {"reuse_elements", z->reuse}, {"persistent_elements", z->persistent}, {"reduce_elements", z->reduced}};
     constexpr const char* kSplits[] = {"column", "row", "whole"};
     for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
     if (r.plan.pp > 1) out["plan"]["vpp"] = r.plan.vpp, out["plan"]["schedule"] = to_text(r.plan.schedule);
