@@ -10,7 +10,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from program import ROOT, run, run_json  # noqa: E402
 
 MEASURED = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "data" / "measured").glob("*/*operators.jsonl.*"))
-MEASURED += ["data/measured/2026-11-16-h200-%s/attention.jsonl.gz" % folder for folder in ("dense", "operands")]
+MEASURED += ["data/measured/2026-11-16-h200-%s.jsonl.gz" % name
+             for name in ("attention/cudnn", "attention/fused", "attention/products", "dense/attention", "operands/attention")]
 # Medians on held-out shapes, per cent, and what they may become before someone has to look.
 TARGETS = {"matrix products": 4.3, "attention": 6.8, "convolution": 13.8, "memory-bound": 4.7}
 

@@ -264,6 +264,8 @@ def request_of(row, table):
         plan["sp"] = True
         if defaults.get("tp_overlap"):
             plan["tp_overlap"] = True
+            if defaults.get("tp_scatter_fp8") and row["precision"] == "fp8":
+                plan["tp_scatter_fp8"] = True
     if ep > 1:
         plan |= {"ep": ep, **expert_plan(row, defaults)}
     if pp > 1 and vpp > 1:

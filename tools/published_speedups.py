@@ -107,7 +107,7 @@ def requests_of(pair, mapping, recipes):
     rule = next((rule for rule in mapping["rules"] if matches(rule["match"], pair)), None)
     pair["family"] = rule["family"] if rule else "other"
     apart = next((entry["reason"] for entry in mapping["apart"] if matches(entry["match"], pair)), None)
-    if apart or pair["contradicted"]:
+    if apart or pair.get("contradicted"):
         pair["apart"] = apart or "its own table gives another speed-up"
     gpu = next((entry["name"] for entry in mapping["gpus"]
                 if matches({field: entry[field] for field in ("gpu", "mem") if field in entry}, pair)), None)

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "cost/conv_cost.h"
+#include "cost/conv_ways.h"
 
 namespace precog {
 namespace {
@@ -29,6 +31,7 @@ struct Situation {  // a kernel with what several features are made of
   bool warm = false;
   double batch = 1, m = 1, n = 1, k = 1;  // of what is a product
   const ConvShape* conv = nullptr;
+  const ConvWays* ways = nullptr;
   double rows = 1, columns = 1, taps = 1, depth = 1;  // of a convolution's product, each group its own; its sum: so many taps of so many channels (or pixels)
   double depth_step = 1;                              // of the sum, that a block takes at once: a ragged rest costs as much
   const AttentionShape* attention = nullptr;
@@ -62,6 +65,7 @@ struct Situation {  // a kernel with what several features are made of
   double of_small_tiles(double together, double times) const {  // several blocks share an SM; `times`: calls, one after the other
     return against_physics(times * std::max(1.0, together * group_tiles(32, 32) / gpu.sms / 3.5) * taps * std::ceil(depth / 8));
   }
+  double way(double microseconds) const { return against_physics(microseconds); }
   double image_bytes() const { return real(conv->batch * conv->in_channels * conv->in_h * conv->in_w) * element_bytes(); }
   double result_bytes() const { return real(conv->batch * conv->out_channels * conv->out_h * conv->out_w) * element_bytes(); }
   double filter_bytes() const { return real(conv->out_channels) * in_each() * taps_all() * element_bytes(); }
@@ -229,6 +233,29 @@ constexpr Feature kConvolution[] = {
     {{"unsplit 128x128", false}, [](const S& s) { return s.unsplit(128, 128); }},
     {{"unsplit 256x64", false}, [](const S& s) { return s.unsplit(256, 64); }},
     {{"unsplit 256x128", false}, [](const S& s) { return s.unsplit(256, 128); }},
+    // Ways to run it, against the physics (conv_ways.h).
+    {{"in tiles 256x128", false}, [](const S& s) { return s.way(s.ways->tiles(256, 128)); }},
+    {{"in tiles 128x256", false}, [](const S& s) { return s.way(s.ways->tiles(128, 256)); }},
+    {{"in tiles 128x128", false}, [](const S& s) { return s.way(s.ways->tiles(128, 128)); }},
+    {{"in tiles 256x64", false}, [](const S& s) { return s.way(s.ways->tiles(256, 64)); }},
+    {{"in tiles 128x64", false}, [](const S& s) { return s.way(s.ways->tiles(128, 64)); }},
+    {{"in tiles 64x128", false}, [](const S& s) { return s.way(s.ways->tiles(64, 128)); }},
+    {{"in tiles 64x64", false}, [](const S& s) { return s.way(s.ways->tiles(64, 64)); }},
+    {{"in tiles 128x32", false}, [](const S& s) { return s.way(s.ways->tiles(128, 32)); }},
+    {{"in tiles 64x32", false}, [](const S& s) { return s.way(s.ways->tiles(64, 32)); }},
+    {{"in tiles 32x32", false}, [](const S& s) { return s.way(s.ways->tiles(32, 32)); }},
+    {{"in tiles 64x64, two", false}, [](const S& s) { return s.way(s.ways->small_tiles(64, 64, 1.5)); }},
+    {{"in tiles 64x64, four", false}, [](const S& s) { return s.way(s.ways->small_tiles(64, 64, 3.5)); }},
+    {{"in tiles 32x32, two", false}, [](const S& s) { return s.way(s.ways->small_tiles(32, 32, 1.5)); }},
+    {{"in tiles 32x32, four", false}, [](const S& s) { return s.way(s.ways->small_tiles(32, 32, 3.5)); }},
+    {{"split 256x128", false}, [](const S& s) { return s.way(s.ways->split(256, 128)); }},
+    {{"split 128x128", false}, [](const S& s) { return s.way(s.ways->split(128, 128)); }},
+    {{"split 128x64", false}, [](const S& s) { return s.way(s.ways->split(128, 64)); }},
+    {{"split 64x64", false}, [](const S& s) { return s.way(s.ways->split(64, 64)); }},
+    {{"all busy", false}, [](const S& s) { return s.way(s.ways->work(true)); }},
+    {{"all busy, every tap", false}, [](const S& s) { return s.way(s.ways->work(false)); }},
+    {{"vector units busy", false}, [](const S& s) { return s.way(s.ways->vector_work()); }},
+    {{"moving", false}, [](const S& s) { return s.way(s.ways->moving()); }},
 };
 
 double attention_blocks(const S& s, std::int64_t length, double rows) {
@@ -302,6 +329,7 @@ constexpr Feature kAttention[] = {
     {{"ragged keys", false}, [](const S& s) { return std::fmod(real(s.attention->kv_len), 64) / 64; }},
     {{"ragged queries", false}, [](const S& s) { return std::fmod(real(s.attention->q_len), 64) / 64; }},
     {{"padded head dim", false}, padded_dim},
+    {{"kernels", false}, [](const S& s) { return real(static_cast<std::int64_t>(s.attention->backend)) + (bits_of(s.kernel.input) > 16 ? 1 : 0); }},
     {{"log scores", true}, [](const S& s) { return octaves(real(s.attention->batch * s.attention->heads) * real(s.attention->q_len) * real(s.attention->kv_len)); }},
 };
 
@@ -417,6 +445,8 @@ std::vector<double> features_of(const Kernel& kernel, const KernelCost& physics,
   } else {
     s.memory = std::get_if<MemoryShape>(&kernel.shape);
   }
+  std::optional<ConvWays> ways;
+  if (s.conv) s.ways = &ways.emplace(*s.conv, kernel.math, s.element_bytes(), s.bytes(), kernel.flops.value / s.launches, gpu);
   s.batch = std::max(1.0, s.batch), s.m = std::max(1.0, s.m), s.n = std::max(1.0, s.n), s.k = std::max(1.0, s.k);
   const auto list = features(feature_kind(kernel));
   std::vector<double> values;

@@ -178,7 +178,7 @@ void drop_overridden(const Json& own, Json& base) {
     if (in("plan", cause))
       for (const char* key : keys) plan.erase(key);
   };
-  drop("tp", {"sp", "tp_overlap", "etp"});
+  drop("tp", {"sp", "tp_overlap", "tp_scatter_fp8", "etp"});
   drop("pp", {"vpp", "schedule", "stage_layers"});
   drop("fsdp", {"shard_size", "replicate", "offload", "offload_layers", "overlap_gather", "bucket_mb", "bucket_views", "find_unused", "zero3"});
   drop("shard_size", {"replicate"});

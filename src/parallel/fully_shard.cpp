@@ -238,9 +238,9 @@ class FullySharded {
     group.whole = out_.tensor(group.gathered.value, DType::uint8);
     copied_out_before_ = copied_out_;
     copied_out_ = out_.event();
-    if (ranks_ == 1 && on_host_ && kept == type) {  // what came is what is read
+    if (ranks_ == 1 && on_host_ && kept == type) {  // what came is what is read; the layer waits for it, and with it the next copy but one
       group.whole = group.arriving;
-      copied_out_ = group.arrived;
+      out_.put({OpKind::shard_copy, phase, DType::uint8, ShardCopyAttributes{1, 1, {1}, {1}}, "wait_for_host"}, {group.arriving, group.arrived}, {copied_out_});
       return;
     }
     if (ranks_ == 1) {  // parameter by parameter: cast where the types differ, then copied

@@ -66,6 +66,21 @@ void gather_converted(const Graph& graph, KernelProgram& program) {
   }
 }
 
+void scatter_converted(const Graph& graph, KernelProgram& program) {
+  for (std::size_t i = 0; i < program.calls.size(); ++i) {
+    const CollectiveShape* exchange = exchange_of(graph, program, i);
+    if (!exchange || program.calls[i].phase != Phase::forward || graph.ops[program.calls[i].op].kind != OpKind::reduce_scatter) continue;
+    bool of_fp8 = false;
+    for (std::size_t distance = 1; distance <= std::min(kNear, i) && !of_fp8; ++distance) of_fp8 = graph.ops[program.calls[i - distance].op].kind == OpKind::scaled_mm;
+    if (!of_fp8) continue;
+    Kernel& message = program.kernels[program.calls[i].first_kernel];
+    const double narrower = static_cast<double>(bits_of(DType::fp8)) / static_cast<double>(bits_of(graph.tensors[graph.output(graph.ops[program.calls[i].op])].dtype));
+    std::get<CollectiveShape>(message.shape).bytes = std::get<CollectiveShape>(message.shape).bytes * narrower;
+    message.read = message.read * narrower;
+    message.written = message.written * narrower;
+  }
+}
+
 void convert_weights_once(const Graph& graph, const KernelProgram& program, std::int64_t micro_batches, std::vector<KernelCost>& costs) {
   if (micro_batches <= 1) return;
   const std::vector<char> of_weights = weights_alone(graph);

@@ -15,6 +15,9 @@ namespace precog {
 // Gathered tensors that only conversions read: the message shrinks to the converted type, the conversion to one rank's part.
 void gather_converted(const Graph& graph, KernelProgram& program);
 
+// Sums of forward's products in fp8 travel in fp8: the product writes its summands so (Transformer Engine's fp8_buf of a layer's overlap settings).
+void scatter_converted(const Graph& graph, KernelProgram& program);
+
 // Weights that layers read in 8 or 4 bits are converted in a step's first micro-batch and kept for the others (Transformer
 // Engine's is_first_microbatch, which Megatron-Core sets): each micro-batch carries its share of that time.
 void convert_weights_once(const Graph& graph, const KernelProgram& program, std::int64_t micro_batches, std::vector<KernelCost>& costs);

@@ -12,6 +12,7 @@
 #include "frontend/traced.h"
 #include "kernel/cached_reads.h"
 #include "kernel/fuse.h"
+#include "kernel/loss_pieces.h"
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
@@ -225,8 +226,10 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
+      if (request.tp_scatter_fp8) scatter_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     }
+    for (ChunkOfStep& chunk : chunks) run_loss_in_pieces(chunk.step.graph, request.training.loss_chunks, chunk.program);
     return std::move(chunks);
   }, [&](const std::vector<ChunkOfStep>& all) {
     return chunks_text(all, [&](const ChunkOfStep& chunk) {

@@ -422,6 +422,8 @@ class RequestReader {
     if (out.sp && out.tp == 1) plan.problem("sp", "shares the sequence out among tensor-parallel ranks: it needs a tp of at least 2");
     request_.tp_overlap = plan.boolean("tp_overlap").value_or(false);
     if (request_.tp_overlap && !out.sp) plan.problem("tp_overlap", "splits the exchanges of sequence parallelism into pieces: it needs sp");
+    request_.tp_scatter_fp8 = plan.boolean("tp_scatter_fp8").value_or(false);
+    if (request_.tp_scatter_fp8 && !request_.tp_overlap) plan.problem("tp_scatter_fp8", "is what Transformer Engine's overlapping products write: it needs tp_overlap");
     out.cp = static_cast<int>(plan.integer("cp", 1, 4096).value_or(1));
     out.exchange = choice<ContextExchange>(plan, "cp_exchange", {{"ring", ContextExchange::ring}, {"all_to_all", ContextExchange::all_to_all}, {"ulysses", ContextExchange::all_to_all}},
                                            ContextExchange::ring);
@@ -645,6 +647,8 @@ class RequestReader {
     request_.training.loss_chunks = static_cast<int>(root_.integer("loss_chunks", 1, 65536).value_or(0));
     if (request_.training.loss_chunks > 0 && request_.model && !request_.model->language)
       root_.problem("loss_chunks", fmt::format("is a language model's, whose scores are many; {} takes {}", request_.model->name, request_.model->unit));
+    else if (const std::int64_t tokens = request_.inputs.batch * std::max<std::int64_t>(1, request_.inputs.seq / std::max(1, request_.plan.cp)); request_.training.loss_chunks > tokens)
+      root_.problem("loss_chunks", fmt::format("is {}; there are {} tokens in a micro-batch to cut", request_.training.loss_chunks, tokens));
     request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
         {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
         request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
@@ -871,6 +875,7 @@ class RequestReader {
     if (r.replicas.find_unused) out["plan"]["find_unused"] = true;
     if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
     if (r.tp_overlap) out["plan"]["tp_overlap"] = true;
+    if (r.tp_scatter_fp8) out["plan"]["tp_scatter_fp8"] = true;
     if (r.plan.cp > 1) out["plan"]["cp_exchange"] = r.plan.exchange == ContextExchange::ring ? "ring" : "all_to_all";
     if (r.plan.etp > 0) out["plan"]["etp"] = r.plan.etp;
     if (r.plan.dispatch == ExpertDispatch::per_node) out["plan"]["expert_dispatch"] = "deepep";

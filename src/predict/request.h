@@ -64,6 +64,7 @@ struct Request {
   Attention attention = Attention::sdpa;
   ExpertCapacity expert_capacity;
   bool tp_overlap = false;  // exchanges of tensor-parallel layers overlap with the products beside them
+  bool tp_scatter_fp8 = false;  // summands of products in fp8 travel in fp8
   bool allow_emulated = false;
   RunLength run;
   std::optional<double> price_usd_per_gpu_hour;
