@@ -264,8 +264,9 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
                                  *relative->gpu, *left.gpu);
     std::vector<Sample> samples;
     for (const Data& other : all)
-      // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's.
-      if (&other != &left && other.own.contains(group) && (!attention || other.gpu->architecture == left.gpu->architecture))
+      // What the formulae leave is the tuning of an architecture's kernels: it says little where none of the others is of this one's
+      // (A100, L40S), and nothing of attention, which is another library's on each.
+      if (&other != &left && same && other.own.contains(group) && (!attention || other.gpu->architecture == left.gpu->architecture))
         add_samples(samples, other, group, other.rows.at(group), &other == relative ? kRelativeWeight : 1, true);
     const std::vector<Tree> trees = boost(samples, boosting(options, 1));
     Judged datasheet, carried;
