@@ -114,6 +114,12 @@ def dice_and_entropy(model: nn.Module, data: dict[str, Any]) -> Tensor:
     return F.cross_entropy(logits, data["target"]) + 1 - overlap.mean()
 
 
+def decayed(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    """As TensorFlow 2's edition trains it: half the sum of squares of all weights but the norms' is part of the loss."""
+    weights = [weight for name, weight in model.named_parameters() if "norm" not in name]
+    return dice_and_entropy(model, data) + 5e-5 * sum((weight * weight).sum() for weight in weights)
+
+
 def nnunet_2d() -> nn.Module:
     return UNet(2, (32, 64, 128, 256, 512, 512)).train()
 

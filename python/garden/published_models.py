@@ -60,7 +60,7 @@ MODELS = {
     "nnunet-3d": Published(medical.nnunet_3d, medical.pictures(128, 128, 128), medical.dice_and_entropy, 2),
     "nnunet-3d-fused": Published(medical.nnunet_3d_fused, medical.pictures(128, 128, 128), medical.dice_and_entropy, 2),
     "unet-3d-plain": Published(medical.unet_3d_plain, medical.pictures(128, 128, 128), medical.dice_and_entropy, 2),
-    "nnunet-2d-fused": Published(medical.nnunet_2d_fused, medical.pictures(192, 160), medical.dice_and_entropy, 4),
+    "nnunet-2d-fused": Published(medical.nnunet_2d_fused, medical.pictures(192, 160), medical.decayed, 4),
     "transformer-xl-base": Published(language.transformer_xl_base, language.segments, language.next_word, 4, 192),
     "transformer-xl-base-plain": Published(language.transformer_xl_base_plain, language.segments, language.next_word, 4, 192),
     "bert-base-plain": Published(lambda: language.bert_base(plain=True), language.masked_text, language.pre_training, 4, 128),

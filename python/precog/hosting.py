@@ -24,7 +24,7 @@ __all__ = ["measure_host"]
 
 REFERENCE = "h200-vm"
 # Which phase a figure belongs to; the rest are tables of their own phase.
-PHASE = {"kernel_launch": "forward", "library_launch": "forward", "python_call": "forward", "module_call": "forward", "autocast_cast": "forward", "autocast_parameter": "forward", "synchronise": "forward",
+PHASE = {"kernel_launch": "forward", "library_launch": "forward", "recurrent_parameter": "forward", "python_call": "forward", "module_call": "forward", "autocast_cast": "forward", "autocast_parameter": "forward", "synchronise": "forward",
          "parameter_gradient": "backward", "optimizer_op": "optimizer", "optimizer_tensor": "optimizer", "optimizer_tensor_fused": "optimizer",
          "optimizer_tensor_sgd": "optimizer", "loss_scaler": "optimizer", "loss_scaler_tensor": "optimizer", "step": "forward", "zero_grad_tensor": "optimizer"}
 TURN = 5  # steps of one turn; the stacks take turns because speeds wander

@@ -51,9 +51,12 @@ Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile
   std::string_view most = row.family.front();
   for (const auto& [family, spent] : time)
     if (spent > time[most]) most = family;
+  std::ptrdiff_t convolution = -1;  // it answers for all of its call that is not known by itself: its layout copies are
+  for (std::size_t i = 0; i < m.kernels.size(); ++i)
+    if (std::holds_alternative<ConvShape>(m.kernels[i].shape)) convolution = static_cast<std::ptrdiff_t>(i);
   double longest = -1;
   for (std::size_t i = 0; i < m.kernels.size(); ++i) {
-    row.charged.push_back(borrowed > all / 2 ? m.kernels[i].estimated : row.family[i] == most);
+    row.charged.push_back(convolution >= 0 ? static_cast<std::ptrdiff_t>(i) == convolution : borrowed > all / 2 ? m.kernels[i].estimated : row.family[i] == most);
     if (row.charged[i] && row.physical(i) > longest) longest = row.physical(i), row.label = row.family[i];
   }
   for (std::size_t i = 0; i < m.kernels.size(); ++i)  // its layout copies are part of a convolution's call, however long

@@ -1,4 +1,5 @@
 // From measured lines to a profile: trees, samples, held-out shapes, and what becomes of lines that are no use.
+#include <array>
 #include <cmath>
 #include <filesystem>
 
@@ -85,6 +86,30 @@ TEST_CASE("boosted trees learn a known function, and the same one twice") {
   CHECK(worst < 0.05);
   CHECK(sum_of(trees, {12, 10, 5}) == doctest::Approx(0.7).epsilon(0.05));
   for (const Sample& s : samples) CHECK(sum_of(trees, s.features) == sum_of(again, s.features));
+}
+
+TEST_CASE("trees of one kind say nothing of another") {
+  std::vector<Sample> samples = known_function(600);
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    samples[i].features.push_back(static_cast<double>(i % 3));  // its kind: 1 is the known function, the others are constants
+    if (i % 3 != 1) samples[i].target = i % 3 == 0 ? -2 : 5;
+  }
+  const std::size_t kind = samples[0].features.size() - 1;
+  const std::array limits = {0.5, 1.5};
+  const std::vector<Tree> trees = boost_apart(samples, {}, kind, limits);
+  double worst = 0;
+  for (const Sample& s : samples) worst = std::max(worst, std::abs(sum_of(trees, s.features) - s.target));
+  CHECK(worst < 0.1);
+  for (const Tree& tree : trees) {
+    int speak = 0;
+    for (double of : {0.0, 1.0, 2.0}) {
+      bool any = false;
+      for (Sample s : samples) s.features[kind] = of, any = any || value_of(tree, s.features) != 0;
+      speak += any;
+    }
+    CHECK(speak <= 1);
+  }
+  CHECK(boost_apart(samples, {}, kind, {}).size() == boost(samples, {}).size());
 }
 
 TEST_CASE("few samples give a constant, shrunken, and no tree") {
@@ -192,9 +217,13 @@ TEST_CASE("a line is the kernels that the program launches for it") {
   CHECK(convolution.size() == 4);  // and copies of image and filter to the other layout, and of the result back
   const auto optimizer = kernels(R"({"family":"optimizer","op":"adamw foreach","dtype":"fp32","elements":4096,"tensors":4,"s":1})");
   CHECK(optimizer.size() == 8);
-  const auto attention = kernels(R"({"family":"sdpa","op":"flash backward","dtype":"fp16","b":1,"heads":2,"seq":64,"dim":32,"causal":true,"dropout":0.1,"s":1})");
-  CHECK(attention.size() == 3);
+  const auto attention = kernels(R"({"family":"sdpa","op":"flash backward","dtype":"fp16","b":1,"heads":2,"seq":64,"dim":32,"causal":true,"dropout":0.1,"lies":"bshd","s":1})");
+  REQUIRE(attention.size() == 3);
   CHECK(std::get<AttentionShape>(attention[1].shape).dropout);
+  const auto copied = kernels(R"({"family":"sdpa","op":"flash backward","dtype":"fp16","b":1,"heads":2,"seq":64,"dim":32,"causal":true,"dropout":0.1,"s":1})");
+  REQUIRE(copied.size() == 5);  // the result and its gradient are brought into the order that the kernel takes
+  CHECK(copied[0].read.value == 2 * 2 * 64 * 32);
+  CHECK(copied[0].written.value == 2 * 2 * 64 * 32);
 }
 
 TEST_CASE("a line that is no kernel says why") {

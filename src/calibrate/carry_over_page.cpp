@@ -21,10 +21,12 @@ Each GPU in turn is treated as one that nobody measured:
    waits for memory. Between architectures, efficiency follows the watts per FLOP/s where power is short; attention's follows the
    width of the tensor cores per SM, since the exponentials beside the products go at the same pace everywhere.
 2. **And trees of the others**: boosted trees on the logarithm of what the formulae leave, learned on all the other GPUs, the relative
-   counting five times. Attention takes them from its own architecture only: other architectures run other libraries' kernels.
+   counting five times. A GPU that is alone of its architecture (A100, L40S) takes none, and attention takes them from its own
+   architecture only: other architectures run other kernels, or other libraries'.
 3. **And 30 timings** of the GPU, of shapes chosen so that every other has one near (by their extents, before anything is timed): the
    coefficients are fitted again, held to the carried ones by springs (2.5 times firmer inside an architecture), and what they then leave
-   is taken for a smooth function of the shape (a Gaussian process, `src/calibrate/smooth_residual.h`). The middle one of several
+   is taken for a smooth function of the shape and of what the formulae say of it (a Gaussian process,
+   `src/calibrate/smooth_residual.h`). The middle one of several
    choices, judged on all other rows. `precog calibrate` does the like with a short
    measurement, on a relative's learned corrections and without fitting coefficients again (`src/calibrate/short_measurement.h`).
 4. **Known GPU, new shapes**: for comparison, coefficients and trees fitted to four fifths of its own shapes, judged on the rest.
@@ -43,7 +45,8 @@ Why some rows are where they are:
 - **A100 and L40S after 30 timings.** The A100 was timed through another harness, and neither has a relative of its own architecture: what
   the formulae leave is not what they leave on the other, and thirty timings are too few to learn all of it. The
   formulae set the limit, not the choice of the thirty: fitted to all of a GPU's own rows they leave 6.4% on the A100's products, 9.1% on the
-  L40S's and 6.7% on its attention; other coordinates for the smooth part, of a scale learned on the other GPUs, gave 6.3, 8.6 and 7.2.
+  L40S's and 6.7% on its attention. Laid on formulae fitted to *all* rows, thirty timings through any smooth part still leave 6.2, 9.2 and
+  6.1% (one length for all coordinates, one more for tiles and waves, sums of functions of one coordinate): what is left is rough.
 - **L40S in fp8 and fp8_block.** The A100 has no fp8, so that its relative is an H100, with other kernels (and for blocks Triton's, which
   nobody else runs); without timings the figures have no meaning for a prediction, and are shown to be complete.
 - **fp8_block.** The host sets a floor of 55 to 350 us by machine there; only timings four times above it are counted.

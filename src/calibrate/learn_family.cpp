@@ -76,7 +76,10 @@ std::vector<Tree> learn_trees(const std::vector<const KernelSample*>& samples, c
   // Products in fp32, in tf32, in 16 and in 8 bits are other kernels of the library's, chosen by other rules.
   static constexpr std::array kArithmetics = {2.5, 3.5, 5.5};
   static_assert(static_cast<int>(DType::fp32) == 2 && static_cast<int>(DType::tf32) == 3 && static_cast<int>(DType::bf16) == 4 && static_cast<int>(DType::fp16) == 5);
+  static constexpr std::array kBackends = {1.5, 2.5, 3.5};  // flash, cuDNN's, the memory-efficient one in 16 and in 32 bits
+  static_assert(static_cast<int>(AttentionBackend::flash) == 1 && static_cast<int>(AttentionBackend::cudnn) == 2 && static_cast<int>(AttentionBackend::memory_efficient) == 3);
   if (kind == FeatureKind::gemm && samples.size() >= kMany) return boost_apart(rest, options, place_of(kind, "math"), kArithmetics);
+  if (kind == FeatureKind::attention && samples.size() >= kMany) return boost_apart(rest, options, place_of(kind, "kernels"), kBackends);
   return boost(rest, options);
 }
 
@@ -136,9 +139,9 @@ std::vector<BoostingOptions> worth_trying(std::size_t samples, FeatureKind kind)
   BoostingOptions o;
   o.depth = 12, o.bins = 160, o.feature_share = 0.5, o.sample_share = 0.8, o.square_share = 0.9, o.least_leaf = 4;
   switch (kind) {
-    case FeatureKind::gemm: o.trees = 900, o.leaves = 63, o.shrinkage = 0.15, o.square_share = 0.75, o.bins = 250, o.always_kinds = true; break;
-    case FeatureKind::convolution: o.trees = 340, o.leaves = 63, o.shrinkage = 0.08, o.square_share = 0.5; break;
-    case FeatureKind::attention: o.trees = 600, o.leaves = 12, o.shrinkage = 0.1, o.bins = 250, o.always_kinds = true; break;
+    case FeatureKind::gemm: o.trees = 860, o.leaves = 63, o.shrinkage = 0.15, o.square_share = 0.75, o.bins = 250, o.always_kinds = true; break;
+    case FeatureKind::convolution: o.trees = 340, o.leaves = 63, o.shrinkage = 0.08, o.square_share = 0.75; break;
+    case FeatureKind::attention: o.trees = 420, o.leaves = 20, o.shrinkage = 0.15, o.bins = 250, o.always_kinds = true; break;
     case FeatureKind::memory: o.trees = 110, o.leaves = 31, o.shrinkage = 0.17; break;
   }
   return {o};

@@ -44,6 +44,18 @@ const LineFamily* line_family(std::string_view name) {
   return nullptr;
 }
 
+// A line may time one of a convolution's layout copies alone: of its first operand, of its second, of its result.
+Kernel layout_copy(const std::vector<Kernel>& kernels, const std::string& which) {
+  std::vector<Kernel> in, back;
+  for (const Kernel& kernel : kernels)
+    if (const auto* shape = std::get_if<MemoryShape>(&kernel.shape); shape && shape->pattern == MemoryPattern::layout)
+      (kernel.name == "nhwc_to_nchw" ? back : in).push_back(kernel);
+  if (which == "first" && !in.empty()) return in[0];
+  if (which == "second" && in.size() > 1) return in[1];
+  if (which == "result" && !back.empty()) return back[0];
+  throw Unusable{"times a layout copy that such a convolution is not expected to make"};
+}
+
 std::vector<Kernel> lowered(const Line& line, const GpuSpec& gpu) {
   const std::string family = line.text("family"), op = line.text("op");
   const MemoryFormat format = line.channels_last() ? MemoryFormat::channels_last : MemoryFormat::contiguous;
@@ -61,7 +73,8 @@ std::vector<Kernel> lowered(const Line& line, const GpuSpec& gpu) {
   if (!known) throw Unusable{fmt::format("family '{}' is not known", family.substr(0, 40))};
   Calls calls(line.dtype());
   known->describe(line, op, calls);
-  return make_kernels(calls.graph(), gpu, format, nullptr, &calls.strides()).kernels;
+  std::vector<Kernel> kernels = make_kernels(calls.graph(), gpu, format, nullptr, &calls.strides()).kernels;
+  return line.has("copy") ? std::vector<Kernel>{layout_copy(kernels, line.text("copy"))} : kernels;
 }
 
 }  // namespace

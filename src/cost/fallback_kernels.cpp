@@ -36,20 +36,24 @@ constexpr double kNearestGradient = 5e-12, kNearestGradientNhwc = 7e-12;  // ove
 
 // A bicubic one walks the planes in NHWC too, with 16 reads a pixel: of the 1024 threads of a block each then reads a line of its own, but
 // that neighbours of an enlarged image share them, and one line is taken up at a time. Its gradient makes 16 atomic sums a pixel; in 16
-// bits they meet and repeat, the more the larger the image grows. Of an unchanged size both copy, still plane by plane. From 322 timings
+// bits they meet and repeat, the more the larger the image grows. Of an unchanged size both copy, still plane by plane, in NHWC from one line
+// to another. From 322 timings
 // (data/measured/2026-11-15-h200-profile and 2026-11-16-h200-dense), half of them within a factor of 1.2; of 142 others
-// (2026-11-16-h200-operands) half within 1.25.
+// (2026-11-16-h200-operands) half within 1.25; copies and lines from 246 more (2026-11-16-h200-joined).
 constexpr double kBlock = 1024, kReads = 16;
-constexpr double kCopiedPlane = 0.3e-6;                                                     // 0.17 where it lies in L2, 0.38 from memory
+constexpr double kCopiedPlane = 0.37e-6, kCopiedLines = 0.17e-6;                            // NCHW, NHWC
+constexpr double kCopiedLine = 1.4e-9, kCopiedShared = 1.0e-9;                              // NHWC forward: seconds per thread of a block
 constexpr double kCopiedPixel = 2.5e-12;                                                    // large images: by their bytes
 constexpr double kCubicPlane = 0.4e-6, kCubicThread = 0.22e-9, kCubicPixel = 7e-12;          // NCHW: seconds per plane, thread of a block, pixel
-constexpr double kLinesPlane = 0.2e-6, kLineWide = 0.48e-9, kLineNarrow = 0.31e-9, kLinesPixel = 22e-12;  // NHWC
+constexpr double kLinesPlane = 0.2e-6, kLine = 0.52e-9, kLineShared = 0.31e-9, kLinesPixel = 22e-12;  // NHWC
+constexpr double kLineBytes = 256;  // between neighbours: nearer ones share a line
 constexpr double kCubicGradientThread = 2.3e-9, kCubicGradientPixel = 68e-12;                // fp32
 constexpr double kNarrowGradient = 9.4e-6, kNarrowGradientEnlarged = 13e-6, kNarrowGradientPixel = 560e-12;
 
-double bicubic_plane(bool narrow, bool backward, bool lines, double pixels, double enlarged) {
-  const double threads = std::min(pixels, kBlock), line = narrow ? kLineNarrow : kLineWide;
-  if (enlarged == 1) return std::max(kCopiedPlane + (lines && !backward ? threads * line : 0), pixels * kCopiedPixel);
+double bicubic_plane(bool narrow, bool backward, bool lines, double apart, double pixels, double enlarged) {
+  const double threads = std::min(pixels, kBlock), line = apart < kLineBytes ? kLineShared : kLine;
+  if (enlarged == 1 && lines) return kCopiedLines + (backward ? pixels * kCopiedPixel : threads * (apart < kLineBytes ? kCopiedShared : kCopiedLine));
+  if (enlarged == 1) return std::max(kCopiedPlane, pixels * kCopiedPixel);
   if (backward && narrow) return std::max({kNarrowGradient, kNarrowGradientEnlarged * enlarged, pixels * kNarrowGradientPixel});
   if (backward) return std::max(kCubicPlane + threads * kCubicGradientThread, pixels * kCubicGradientPixel);
   if (lines) return std::max(kLinesPlane + kReads * threads / std::max(1.0, enlarged) * line, pixels * kLinesPixel);
@@ -64,7 +68,8 @@ std::optional<Seconds> resize_time(const Kernel& kernel, const MemoryShape& s) {
   const double planes = static_cast<double>(s.rows), pixels = static_cast<double>(s.row_length), results = planes * pixels;
   const double enlarged = std::sqrt(static_cast<double>(backward ? kernel.read.value : kernel.written.value) /
                                     static_cast<double>(std::max<std::int64_t>(1, backward ? kernel.written.value : kernel.read.value)));
-  if (cubic) return Seconds{planes * bicubic_plane(is_16bit(kernel.input), backward, s.channels_last, pixels, enlarged)};
+  const double apart = static_cast<double>(s.part * bits_of(kernel.input)) / 8;  // bytes between two pixels in NHWC
+  if (cubic) return Seconds{planes * bicubic_plane(is_16bit(kernel.input), backward, s.channels_last, apart, pixels, enlarged)};
   if (enlarged == 1) return std::nullopt;  // of the same size it is a copy
   if (nearest) {
     if (!backward) return Seconds{results * (s.channels_last ? kNearestNhwc : kNearest)};

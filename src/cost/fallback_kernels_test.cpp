@@ -45,7 +45,7 @@ TEST_CASE("resizing many small planes takes as long as walking them, its gradien
 TEST_CASE("bicubic resizing walks planes: lines apart are slower, and an unchanged size still walks") {
   const auto time = [](std::int64_t planes, std::int64_t from, std::int64_t to, bool last, bool backward, DType type) {
     const MemoryPattern pattern = backward ? MemoryPattern::pooling_backward : MemoryPattern::pooling_forward;
-    Kernel kernel = kernel_of(MemoryShape{pattern, planes, to, last}, backward ? "upsample_bicubic2d_backward" : "upsample_bicubic2d", type);
+    Kernel kernel = kernel_of(MemoryShape{pattern, planes, to, last, planes}, backward ? "upsample_bicubic2d_backward" : "upsample_bicubic2d", type);
     kernel.read = Bytes{planes * from * 4}, kernel.written = Bytes{planes * to * 4};
     if (backward) std::swap(kernel.read, kernel.written);
     return with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value;
@@ -55,6 +55,8 @@ TEST_CASE("bicubic resizing walks planes: lines apart are slower, and an unchang
   CHECK(time(384, 17 * 17, 30 * 30, false, false, DType::fp32) == doctest::Approx(0.223e-3).epsilon(0.2));
   CHECK(time(1024, 17 * 17, 11 * 11, true, false, DType::fp32) == doctest::Approx(1.238e-3).epsilon(0.2));
   CHECK(time(768, 24 * 24, 24 * 24, false, false, DType::fp32) == doctest::Approx(0.289e-3).epsilon(0.25));
+  CHECK(time(768, 700, 700, true, false, DType::fp32) == doctest::Approx(0.841e-3).epsilon(0.15));
+  CHECK(time(1024, 448, 448, true, true, DType::fp32) == doctest::Approx(0.186e-3).epsilon(0.15));
   CHECK(time(384, 17 * 17, 30 * 30, false, true, DType::fp32) == doctest::Approx(0.993e-3).epsilon(0.2));
   CHECK(time(128, 80 * 13, 109 * 18, false, true, DType::bf16) == doctest::Approx(3.377e-3).epsilon(0.35));
 }

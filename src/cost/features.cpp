@@ -329,6 +329,7 @@ constexpr Feature kAttention[] = {
     {{"ragged keys", false}, [](const S& s) { return std::fmod(real(s.attention->kv_len), 64) / 64; }},
     {{"ragged queries", false}, [](const S& s) { return std::fmod(real(s.attention->q_len), 64) / 64; }},
     {{"padded head dim", false}, padded_dim},
+    {{"kernels", false}, [](const S& s) { return real(static_cast<std::int64_t>(s.attention->backend)) + (bits_of(s.kernel.input) > 16 ? 1 : 0); }},
     {{"log scores", true}, [](const S& s) { return octaves(real(s.attention->batch * s.attention->heads) * real(s.attention->q_len) * real(s.attention->kv_len)); }},
 };
 

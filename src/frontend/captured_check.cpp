@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "graph/operator.h"
+#include "graph/recurrent_space.h"
 
 namespace precog::captured {
 namespace {
@@ -109,7 +110,7 @@ std::string rnn_of(const Call& call, const OperandView& shapes, Attributes& attr
   rnn.batch = x.rank() == 2 ? 1 : s.batch_first ? x[0] : x[1];
   if (rnn.steps > 1 << 20) return "has more than 2^20 time steps";
   const std::int64_t width = std::max(rnn.input, rnn.hidden * rnn.directions);
-  if (!product({rnn.batch, std::max<std::int64_t>(1, rnn.steps), rnn.gates + 1, rnn.hidden, rnn.layers, rnn.directions, 8}) ||
+  if (!product({rnn.batch, std::max<std::int64_t>(1, rnn.steps), rnn.gates + 4, rnn.hidden, rnn.layers, rnn.directions, 8}) ||
       !product({width, rnn.gates, rnn.hidden, 8}) || !product({rnn.batch, std::max<std::int64_t>(1, rnn.steps), width, 8}))
     return "is too large at these sizes";
   attributes = rnn;
@@ -324,8 +325,8 @@ std::vector<Tensor> left_out(OpKind kind, const Attributes& attributes, const Op
     case OpKind::max_pool2d: wanted.push_back({.shape = shapes.out[0], .dtype = DType::int64}); break;
     case OpKind::rnn: {
       const auto& a = std::get<RnnAttributes>(attributes);
-      // cuDNN's reserve: the gates and states of every step. It comes last, whatever states the file lists.
-      return {Tensor{.shape = {a.layers * a.directions * a.steps * a.batch * (a.gates + 1) * a.hidden}}};
+      // cuDNN's reserve comes last, whatever states the file lists.
+      return {Tensor{.shape = {reserve_elements(a)}}};
     }
     default: break;
   }

@@ -7,6 +7,7 @@
 
 #include "frontend/onnx_import.h"
 #include "frontend/onnx_wire.h"
+#include "graph/recurrent_space.h"
 
 namespace precog::onnx {
 namespace {
@@ -309,7 +310,8 @@ void recurrent(Importer& im, const Node& node) {
   if (im.has(node, 3)) inputs.push_back(im.tensor(im.in(node, 3)));
   const Shape y = batch_first ? Shape{a.batch, a.steps, a.directions, a.hidden} : Shape{a.steps, a.directions, a.batch, a.hidden};
   const Shape state = batch_first ? Shape{a.batch, a.directions, a.hidden} : Shape{a.directions, a.batch, a.hidden};
-  const Shape reserve = checked_shape(node, std::vector<std::int64_t>{a.steps, a.batch, a.directions, (a.gates + 2) * a.hidden});
+  checked_shape(node, std::vector<std::int64_t>{a.steps, a.batch, a.directions, (a.gates + 4) * a.hidden});  // that the next line does not overflow
+  const Shape reserve = {reserve_elements(a)};
   const std::vector<TensorId> outputs = {im.make(y, DType::model, inputs), im.make(state, DType::model, inputs),
                                          im.make(state, DType::model, inputs), im.make(reserve, DType::model, {})};
   im.emit_to(OpKind::rnn, inputs, outputs, a);

@@ -3,9 +3,11 @@
 
 #include "base/ensure.h"
 #include "graph/framework_names.h"
+#include "graph/recurrent_space.h"
 #include "kernel/kernel.h"
 #include "kernel/layouts.h"
 #include "kernel/library_rules.h"
+#include "kernel/library_space.h"
 #include "kernel/lower_fused.h"
 
 namespace precog {
@@ -150,6 +152,7 @@ class Lowering {
   Kernel& reduce(std::string_view name, const Op& op, Bytes read, Bytes written, std::int64_t outputs, std::int64_t length, const Walk& how) {
     if (sums_across_blocks(outputs, length, how.keeps, gpu_.sms)) clear(op);
     const bool down = how.keeps && how.axes <= 2 && outputs > 1;
+    if (down && !call_.compiled) call_.workspace += column_sum_space(outputs, length, gpu_.sms);
     Kernel& kernel = memory(name, op, down ? MemoryPattern::bias_gradient : MemoryPattern::reduction, read, written, outputs, length);
     auto& shape = std::get<MemoryShape>(kernel.shape);
     shape.channels_last = how.keeps;
@@ -254,7 +257,10 @@ class Lowering {
     // Stacked along a new last axis they get it first; along another they are joined and the axis is cut afterwards (native/TensorShape.cpp).
     if (out(op).shape.rank() > axes && out(op).shape[-1] == op.input_count && out(op).shape[-2] == in(op, 0).shape[-1]) ++axes;
     if (axes > kMostJoinedAxes) kernel.launches = op.input_count;
-    if (!plain) std::get<MemoryShape>(kernel.shape).axes = std::clamp(axes, 2, kMostJoinedAxes);
+    if (plain) return;
+    kernel.name = "cat_strided";
+    kernel.estimated = true;  // by timings of its own, where there are any
+    std::get<MemoryShape>(kernel.shape).axes = std::clamp(axes, 2, kMostJoinedAxes);
   }
   // How the large operand's rows lie, and what tells it from others of its pattern (MemoryShape::part).
   void rows_of(Kernel& kernel, const Op& op, std::int64_t part = 0) const {
@@ -281,6 +287,25 @@ class Lowering {
     return to_text(op.kind);
   }
 
+  // Of one row a sample, or of every pixel: then kernels of their own, which read the one score that each is about.
+  void lower_nll_loss(const Op& op) {
+    if (op.kind != OpKind::nll_loss && op.kind != OpKind::nll_loss_backward) return row_wise(op, MemoryPattern::loss);
+    const bool backward = op.kind == OpKind::nll_loss_backward;
+    std::size_t target = 1;  // the first operand of integers
+    while (target + 1 < op.input_count && is_floating(in(op, target).dtype)) ++target;
+    const bool maps = (backward ? out(op) : in(op, 0)).shape.rank() >= 4;
+    const std::int64_t places = std::max<std::int64_t>(1, in(op, target).shape.elements()), images = maps ? std::max<std::int64_t>(1, in(op, target).shape[0]) : 1;
+    const Bytes scores{places * 32};  // a sector each
+    if (backward) {
+      memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
+      if (maps) memory("nll_loss2d_backward", op, MemoryPattern::loss, in_bytes(op, target), scores, images, places / images).estimated = true;
+      else memory("nll_loss_backward", op, MemoryPattern::loss, in_bytes(op, target), scores);
+    } else if (maps) {
+      memory("nll_loss2d", op, MemoryPattern::loss, in_bytes(op, target) + scores, {8}, images, places / images).estimated = true;
+    } else {
+      row_wise(op, MemoryPattern::loss);
+    }
+  }
   // A logarithm of four axes is of classes, the second of them, for every pixel: a kernel of its own that goes through them three
   // times, a pixel a thread (cunn_SpatialSoftMaxForward, aten/native/cuda/SoftMax.cu). Others are along rows.
   void lower_softmax(const Op& op) {
@@ -290,7 +315,8 @@ class Lowering {
     const bool logarithm = op.kind == OpKind::log_softmax || op.kind == OpKind::log_softmax_backward;
     if (!logarithm || shape.rank() < 4 || call_.compiled) return row_wise(op, pattern);
     const std::int64_t classes = std::max<std::int64_t>(1, shape[1]);
-    Kernel& kernel = memory(name_of(op), op, pattern, shape.elements() / classes, classes);
+    Kernel& kernel = memory(forward ? "log_softmax2d" : "log_softmax2d_backward", op, pattern, shape.elements() / classes, classes);
+    kernel.estimated = true;  // by timings of its own, where there are any
     auto& place = std::get<MemoryShape>(kernel.shape);
     place.channels_last = true;  // down the columns
     place.part = pixels(shape);
@@ -323,15 +349,7 @@ class Lowering {
         for (std::size_t i = 0; i < std::min<std::size_t>(op.input_count, 2); ++i) copy_inside(op, i, "softmax_copy");
         return lower_softmax(op);
       case Family::loss:
-        if (op.kind == OpKind::nll_loss_backward) {
-          memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
-          std::size_t target = 1;  // the first operand of integers
-          while (target + 1 < op.input_count && is_floating(in(op, target).dtype)) ++target;
-          memory("nll_loss_backward", op, MemoryPattern::loss, in_bytes(op, target), Bytes{in(op, target).shape.elements() * 32});
-        } else {
-          row_wise(op, MemoryPattern::loss);
-        }
-        return;
+        return lower_nll_loss(op);
       case Family::pointwise: {
         if (op.output_count == 0) {  // adds to what is there already
           memory(name_of(op), op, MemoryPattern::pointwise);
@@ -387,7 +405,7 @@ class Lowering {
         const bool last = format_ == MemoryFormat::channels_last && !planar_[graph_.input(op, 0).index()];
         std::get<MemoryShape>(kernel.shape).channels_last = last;
         if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
-          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], last || (forward && op.strided)};
+          kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], last || (forward && op.strided), large[1]};
         return;
       }
       case Family::recurrent: return lower_recurrent(op);
@@ -564,6 +582,7 @@ class Lowering {
     const auto& a = std::get<RnnAttributes>(op.attributes);
     const bool backward = op.kind == OpKind::rnn_backward;
     const std::int64_t width = a.gates * a.hidden, rows = a.steps * a.batch;
+    call_.workspace += recurrent_workspace(a, out(op).dtype);
     const auto bytes = [&](std::int64_t elements) { return Bytes{elements * bits_of(out(op).dtype) / 8}; };
     auto product = [&](std::string_view name, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t times, bool transposed) {
       const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * static_cast<double>(times);
@@ -724,8 +743,10 @@ class Lowering {
     const bool turned = !layout && pointwise && turns_pointwise(shape, op.math, tensor_cores);
     const bool forward = shape.direction == ConvDirection::forward, of_weight = shape.direction == ConvDirection::weight_gradient;
     const std::int64_t in = shape.in_channels, out = shape.out_channels, filters = in / std::max<std::int64_t>(1, shape.groups);
+    const bool flat = shape.kernel_h * shape.kernel_w == 1;  // a filter of one tap lies the same in both layouts
     if (layout || turned) transpose_of(op, "nchw_to_nhwc", first, helpers.loops, forward ? in : out);
-    if (layout || turned) transpose_of(op, "nchw_to_nhwc", second, helpers.loops, of_weight ? in : filters);
+    if ((layout || turned) && (of_weight || !flat)) transpose_of(op, "nchw_to_nhwc", second, helpers.loops, of_weight ? in : filters);
+    if (op.math == DType::fp32 && !shape.channels_last && gpu_.capability() >= 90) call_.workspace += fourier_space(shape);
     if (helpers.clears) clear(op);
     if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
     // The bytes of transforms are in the pace that was fitted to the whole convolution; here are their launches.
@@ -734,7 +755,7 @@ class Lowering {
     if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
     put(name, op, one, work).launches = helpers.loops;
     if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
-    if (layout || (turned && tensor_cores)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops, of_weight ? filters : forward ? out : in);
+    if (layout && !(of_weight && flat)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops, of_weight ? filters : forward ? out : in);
   }
   // A small kernel of a library's own.
   void helper(const Op& op, std::string_view name, Bytes read, Bytes written, int times) {
@@ -1011,6 +1032,7 @@ class Lowering {
     const std::int64_t tokens = std::max<std::int64_t>(1, in(op, 1).shape.elements());
     Kernel& kernel = memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows, tokens, std::max<std::int64_t>(1, in(op, 0).shape.elements() / tokens));
     std::get<MemoryShape>(kernel.shape).part = out(op).shape.rank() > 0 ? out(op).shape[0] : 0;
+    if (out(op).shape.rank() > 1) call_.workspace += embedding_space(out(op).shape[0], out(op).shape[-1], tokens);
   }
 
   const Graph& graph_;

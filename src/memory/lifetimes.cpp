@@ -45,6 +45,7 @@ class Tracer {
       backward_began_ = backward_began_ || op.phase == Phase::backward;
       if (op.phase == Phase::optimizer && !updated) make_states();
       updated = updated || op.phase == Phase::optimizer;
+      flatten_weights(op, i);
       make_outputs(op, i);
       const Bytes workspace = program_.calls[i].workspace;
       if (workspace.value > 0) {
@@ -76,6 +77,22 @@ class Tracer {
   }
   std::int64_t share(std::int64_t elements, int ranks) const { return (elements + ranks - 1) / ranks; }
   std::size_t storage(TensorId id) const { return graph_.tensors[id].storage.index(); }
+
+  // cuDNN wants a recurrent layer's weights in one piece. nn.RNN keeps them so, but not in bf16 (torch.backends.cudnn does not count it
+  // among its types): every forward makes a copy, which backward reads.
+  void flatten_weights(const Op& op, std::size_t i) {
+    if (op.kind != OpKind::rnn || op.phase != Phase::forward) return;
+    std::int64_t bytes = 0;
+    for (TensorId id : graph_.inputs(op))
+      if (const Tensor& tensor = graph_.tensors[id]; tensor.role == Role::parameter && tensor.dtype == DType::bf16) bytes += graph_.bytes(id).value;
+    if (bytes == 0) return;
+    const std::int32_t block = add({bytes, MemoryCategory::weight_casts, DType::bf16, op.module});
+    put(MemoryEvent::Kind::take, block);
+    std::size_t last = i;
+    for (std::size_t later = i + 1; later < graph_.ops.size(); ++later)
+      if (const Op& other = graph_.ops[graph_.ops.id_at(later)]; other.kind == OpKind::rnn_backward && other.origin == graph_.ops.id_at(i)) last = later;
+    dies_at(last, block);
+  }
 
   // A compiled language model returns its scores beside the loss. Nobody differentiates them, but the compiled backward takes a
   // gradient for every result: AOTAutograd hands it zeros, which live until the first kernel has added them.

@@ -37,6 +37,12 @@ Spread spread_of(const KernelProgram& program) {
 
 constexpr int kMostSteps = 4;  // until the allocator's segments no longer grow; two or three do
 
+// Which block falls into which segment hangs on sizes to the byte: a step of 180 samples can take a third more segments than one of
+// 179 or 181. We do not know a real program's sizes that well (small tensors of its own, other streams), so that a step that fails
+// within the limit is tried with activations this much smaller and larger, the limit in proportion. Steps far apart, so that
+// none has the same luck as another; small, so that the step is the same.
+constexpr std::array<double, 4> kStretches = {0.996, 1.004, 0.991, 1.009};
+
 struct Replay {
   bool out_of_memory = false;
   std::int64_t peak = 0, reserved = 0, pinned = 0;
@@ -48,7 +54,8 @@ struct Replay {
 
 class Replayer {
  public:
-  Replayer(const MemoryTrace& trace, std::int64_t limit, Allocator kind) : trace_(trace), allocator_(limit, kind), held_(trace.blocks.size(), CachingAllocator::kNone) {}
+  Replayer(const MemoryTrace& trace, std::int64_t limit, Allocator kind, double stretch = 1)
+      : trace_(trace), allocator_(limit, kind), stretch_(stretch), held_(trace.blocks.size(), CachingAllocator::kNone) {}
 
   Replay run() {
     out_.sizes.resize(trace_.blocks.size());
@@ -106,7 +113,7 @@ class Replayer {
 
   bool take(std::int32_t block) {
     const MemoryBlock& wanted = trace_.blocks[static_cast<std::size_t>(block)];
-    const CachingAllocator::Block got = allocator_.take(wanted.bytes);
+    const CachingAllocator::Block got = allocator_.take(bytes_of(wanted));
     if (got == CachingAllocator::kNone) {
       out_.out_of_memory = true;
       return false;
@@ -124,8 +131,16 @@ class Replayer {
     held = CachingAllocator::kNone;
   }
 
+  // What is there whatever the batch is keeps its size.
+  std::int64_t bytes_of(const MemoryBlock& block) const {
+    const bool with_batch = block.category == MemoryCategory::activations || block.category == MemoryCategory::recomputed ||
+                            block.category == MemoryCategory::temporaries || block.category == MemoryCategory::workspaces;
+    return with_batch && stretch_ != 1 ? static_cast<std::int64_t>(static_cast<double>(block.bytes) * stretch_) : block.bytes;
+  }
+
   const MemoryTrace& trace_;
   CachingAllocator allocator_;
+  double stretch_;
   std::vector<CachingAllocator::Block> held_;
   BytesByCategory now_{}, now_at_most_{};
   Replay out_;
@@ -203,6 +218,24 @@ void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& 
   std::stable_sort(use.by_module.begin(), use.by_module.end(), [](const ModuleMemory& a, const ModuleMemory& b) { return a.total() > b.total(); });
 }
 
+// What the segments take of a step that takes `free` of them where nothing stops it, and more than `limit`, which is all there is: as
+// it gets through within the limit, else the median of what it and its like take, each within the limit if it can.
+std::int64_t pinned_within(std::int64_t limit, const MemoryTrace& trace, const Replay& free, Allocator kind) {
+  if (const Replay tight = Replayer(trace, limit, kind).run(); !tight.out_of_memory) return tight.pinned;
+  if (kind == Allocator::planned) return free.pinned;
+  std::vector<std::int64_t> taken = {free.pinned};
+  for (double stretch : kStretches) {
+    Replay one = Replayer(trace, std::int64_t{1} << 62, kind, stretch).run();
+    const double larger = static_cast<double>(one.peak) / static_cast<double>(free.peak);
+    const auto within = static_cast<std::int64_t>(static_cast<double>(limit) * larger);
+    if (one.pinned > within)
+      if (Replay tight = Replayer(trace, within, kind, stretch).run(); !tight.out_of_memory) one = std::move(tight);
+    taken.push_back(static_cast<std::int64_t>(static_cast<double>(one.pinned) / larger));
+  }
+  std::sort(taken.begin(), taken.end());
+  return taken[taken.size() / 2];
+}
+
 // What is taken from the device outside the allocator.
 std::int64_t outside_allocator(Bytes capacity, int gpus) {
   return kContext + (gpus > 1 ? kNcclBuffers : 0) + static_cast<std::int64_t>(kDriverShare * static_cast<double>(capacity.value));
@@ -242,7 +275,7 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
   // cannot return. Where that looks too much, the step is replayed within the limit, which packs it more tightly.
   use.device_pinned = {replay.pinned};
   if (replay.pinned + around > use.capacity.value && replay.peak + around <= use.capacity.value)
-    if (const Replay tight = Replayer(trace, use.capacity.value - around, training.allocator).run(); !tight.out_of_memory) use.device_pinned = {tight.pinned};
+    use.device_pinned = {pinned_within(use.capacity.value - around, trace, replay, training.allocator)};
   const Bytes outside{around};
   use.device = use.device_pinned + outside;
   use.fits = use.device <= use.capacity;

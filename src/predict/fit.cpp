@@ -17,6 +17,8 @@ constexpr std::size_t kMostPredicted = 24; // and of all kinds, for each number 
 constexpr std::size_t kEnough = 3;          // ways that fit, before more is changed at once
 constexpr int kLossPieces = 8, kMostLayers = 256;
 constexpr int kGuesses = 8;  // along a line, before the search only halves
+constexpr std::size_t kClimbs = 2;   // again from beyond a batch that fragmentation stops
+constexpr std::int64_t kProbes = 4;  // for a place beyond it
 
 // The largest of the batches that may be asked for: all, or those that divide a given global batch.
 class BatchSearch {
@@ -32,31 +34,78 @@ class BatchSearch {
       return fail(where_ + ".max_batch", fmt::format("{} was captured at batch {} and not symbolically, so it has no other", first.model->name, first.inputs.batch));
     }
     list_choices(first);
-    std::int64_t low = -1, high = static_cast<std::int64_t>(count());  // places among the choices: fits, does not fit
-    std::optional<Prediction> best;
-    auto attempt = [&](std::int64_t place) -> Result<bool> {
-      PRECOG_TRY(made, at(place));
-      const bool fits = made.report.memory.fits;
-      measured_[batch_at(place)] = made.report.memory.device;
-      if (fits || place == 0) best = std::move(made);
-      (fits ? low : high) = place;
-      return fits;
-    };
-    for (int tried = 0; high - low > 1 && high > 0; ++tried) {
-      std::int64_t next = tried;  // the two smallest first: they say how much a sample takes
-      if (tried > 1) next = tried < kGuesses ? along_a_line(low, high, best->report.memory.capacity) : low + (high - low) / 2;
-      if (auto done = attempt(next); !done) return tl::unexpected(std::move(done.error()));
+    PRECOG_TRY(reached, climb(-1, count()));
+    // Fragmentation can stop one batch and let larger ones through: try those of which the peak alone would fit.
+    for (std::size_t round = 0; round < kClimbs && reached >= 0 && reached + 1 < count(); ++round) {
+      PRECOG_TRY(beyond, beyond_a_hole(reached));
+      if (beyond < 0) break;
+      const auto wall = std::find_if(tried_.upper_bound(beyond), tried_.end(), [](const auto& one) { return !one.second.fits; });
+      PRECOG_TRY(higher, climb(beyond, wall == tried_.end() ? count() : wall->first));
+      reached = higher;
     }
-    LargestBatch largest{.batch = low >= 0 ? batch_at(low) : 0, .next = std::nullopt, .next_device = {}, .tried = static_cast<std::int64_t>(measured_.size())};
-    if (high < count()) {
-      largest.next = batch_at(high);
-      largest.next_device = measured_[*largest.next];
+    LargestBatch largest{.batch = reached >= 0 ? batch_at(reached) : 0, .next = std::nullopt, .next_device = {}, .tried = static_cast<std::int64_t>(tried_.size())};
+    if (reached + 1 < count()) {
+      largest.next = batch_at(reached + 1);
+      largest.next_device = tried_.at(reached + 1).device;
     }
-    best->report.largest_batch = largest;
-    return std::move(*best);
+    Prediction& best = *best_;
+    best.report.largest_batch = std::move(largest);
+    return std::move(best);
   }
 
  private:
+  struct Tried {
+    Bytes device, peak;
+    bool fits = false;
+  };
+
+  // Between a place that fits (or -1) and one that does not (or the end): the last before one that does not.
+  Result<std::int64_t> climb(std::int64_t low, std::int64_t high) {
+    for (int tried = 0; high - low > 1; ++tried) {
+      std::int64_t next = low + (high - low) / 2;
+      if (low < 1 && tried_.size() < 2) next = low + 1;  // the two smallest first: they say how much a sample takes
+      else if (tried < kGuesses) next = along_a_line(low, high);
+      PRECOG_TRY(fits, attempt(next));
+      (fits ? low : high) = next;
+    }
+    return low;
+  }
+
+  Result<bool> attempt(std::int64_t place) {
+    if (const auto known = tried_.find(place); known != tried_.end()) return known->second.fits;
+    PRECOG_TRY(made, at(place));
+    const MemoryUse& memory = made.report.memory;
+    tried_[place] = {memory.device, memory.peak, memory.fits};
+    capacity_ = memory.capacity;
+    outside_ = memory.device - memory.device_pinned;
+    if (memory.fits ? place >= best_place_ : place == 0) best_ = std::move(made), best_place_ = place;
+    return tried_[place].fits;
+  }
+
+  // A place above `reached` and the next one that fits, where the line through the peaks leaves room for one; else -1.
+  Result<std::int64_t> beyond_a_hole(std::int64_t reached) {
+    const Tried& here = tried_.at(reached);
+    const auto other = tried_.begin();
+    if (other->first >= reached) return -1;
+    const double slope = static_cast<double>((here.peak - other->second.peak).value) / static_cast<double>(batch_at(reached) - batch_at(other->first));
+    if (slope <= 0) return -1;
+    const double room = static_cast<double>((capacity_ - outside_ - here.peak).value) / slope;
+    const std::int64_t top = place_of(batch_at(reached) + static_cast<std::int64_t>(std::min(1e12, room)));
+    for (std::int64_t probe = 0; probe < kProbes; ++probe) {  // from the top down: the larger the better
+      const std::int64_t place = top - (top - reached - 1) * probe / kProbes;
+      if (place <= reached + 1) break;
+      PRECOG_TRY(fits, attempt(place));
+      if (fits) return place;
+    }
+    return -1;
+  }
+
+  // The last place whose batch is not above this one.
+  std::int64_t place_of(std::int64_t batch) const {
+    if (choices_.empty()) return std::min(batch, kLargestBatch) - 1;
+    return std::upper_bound(choices_.begin(), choices_.end(), batch) - choices_.begin() - 1;
+  }
+
   void list_choices(const Request& first) {
     if (!request_.contains("global_batch")) return;
     const std::int64_t each = first.global_batch / std::max(1, first.plan.dp);
@@ -73,17 +122,16 @@ class BatchSearch {
   }
 
   // Memory grows almost linearly with the batch: the two batches nearest to the limit say where it would be reached.
-  std::int64_t along_a_line(std::int64_t low, std::int64_t high, Bytes capacity) const {
-    const auto here = measured_.find(batch_at(low));
-    const auto other = here == measured_.begin() ? std::next(here) : std::prev(here);
+  std::int64_t along_a_line(std::int64_t low, std::int64_t high) const {
+    if (low < 0) return low + (high - low) / 2;
+    const auto here = tried_.find(low);
+    const auto other = here == tried_.begin() ? std::next(here) : std::prev(here);
     std::int64_t wanted = 2 * batch_at(low);
-    if (other != measured_.end() && other->second != here->second) {
-      const double slope = static_cast<double>(here->second.value - other->second.value) / static_cast<double>(here->first - other->first);
-      if (slope > 0) wanted = here->first + static_cast<std::int64_t>(std::min(1e12, static_cast<double>((capacity - here->second).value) / slope));
+    if (other != tried_.end() && other->second.device != here->second.device) {
+      const double slope = static_cast<double>((here->second.device - other->second.device).value) / static_cast<double>(batch_at(low) - batch_at(other->first));
+      if (slope > 0) wanted = batch_at(low) + static_cast<std::int64_t>(std::min(1e12, static_cast<double>((capacity_ - here->second.device).value) / slope));
     }
-    std::int64_t place = wanted - 1;
-    if (!choices_.empty()) place = std::upper_bound(choices_.begin(), choices_.end(), wanted) - choices_.begin() - 1;
-    return std::clamp(place, low + 1, high - 1);
+    return std::clamp(place_of(wanted), low + 1, high - 1);
   }
 
   Json request_;
@@ -91,7 +139,10 @@ class BatchSearch {
   const std::string& where_;
   const std::filesystem::path& folder_;
   std::vector<std::int64_t> choices_;          // empty: every batch
-  std::map<std::int64_t, Bytes> measured_;     // what each tried batch needs
+  std::map<std::int64_t, Tried> tried_;        // by place
+  Bytes capacity_, outside_;                   // of the device; what of it is not the allocator's
+  std::optional<Prediction> best_;             // of the largest batch that fits, or of the smallest
+  std::int64_t best_place_ = -1;
 };
 
 struct Change {

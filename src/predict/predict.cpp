@@ -12,6 +12,7 @@
 #include "frontend/traced.h"
 #include "kernel/cached_reads.h"
 #include "kernel/fuse.h"
+#include "kernel/loss_pieces.h"
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
@@ -179,7 +180,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                             [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
     if (!built) return tl::unexpected(located(built.error(), request.where));
     if (request.mode != Mode::eager) *built = with_traced_masks(*request.model, *built);
-    rank = shard_layers(request.plan, std::move(*built), each_chunk, std::move(foreseen));
+    rank = shard_layers(request.plan, std::move(*built), each_chunk, std::move(foreseen), request.expert_capacity);
     if (!rank) return tl::unexpected(located(rank.error(), request.where));
     decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
     if (pipelined) cut = cut_into_stages(rank->chunks, decided);
@@ -228,6 +229,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       if (request.tp_scatter_fp8) scatter_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     }
+    for (ChunkOfStep& chunk : chunks) run_loss_in_pieces(chunk.step.graph, request.training.loss_chunks, chunk.program);
     return std::move(chunks);
   }, [&](const std::vector<ChunkOfStep>& all) {
     return chunks_text(all, [&](const ChunkOfStep& chunk) {

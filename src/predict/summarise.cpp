@@ -35,6 +35,13 @@ constexpr Spread kNodeLinkSpread{0.75, 1.35};   // collectives inside a node: fi
 constexpr Spread kNetworkSpread{0.50, 2.00};    // across nodes: the network's latency and efficiency are estimates
 
 // What would remove the wait: as many workers as make a batch within the step that is left without it.
+bool anything_again(const std::vector<ChunkOfStep>& chunks) {
+  for (const ChunkOfStep& chunk : chunks)
+    for (const Op& op : chunk.step.graph.ops)
+      if (op.phase == Phase::recompute) return true;
+  return false;
+}
+
 std::string input_warning(const InputSpec& input, const Report& report) {
   const Seconds without = (report.step - report.breakdown.input) / static_cast<double>(report.micro_batches);
   const std::string share = fmt::format("the GPU waits {} of each step ({}) for its data", to_text(report.breakdown.input), fmt::format("{:.0f}%", 100 * (report.breakdown.input / report.step)));
@@ -372,6 +379,8 @@ Report summarise(const Request& request, std::int64_t parameters, Flops model_fl
   if (request.precision->autocast && wide_products.value > 0.2 * report.gpu_busy.value / static_cast<double>(std::max<std::int64_t>(1, request.training.micro_batches)))
     report.warnings.push_back(fmt::format("autocast leaves {} in fp32 ({} of GPU time per micro-batch): --override op:{}={} would not", wide_name, to_text(wide_products),
                                           wide_name, to_text(*request.precision->autocast)));
+  if (request.training.recompute != Recompute::none && !anything_again(chunks))
+    report.warnings.push_back(fmt::format("recompute {} does nothing here: {} has none of the layers that it is about", request.echo.value("recompute", ""), request.model->name));
   if (request.replicas.offloads()) report.warnings.push_back("copies from and to the host are an estimate: 85% of the link's datasheet rate, and no more than the host's memory moves");
   if (request.replicas.offload_optimizer && request.host->memory_estimated)
     report.warnings.push_back(fmt::format("the optimizer runs on the host, whose memory is taken to move {} in a node: memory_bandwidth of your own --host file replaces that guess", to_text(request.host->memory_bandwidth)));

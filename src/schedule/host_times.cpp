@@ -32,6 +32,12 @@ Seconds optimizer_tensor_time(const KernelProgram& program, const Graph& graph, 
   return adam ? host.optimizer_tensor : fused ? host.optimizer_tensor_fused : host.optimizer_tensor_sgd;
 }
 
+// What a recurrent call's own time goes with: each layer and direction is set up and launched one after the other.
+std::int64_t layers_of(const Op& op) {
+  const auto* recurrent = std::get_if<RnnAttributes>(&op.attributes);
+  return recurrent ? recurrent->layers * recurrent->directions : 1;
+}
+
 // Of a stack's own kernels: an operator that one of them does beside others has no call of its own; a view has.
 bool inside_another(const Call& call, const KernelProgram& program) {
   return program.dispatched && call.compiled && call.kernel_count == 0 && call.family != Family::view;
@@ -55,23 +61,25 @@ HostTimes::HostTimes(const HostSpec& host) : host_(host) {
 Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
   const auto kind = static_cast<std::size_t>(op.kind);
+  const auto times = static_cast<double>(layers_of(op));
   if (inside_another(call, program)) return {};
   if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program);
   switch (call.phase) {
     case Phase::forward:
     case Phase::recompute: {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
-      if (!cast || !cast->by_autocast) return forward_[kind] + more_launches(call, program);  // what Python adds is not the call's own
+      if (!cast || !cast->by_autocast) return forward_[kind] * times + more_launches(call, program, graph);  // what Python adds is not the call's own
       const bool parameter = graph.tensors[graph.input(op, 0)].role == Role::parameter;
+      if (parameter && op.label.valid() && graph.name(op.label) == "rnn") return host_.recurrent_parameter;
       return host_.autocast_cast + (parameter ? host_.autocast_parameter : Seconds{});
     }
     case Phase::backward:
     case Phase::accumulate:
-    case Phase::gradient_sync: return backward_[kind] + more_launches(call, program);
+    case Phase::gradient_sync: return backward_[kind] * times + more_launches(call, program, graph);
     case Phase::loss_scaling:
     case Phase::optimizer: {
       const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
-      if (!many) return forward_[kind] + more_launches(call, program);  // single small operators: of the scaler, of clipping
+      if (!many) return forward_[kind] + more_launches(call, program, graph);  // single small operators: of the scaler, of clipping
       if (many->one_by_one) return (forward_[static_cast<std::size_t>(OpKind::add)] + host_.python_call) * static_cast<double>(many->tensors);
       std::int64_t launches = 0;
       for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
@@ -96,11 +104,18 @@ Seconds HostTimes::compiled(const Call& call, const KernelProgram& program) cons
 
 // What a call puts on the stream after its first kernel: layout copies around a convolution, the parts of a sort. A grouped product
 // without a kernel of its own issues one whole product per group, from inside the framework.
-Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program) const {
+Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program, const Graph& graph) const {
   if (call.kernel_count == 0) return {};
   std::int64_t launches = 0;
   for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
-  if (call.family == Family::recurrent) return host_.library_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
+  if (call.family == Family::recurrent) {
+    const Op& op = graph.ops[call.op];
+    std::int64_t weights = 0;
+    // PyTorch keeps a layer's weights in one buffer for cuDNN, but not those in bf16 (CUDNN_TENSOR_DTYPES, torch/backends/cudnn): they are copied there.
+    if (op.math == DType::bf16 && call.phase != Phase::backward)
+      for (TensorId id : graph.inputs(op)) weights += graph.tensors[id].role == Role::parameter ? 1 : 0;
+    return host_.library_launch * static_cast<double>(std::max<std::int64_t>(0, launches - layers_of(op))) + host_.recurrent_parameter * static_cast<double>(weights);
+  }
   Seconds products{};
   if (call.family == Family::gemm) {
     const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
@@ -146,7 +161,8 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
   HostStep out{std::vector<Seconds>(calls), host.step};
   const HostTimes one(host);
   const std::vector<bool> inner = inner_calls(program, graph);
-  std::size_t first_optimizer = calls, last_backward = calls, first_compiled = calls;
+  std::size_t first_optimizer = calls, last_backward = calls;
+  std::vector<std::size_t> graphs;  // calls that enter a compiled graph
   std::int64_t tensors = 0;
   std::array<bool, 2> entered{};
   std::string_view module;
@@ -165,7 +181,7 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
     if (call.compiled && !program.dispatched && call.kernel_count > 0 && !entered[graph_of]) {
       entered[graph_of] = true;
-      first_compiled = std::min(first_compiled, i);
+      graphs.push_back(i);
       out.calls[i] += program.cuda_graphs ? host.compiled.replay : host.compiled.graph;
     }
     if (call.phase == Phase::backward) last_backward = i;
@@ -179,7 +195,7 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
   }
   const auto parameters = static_cast<double>(tensors);
   out.begin += host.zero_grad_tensor * parameters;
-  if (first_compiled < calls) out.calls[first_compiled] += host.compiled.parameter * parameters;
+  for (std::size_t i : graphs) out.calls[i] += host.compiled.parameter * parameters;
   if (first_optimizer < calls) out.calls[first_optimizer] += optimizer_tensor_time(program, graph, host) * parameters;
   // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
   if (last_backward < calls) out.calls[last_backward] += host.parameter_gradient * parameters;

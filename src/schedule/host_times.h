@@ -18,7 +18,7 @@ class HostTimes {
 
  private:
   Seconds compiled(const Call& call, const KernelProgram& program) const;
-  Seconds more_launches(const Call& call, const KernelProgram& program) const;
+  Seconds more_launches(const Call& call, const KernelProgram& program, const Graph& graph) const;
 
   static constexpr std::size_t kKinds = static_cast<std::size_t>(OpKind::kCount);
   const HostSpec& host_;

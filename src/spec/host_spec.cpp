@@ -36,6 +36,7 @@ constexpr OptionalField kOptional[] = {{"python_call", &HostSpec::python_call, &
                                        {"autocast_parameter", &HostSpec::autocast_parameter, &HostSpec::autocast_parameter, 0},
                                        {"zero_grad_tensor", &HostSpec::zero_grad_tensor, &HostSpec::zero_grad_tensor, 0},
                                        {"loss_scaler_tensor", &HostSpec::loss_scaler_tensor, &HostSpec::loss_scaler_tensor, 0},
+                                       {"recurrent_parameter", &HostSpec::recurrent_parameter, &HostSpec::autocast_cast, 1},
                                        {"library_launch", &HostSpec::library_launch, &HostSpec::kernel_launch, 1},
                                        {"optimizer_tensor_fused", &HostSpec::optimizer_tensor_fused, &HostSpec::optimizer_tensor, 0.35},
                                        {"optimizer_tensor_sgd", &HostSpec::optimizer_tensor_sgd, &HostSpec::optimizer_tensor, 0.35}};

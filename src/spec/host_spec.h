@@ -15,7 +15,8 @@ namespace precog {
 struct HostSpec {
   std::string name, title;
   std::vector<std::string> aliases;
-  // By operator or family ("gemm", "pointwise", "view" ...), with "default" for the rest; the call's first launch included.
+  // By operator or family ("gemm", "pointwise", "view" ...), with "default" for the rest; the call's first launch included. A recurrent
+  // layer's is per layer and direction.
   std::map<std::string, Seconds> forward;   // called from Python: output allocated, autograd node made
   std::map<std::string, Seconds> backward;  // run by autograd's thread
   Seconds kernel_launch;                    // each launch after a call's first
@@ -24,6 +25,7 @@ struct HostSpec {
   Seconds module_call;                      // entering one module: __call__, its checks for hooks
   Seconds autocast_cast;                    // a cast that autocast makes inside another call
   Seconds autocast_parameter;               // and what it costs beyond that for a parameter: looked up, cast, kept in the cache
+  Seconds recurrent_parameter;              // the same of a recurrent layer, which lays them into one buffer, one by one, each time (and in bf16 always)
   Seconds parameter_gradient;               // handing one finished gradient to its parameter
   Seconds optimizer_op;                     // one multi-tensor call of the optimizer
   Seconds optimizer_tensor;                 // per parameter: Adam's Python loops around those calls (step counters, bias corrections)
@@ -39,7 +41,7 @@ struct HostSpec {
     Seconds library_call;                   // one call that stays with a library
     Seconds graph;                          // per run of a graph: guards, arguments, saved tensors
     Seconds replay;                         // per run of a graph that is replayed as one CUDA graph, instead of all of these
-    Seconds parameter;                      // per parameter of the graph, whichever way it runs: guarded, handed in, kept for backward
+    Seconds parameter;                      // per parameter and run of a graph, whichever way it runs: guarded, handed in, its gradient handed out
   } compiled;
   // What all cores together move through the node's memory, where an optimizer runs there.
   BytesPerSecond memory_bandwidth;

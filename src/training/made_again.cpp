@@ -40,18 +40,31 @@ bool is_routing(const Op& op) {
 class Choice {
  public:
   Choice(const Graph& graph, const Checkpoints& checkpoints, const std::vector<char>& checkpointed)
-      : graph_(graph), checkpoints_(checkpoints), parts_(checkpoints.parts), checkpointed_(checkpointed), chosen_(graph.ops.size(), 0), by_(graph.tensors.size(), -1) {}
+      : graph_(graph), checkpoints_(checkpoints), parts_(checkpoints.parts), checkpointed_(checkpointed), chosen_(graph.ops.size(), 0), opened_(graph.ops.size(), 0), between_(graph.ops.size(), 0), by_(graph.tensors.size(), -1) {}
 
   std::vector<char> run() {
     for (std::size_t i = 0; i < chosen_.size(); ++i) {
       const Op& op = graph_.ops[graph_.ops.id_at(i)];
-      chosen_[i] = op.phase == Phase::forward && chooses(op) ? 1 : 0;
+      follow_core(op, i);
+      chosen_[i] = op.phase == Phase::forward && chooses(op, between_[i]) ? 1 : 0;
       for (TensorId id : graph_.outputs(op)) by_[id.index()] = static_cast<std::int32_t>(i);
     }
     return std::move(chosen_);
   }
 
  private:
+  // Of an attention that is written out, what stands between its two products belongs to it: scale, mask, softmax, dropout. The first
+  // product begins it, the second, which reads what came of the first, ends it.
+  static bool is_core(OpKind kind) {
+    return kind == OpKind::scaled_dot_product_attention || kind == OpKind::softmax || kind == OpKind::matmul || kind == OpKind::bmm;
+  }
+  void follow_core(const Op& op, std::size_t i) {
+    bool inside = false;
+    for (TensorId id : graph_.inputs(op)) inside = inside || (by_[id.index()] >= 0 && opened_[static_cast<std::size_t>(by_[id.index()])]);
+    const bool product = op.kind == OpKind::matmul || op.kind == OpKind::bmm;
+    between_[i] = inside && !is_product(op.kind);
+    opened_[i] = product ? !inside : between_[i];
+  }
   bool from_chosen(const Op& op) const {
     if (op.input_count == 0) return false;
     const std::int32_t maker = by_[graph_.input(op, 0).index()];
@@ -59,7 +72,7 @@ class Choice {
   }
   bool of_weight(const Op& op) const { return op.input_count > 0 && graph_.tensors[graph_.tensors[graph_.input(op, 0)].storage].role == Role::parameter; }
 
-  bool chooses(const Op& op) const {
+  bool chooses(const Op& op, bool between) const {
     // A conversion is kept or not as what it converts is.
     const bool converts = op.kind == OpKind::quantize || op.kind == OpKind::cast || (op.kind == OpKind::reduction && graph_.name(op.label) == "amax");
     if (op.kind == OpKind::quantize && of_weight(op)) return checkpoints_.converts_weights_again;
@@ -68,12 +81,12 @@ class Choice {
     if (converts && !is_norm(graph_, op)) return from_chosen(op);
     if (is_norm(graph_, op)) return parts_.norms;
     const std::string_view path = graph_.name(op.module);
-    if (has_part(path, kAttention)) return chooses_of_attention(op, path);
+    if (has_part(path, kAttention)) return chooses_of_attention(op, path, between);
     if (!has_part(path, kMlp) && !path.ends_with("output.dense")) return false;
     return parts_.mlp || (parts_.activation && !is_product(op.kind));
   }
-  bool chooses_of_attention(const Op& op, std::string_view path) const {
-    const bool core = op.kind == OpKind::scaled_dot_product_attention || op.kind == OpKind::softmax || op.kind == OpKind::matmul || op.kind == OpKind::bmm;
+  bool chooses_of_attention(const Op& op, std::string_view path, bool between) const {
+    const bool core = is_core(op.kind) || between;
     if (parts_.attention) return true;
     if (parts_.up_projections && (path.ends_with("q_b_proj") || path.ends_with("kv_b_proj"))) return true;
     return core ? parts_.core : parts_.qkv;
@@ -84,6 +97,7 @@ class Choice {
   const RecomputedParts& parts_;
   const std::vector<char>& checkpointed_;
   std::vector<char> chosen_;
+  std::vector<char> opened_, between_;  // a product of two activations has begun an attention that is not ended; the operator is inside one
   std::vector<std::int32_t> by_;  // tensor -> the operator that makes it
 };
 
