@@ -1,4 +1,6 @@
 // DeepSpeed's JSON (deepspeed.ai/docs/config-json). What is "auto" there is filled in by whoever starts the job, so it says nothing.
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/text.h"
@@ -36,11 +38,27 @@ void read_precision(Settings& s, bool linked, Json& request) {
   }
 }
 
+// Module by module, with DeepSpeed's own defaults where nothing is said.
+void read_gathers(Settings& s, Json& plan) {
+  constexpr double kMost = 1e15;  // "without a limit" is written as the largest integer there is
+  Json& out = plan["zero3"];
+  out = Json::object();
+  for (auto [field, key] : {std::pair{"prefetch_elements", "stage3_prefetch_bucket_size"}, {"live_elements", "stage3_max_live_parameters"}, {"reuse_elements", "stage3_max_reuse_distance"},
+                            {"persistent_elements", "stage3_param_persistence_threshold"}, {"reduce_elements", "reduce_bucket_size"}}) {
+    const std::string name = std::string("zero_optimization.") + key;
+    const auto elements = s.number(name);
+    if (elements && *elements < 0) s.problem(name, fmt::format("is {:g}; it is a number of elements", *elements));
+    else if (elements) out[field] = static_cast<std::int64_t>(std::min(*elements, kMost));
+    else if (const auto keys = s.keys(); std::find(keys.begin(), keys.end(), name) != keys.end()) s.note(fmt::format("{} is left to whoever starts the job (the Trainer goes by the hidden size): modelled with DeepSpeed's default", name));
+  }
+}
+
 void read_zero(Settings& s, Json& request) {
   const std::int64_t stage = s.whole("zero_optimization.stage").value_or(0);
   constexpr const char* kNames[] = {"none", "zero1", "zero2", "zero3"};
   if (stage < 0 || stage > 3) return s.problem("zero_optimization.stage", fmt::format("is {}; ZeRO has stages 0 to 3", stage));
   request["plan"]["fsdp"] = kNames[stage];
+  if (stage == 3) read_gathers(s, request["plan"]);
   if (auto group = s.whole("zero_optimization.mics_shard_size"); group && *group > 0) {
     if (stage != 3) s.problem("zero_optimization.mics_shard_size", fmt::format("shares parameters out inside groups: it needs stage 3, not {}", stage));
     request["plan"]["fsdp"] = "hybrid";

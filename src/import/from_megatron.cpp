@@ -218,13 +218,14 @@ class Megatron {
     else s_.problem("moe-layer-freq", fmt::format("is '{}'; only a whole number is read: every so many layers have experts", text.substr(0, 60)));
   }
 
-  // Experts padded to their capacity all have that many tokens, as the busiest has where it is so much busier than the mean.
+  // Which tokens are dropped beyond it (--moe-token-drop-policy) costs the same.
   void read_capacity() {
     const auto factor = s_.number("moe-expert-capacity-factor");
+    const bool padded = s_.on("moe-pad-expert-input-to-capacity");
+    if (padded && (!factor || *factor <= 0)) s_.problem("moe-pad-expert-input-to-capacity", "needs --moe-expert-capacity-factor (Megatron stops without it, too)");
     if (!factor || *factor <= 0) return;
-    if (*factor < 1 || !s_.on("moe-pad-expert-input-to-capacity")) s_.problem("moe-expert-capacity-factor", "is modelled from 1 on and with --moe-pad-expert-input-to-capacity; else which tokens are dropped decides");
-    else if (plan_.value("ep", 1) > 1) plan_["expert_imbalance"] = *factor;
-    else s_.note("--moe-expert-capacity-factor: without expert parallelism experts are modelled with the tokens they get, not padded");
+    plan_["expert_capacity"] = *factor;
+    if (padded) plan_["expert_padding"] = true;
   }
 
   void read_precision() {
@@ -300,7 +301,7 @@ class Megatron {
                  "rotary-scaling-factor", "rope-scaling-factor", "rotary-seq-len-interpolation-factor", "use-mcore-models", "use-legacy-models", "overlap-grad-reduce", "overlap-param-gather*", "overlap-p2p*",
                  "no-overlap-p2p*", "no-check-for-nan*", "check-for-nan*", "attention-softmax-in-fp32", "no-masked-softmax-fusion", "no-position-embedding", "no-create-attention-mask*",
                  "reset-*", "eod-*", "manual-gc*", "no-async-tensor-model-parallel-allreduce", "moe-router-load-balancing-type", "moe-aux-loss-coeff", "moe-z-loss-coeff", "moe-token-dispatcher-type", "moe-flex-dispatcher-backend", "moe-deepep-num-sms", "moe-shared-expert-overlap",
-                 "moe-grouped-gemm", "moe-permute-fusion", "moe-router-*", "moe-per-layer-logging", "moe-pad-expert-input*", "moe-enable-deepep", "disable-*", "accumulate-allreduce-grads-in-fp32",
+                 "moe-grouped-gemm", "moe-permute-fusion", "moe-router-*", "moe-token-drop-policy", "moe-per-layer-logging", "moe-pad-expert-input*", "moe-enable-deepep", "disable-*", "accumulate-allreduce-grads-in-fp32",
                  "grad-reduce-in-bf16", "fp8-*", "cross-entropy-*", "no-gradient-accumulation-fusion", "no-bias-*-fusion", "no-rope-fusion", "no-persist-layer-norm", "apply-layernorm-1p", "no-initialization",
                  "tp-comm-*", "profile*", "use-cpu-initialization", "empty-unused-memory-level", "transformer-impl", "dataloader-type", "no-mmap*", "ddp-*", "recompute-*", "te-rng-tracker", "inference-*",
                  "enable-*-straggler*", "calculate-per-token-loss", "data-parallel-sharding-strategy", "group-query-attention", "num-query-groups", "rotary-percent", "bert-*", "short-seq-prob", "mask-prob",

@@ -326,3 +326,30 @@ TEST_CASE("APartOfTheOptimizerOnTheHostIsRefused") {
   CHECK(with("0.3").find("offload_optimizer.ratio: is 0.3") != std::string::npos);
   CHECK(with("1.0").empty());
 }
+
+TEST_CASE("ZeroThreeIsTakenOverWithHowFarItGathersAhead") {
+  auto made = import_text(R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": 2e7, "stage3_max_live_parameters": 9223372036854775807,
+                             "stage3_param_persistence_threshold": 1000, "reduce_bucket_size": "auto"}})", "f");
+  REQUIRE(made.has_value());
+  const Json expected = {{"prefetch_elements", 20'000'000}, {"live_elements", 1'000'000'000'000'000}, {"persistent_elements", 1000}};
+  CHECK(made->request["plan"]["zero3"] == expected);
+  CHECK(std::any_of(made->notes.begin(), made->notes.end(), [](const std::string& note) { return note.find("reduce_bucket_size is left to whoever starts the job") != std::string::npos; }));
+  CHECK(problem(R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3, "stage3_max_reuse_distance": -1}})").find("stage3_max_reuse_distance") != std::string::npos);
+  const auto two = import_text(R"({"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2, "stage3_prefetch_bucket_size": 2e7}})", "f");
+  REQUIRE(two.has_value());
+  CHECK_FALSE(two->request["plan"].contains("zero3"));
+}
+
+TEST_CASE("MegatronSaysTheCapacityOfExperts") {
+  const auto plan = [](const std::string& flags) {
+    auto made = import_text("--num-layers 4 --hidden-size 64 --num-attention-heads 4 --num-experts 8 --micro-batch-size 1 --bf16 " + flags, "f", "megatron", false);
+    REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().text()));
+    return made->request["plan"];
+  };
+  CHECK(plan("--moe-expert-capacity-factor 1.25 --moe-token-drop-policy position")["expert_capacity"] == 1.25);
+  CHECK_FALSE(plan("--moe-expert-capacity-factor 1.25").contains("expert_padding"));
+  CHECK(plan("--moe-expert-capacity-factor 0.5 --moe-pad-expert-input-to-capacity")["expert_padding"] == true);
+  const auto refused = import_text("--num-layers 4 --num-experts 8 --micro-batch-size 1 --bf16 --moe-pad-expert-input-to-capacity", "f", "megatron", false);
+  REQUIRE_FALSE(refused.has_value());
+  CHECK(refused.error().text().find("needs --moe-expert-capacity-factor") != std::string::npos);
+}

@@ -19,7 +19,7 @@ namespace {
 
 class ExpertParallel {
  public:
-  ExpertParallel(const Plan& plan, Graph forward) : plan_(plan), graph_(std::move(forward)) {}
+  ExpertParallel(const Plan& plan, const ExpertCapacity& capacity, Graph forward) : plan_(plan), capacity_(capacity), graph_(std::move(forward)) {}
 
   Result<Graph> run() {
     const Graph& in = graph_.in;
@@ -57,8 +57,15 @@ class ExpertParallel {
   }
   // A whole number for each rank that layers are split over: with sequence parallelism they share these as well.
   std::int64_t arriving(std::int64_t rows) const {
-    const double share = static_cast<double>(rows) * plan_.expert_imbalance / plan_.tp;
-    return plan_.expert_imbalance == 1 ? rows : static_cast<std::int64_t>(std::ceil(share)) * plan_.tp;
+    const double share = static_cast<double>(rows) * busiest() / plan_.tp;
+    return busiest() == 1 ? rows : static_cast<std::int64_t>(std::ceil(share)) * plan_.tp;
+  }
+
+  // Its rows over what a rank sends. Experts take no more than their capacity (expert_capacity.cpp), padded ones all the same.
+  double busiest() const {
+    if (capacity_.factor <= 0) return plan_.expert_imbalance;
+    if (capacity_.padded) return 1;
+    return std::min(plan_.expert_imbalance, capacity_.factor) / std::min(1.0, capacity_.factor);
   }
 
   OpId last_product(std::size_t from) const {
@@ -103,6 +110,7 @@ class ExpertParallel {
     const TensorId tokens = graph_.in.input(op, 0);
     rows_ = graph_.in.tensors[tokens].shape[0];
     const std::int64_t experts = graph_.in.tensors[graph_.in.input(op, 1)].shape[0];
+    if (capacity_.padded) return send(op, tokens, experts);  // everybody knows the sizes
     CollectiveAttributes counts = group();
     counts.bytes = {experts * plan_.ep * 8};
     const TensorId told = graph_.out.add_tensor({.shape = {plan_.ep, experts}, .dtype = DType::int64});
@@ -110,6 +118,9 @@ class ExpertParallel {
     graph_.put(graph_.beside(op, OpKind::integer_pointwise), {}, {own});
     graph_.put(graph_.beside(op, OpKind::all_gather, counts, "experts"), {own}, {told});
     graph_.put(graph_.beside(op, OpKind::read_back), {told}, {});
+    send(op, tokens, experts);
+  }
+  void send(const Op& op, TensorId tokens, std::int64_t experts) {
     Shape shape = graph_.in.tensors[tokens].shape;
     shape.set(0, arriving(rows_));
     arrived_ = graph_.like(tokens, shape);
@@ -151,6 +162,7 @@ class ExpertParallel {
   }
 
   const Plan& plan_;
+  const ExpertCapacity& capacity_;
   ForwardRewrite graph_;
   OpId last_of_layer_;        // the layer's last product, while its tokens are with their experts
   TensorId arrived_;          // what the first product reads
@@ -169,6 +181,6 @@ int ranks_sharing(const StepGraph& step, TensorId parameter, int replicas) {
   return step.expert_ranks > 1 && is_expert_parameter(step.graph, parameter) ? std::max(1, replicas / step.expert_ranks) : replicas;
 }
 
-Result<Graph> share_experts(const Plan& plan, Graph forward) { return ExpertParallel(plan, std::move(forward)).run(); }
+Result<Graph> share_experts(const Plan& plan, const ExpertCapacity& capacity, Graph forward) { return ExpertParallel(plan, capacity, std::move(forward)).run(); }
 
 }  // namespace precog

@@ -12,7 +12,13 @@
 // - where several groups hold copies (HYBRID_SHARD), each reduced shard is summed over the groups on a third stream, and what is
 //   done with it afterwards is done there.
 // A world of one gathers nothing, but casts and copies all the same.
+//
+// DeepSpeed's ZeRO 3 (runtime/zero/partitioned_param_coordinator.py, stage3.py) goes by modules instead: when one begins, what it lacks is
+// gathered, and in one more message the parameters that come next, up to prefetch elements and as many as may live; what is wanted again
+// within a distance is kept, which is so of the last modules of forward; gradients are reduced when a bucket of them is full.
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "parallel/rewrite.h"
 #include "parallel/shard_groups.h"
@@ -25,8 +31,9 @@ constexpr std::int64_t kQuantiseKernels = 3;
 
 class FullySharded {
  public:
-  FullySharded(int ranks, int copies, bool keep_gathered, bool on_host, const PrecisionRecipe& recipe, StepGraph& step)
-      : ranks_(ranks), copies_(copies), keep_gathered_(keep_gathered), on_host_(on_host), recipe_(recipe), step_(step), groups_(ranks, recipe, step), out_(step), graph_(step.graph) {
+  FullySharded(int ranks, int copies, bool keep_gathered, bool on_host, const ModuleGathers* by_module, const PrecisionRecipe& recipe, StepGraph& step)
+      : ranks_(ranks), copies_(copies), keep_gathered_(keep_gathered), on_host_(on_host), by_module_(by_module), recipe_(recipe), step_(step), groups_(ranks, by_module, recipe, step), out_(step),
+        graph_(step.graph) {
     if (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather) stored_ = recipe.master_weights->dtype;
     for (std::size_t i = 0; i < out_.size(); ++i) accumulates_ = accumulates_ || out_.old(i).phase == Phase::accumulate;
     if (!step.gradients_folded) return;
@@ -38,6 +45,18 @@ class FullySharded {
   }
 
   void run() {
+    if (by_module_) go_by_modules();
+    else go_by_blocks();
+    agree_on_scales();
+    out_.finish();
+    step_.shards.parameters = step_.shards.optimizer = ranks_;
+    step_.shards.parameter_type = stored_;
+    step_.shards.parameters_on_host = on_host_;
+    step_.shards.gradients_released = true;
+  }
+
+ private:
+  void go_by_blocks() {
     std::size_t prefetched = 0, reduced = 0;
     bool backward_began = false, root_done = false;
     for (std::size_t i = 0; i < out_.size(); ++i) {
@@ -63,15 +82,95 @@ class FullySharded {
       }
     }
     if (!root_done) finish_root(root_done);
-    agree_on_scales();
-    out_.finish();
-    step_.shards.parameters = step_.shards.optimizer = ranks_;
-    step_.shards.parameter_type = stored_;
-    step_.shards.parameters_on_host = on_host_;
-    step_.shards.gradients_released = true;
   }
 
- private:
+  void go_by_modules() {
+    keep_what_is_wanted_soon();
+    keep_persistent();
+    std::size_t reduced = 0;
+    bool root_done = false;
+    for (std::size_t i = 0; i < out_.size(); ++i) {
+      ShardGroup* group = groups_.of(out_.old(i));
+      if (i == 0 && groups_.root) gather_in_forward(*groups_.root);
+      if (group && group->first_forward == i) fetch(groups_.by_begin_of_forward, *group, Phase::forward);
+      if (group && group->first_backward == i) fetch(groups_.by_begin_of_backward, *group, Phase::backward);
+      if (ends_step(out_.old(i).phase) && !root_done) finish_modules(root_done);
+      if (out_.accumulates(i)) out_.drop(i);
+      else out_.keep(i);
+      if (group && group->last_forward == i && !kept_.contains(group)) let_go(*group, Phase::forward);
+      for (; reduced < groups_.by_end_of_backward.size() && groups_.by_end_of_backward[reduced]->last_backward == i; ++reduced) {
+        let_go(*groups_.by_end_of_backward[reduced], Phase::backward);
+        put_in_bucket(*groups_.by_end_of_backward[reduced]);
+      }
+    }
+    if (!root_done) finish_modules(root_done);
+  }
+
+  // What every rank has of parameters that are not shared out, beyond the share that is counted of all.
+  void keep_persistent() {
+    std::int64_t elements = 0;
+    std::optional<DType> type = stored_;
+    for (const ParameterGradient& g : step_.gradients)
+      if (const Tensor& parameter = graph_.tensors[g.parameter]; parameter.shape.elements() <= by_module_->persistent) {
+        elements += parameter.shape.elements() - share_of(parameter.shape.elements(), ranks_);
+        if (!type) type = parameter.dtype;
+      }
+    if (elements > 0) graph_.add_tensor({.shape = {elements}, .dtype = *type, .role = Role::buffer, .name = graph_.intern("persistent_parameters")});
+  }
+
+  // Those that backward asks for before so many others have been used.
+  void keep_what_is_wanted_soon() {
+    std::int64_t between = 0;
+    for (std::size_t i = groups_.by_begin_of_forward.size(); i-- > 0 && between < by_module_->reuse; between += 2 * groups_.by_begin_of_forward[i]->elements)
+      if (groups_.by_begin_of_forward[i]->first_backward != ShardGroup::kNever) kept_.insert(groups_.by_begin_of_forward[i]);
+  }
+
+  void fetch(const std::vector<ShardGroup*>& order, ShardGroup& group, Phase phase) {
+    if (!group.here) gather_together({&group}, phase);
+    if (!group.whole.valid()) copy_out(group, phase);
+    std::vector<ShardGroup*> next;
+    std::int64_t elements = 0;
+    const std::int64_t room = std::min(by_module_->live - live_, by_module_->prefetch);
+    auto at = std::find(order.begin(), order.end(), &group);
+    for (at = at == order.end() ? at : at + 1; at != order.end() && elements < room; ++at)
+      if (!(*at)->here && !(*at)->parameters.empty()) next.push_back(*at), elements += (*at)->elements;
+    gather_together(next, phase);
+  }
+
+  // One message for the parameters of all of them.
+  void gather_together(const std::vector<ShardGroup*>& groups, Phase phase) {
+    ShardGroup message;
+    for (const ShardGroup* group : groups) {
+      message.parameters.insert(message.parameters.end(), group->parameters.begin(), group->parameters.end());
+      message.elements += group->elements, message.gathered += group->gathered;
+      message.quantised_elements += group->quantised_elements, message.quantised_tensors += group->quantised_tensors;
+    }
+    gather(message, phase, {});
+    for (ShardGroup* group : groups) group->arriving = message.arriving, group->arrived = message.arrived, group->here = true, live_ += group->elements;
+  }
+
+  void let_go(ShardGroup& group, Phase phase) {
+    release(group, phase);
+    if (group.here) live_ -= group.elements;
+    group.here = false;
+  }
+
+  void put_in_bucket(const ShardGroup& group) {
+    std::int64_t elements = 0;
+    for (std::size_t i : group.gradients) elements += graph_.tensors[step_.gradients[i].gradient].shape.elements();
+    if (!bucket_.gradients.empty() && bucket_.elements + elements > by_module_->reduced) empty_bucket();
+    bucket_.gradients.insert(bucket_.gradients.end(), group.gradients.begin(), group.gradients.end());
+    bucket_.elements += elements;
+  }
+  void empty_bucket() {
+    reduce(bucket_);
+    bucket_ = {};
+  }
+  void finish_modules(bool& done) {
+    empty_bucket();
+    finish_root(done);
+  }
+
   DType gathered_type(const ShardGroup& group) const {
     return group.parameters.empty() ? DType::fp32 : graph_.tensors[group.parameters.front()].dtype;
   }
@@ -240,6 +339,10 @@ class FullySharded {
 
   int ranks_, copies_;
   bool keep_gathered_, on_host_, accumulates_ = false;
+  const ModuleGathers* by_module_;           // null: block by block
+  std::int64_t live_ = 0;                    // elements that are gathered, or on their way
+  std::set<const ShardGroup*> kept_;         // from forward to backward
+  ShardGroup bucket_;                        // gradients that wait for more
   const PrecisionRecipe& recipe_;
   StepGraph& step_;
   ShardGroups groups_;
@@ -254,8 +357,8 @@ class FullySharded {
 
 }  // namespace
 
-void fully_shard(int ranks, int copies, bool keep_gathered, bool on_host, const PrecisionRecipe& recipe, StepGraph& step) {
-  FullySharded(ranks, copies, keep_gathered, on_host, recipe, step).run();
+void fully_shard(int ranks, int copies, bool keep_gathered, bool on_host, const ModuleGathers* by_module, const PrecisionRecipe& recipe, StepGraph& step) {
+  FullySharded(ranks, copies, keep_gathered, on_host, by_module, recipe, step).run();
 }
 
 }  // namespace precog

@@ -9,8 +9,10 @@ namespace precog {
 
 // Context parallelism: the graph was built for one rank's tokens; attention is made to see all of them.
 Result<Graph> share_sequences(const Plan& plan, Graph forward);
+// Experts that drop what exceeds their capacity, and may be padded to it.
+Result<Graph> limit_experts(const ExpertCapacity& capacity, Graph forward);
 // Expert parallelism: each rank has its part of the experts, and tokens travel to them.
-Result<Graph> share_experts(const Plan& plan, Graph forward);
+Result<Graph> share_experts(const Plan& plan, const ExpertCapacity& capacity, Graph forward);
 // Tensor and sequence parallelism. `chunks`: how many layers each stands for.
 Result<ShardedLayers> split_layers(const Plan& plan, Graph forward, const DistinctChunks& chunks);
 

@@ -32,16 +32,16 @@ Graph llama(std::int64_t seq) { return build({{"kv_heads", 4}, {"intermediate", 
 constexpr std::int64_t kExperts = 8, kTopK = 2, kInner = 512;
 Graph mixtral() { return build({{"kv_heads", 4}, {"intermediate", kInner}, {"experts", kExperts}, {"experts_per_token", kTopK}}, "mixtral", kSeq); }
 
-ShardedLayers split(const Plan& plan, Graph forward) {
-  auto made = shard_layers(plan, std::move(forward));
+ShardedLayers split(const Plan& plan, Graph forward, const ExpertCapacity& capacity = {}) {
+  auto made = shard_layers(plan, std::move(forward), false, {}, capacity);
   REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().text()));
   const std::string broken = verify(made->graph);
   CHECK_MESSAGE(broken.empty(), broken);
   return std::move(*made);
 }
-StepGraph step_of(const Plan& plan, Graph forward) {
+StepGraph step_of(const Plan& plan, Graph forward, const ExpertCapacity& capacity = {}) {
   const PrecisionRecipe recipe = uniform(DType::bf16);
-  StepGraph step = make_step(apply_precision(recipe, gpu(), split(plan, std::move(forward)).graph), recipe, {});
+  StepGraph step = make_step(apply_precision(recipe, gpu(), split(plan, std::move(forward), capacity).graph), recipe, {});
   step = apply_plan(plan, recipe, std::move(step));
   const std::string broken = verify(step.graph);
   CHECK_MESSAGE(broken.empty(), broken);
@@ -119,6 +119,28 @@ TEST_CASE("TheBusiestRankSetsThePace") {
   CHECK(routed == doctest::Approx(kTopK * mlp));
   CHECK(training_flops(split(uneven, mixtral()).graph).value - training_flops(split(even, mixtral()).graph).value == doctest::Approx(0.5 * routed));
   CHECK(wire(step_of(uneven, mixtral()), OpKind::all_to_all, Phase::forward).bytes == wire(step_of(even, mixtral()), OpKind::all_to_all, Phase::forward).bytes * 3 / 2);
+}
+
+TEST_CASE("ExpertsTakeNoMoreThanTheirCapacity") {
+  const Plan even{.dp = 4, .ep = 4}, uneven{.dp = 4, .ep = 4, .expert_imbalance = 1.5}, alone;
+  const auto flops = [](const Plan& plan, double factor = 0, bool padded = false) { return training_flops(split(plan, mixtral(), {factor, padded}).graph).value; };
+  const auto bytes = [](const Plan& plan, double factor = 0, bool padded = false) { return wire(step_of(plan, mixtral(), {factor, padded}), OpKind::all_to_all, Phase::forward).bytes; };
+  const double routed = 2 * (flops(uneven) - flops(even));
+  // More than the busiest has changes nothing; less is all that it gets.
+  CHECK(flops(uneven, 2) == flops(uneven));
+  CHECK(bytes(uneven, 2) == bytes(uneven));
+  CHECK(flops(uneven, 1.25) - flops(even) == doctest::Approx(0.25 * routed).epsilon(0.01));
+  CHECK(flops(even) - flops(uneven, 0.5) == doctest::Approx(0.5 * routed).epsilon(0.01));
+  // Padded, every rank computes and sends what experts could take, whoever is busy; and nobody waits to hear how much that is.
+  CHECK(flops(even, 1.5, true) - flops(even) == doctest::Approx(0.5 * routed).epsilon(0.01));
+  CHECK(static_cast<double>(bytes(even, 1.5, true)) == doctest::Approx(1.5 * static_cast<double>(bytes(even))).epsilon(0.01));
+  CHECK(count(split(even, mixtral(), {1.5, true}).graph, OpKind::read_back) + 2 == count(split(even, mixtral()).graph, OpKind::read_back));
+  // On one rank as well.
+  CHECK(flops(alone, 1.5, true) - flops(alone) == doctest::Approx(0.5 * routed).epsilon(0.01));
+  CHECK(flops(alone, 1.5) == flops(alone));
+  for (double factor : {0.3, 1.0, 1.7})
+    for (bool padded : {false, true}) CHECK(verify(step_of(even, mixtral(), {factor, padded}).graph).empty());
+  CHECK_FALSE(shard_layers({}, llama(kSeq), false, {}, {1.5, true}).has_value());
 }
 
 TEST_CASE("ExpertsAreSplitLikeAnyMlp") {

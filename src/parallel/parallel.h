@@ -6,11 +6,24 @@
 // waits for what; how long anything takes is not known here.
 #pragma once
 
+#include <optional>
+
 #include "spec/plan.h"
 #include "spec/precision_recipe.h"
 #include "training/step_graph.h"
 
 namespace precog {
+
+// DeepSpeed's ZeRO 3 gathers module by module, as far ahead as it may, where FSDP gathers block by block. All counted in elements;
+// the defaults are DeepSpeed's (deepspeed.ai/docs/config-json).
+struct ModuleGathers {
+  std::int64_t prefetch = 50'000'000;       // stage3_prefetch_bucket_size: asked for at a time, ahead of a module
+  std::int64_t live = 1'000'000'000;        // stage3_max_live_parameters: not beyond so many gathered ones
+  std::int64_t reuse = 1'000'000'000;       // stage3_max_reuse_distance: what is wanted again before so many others is kept
+  std::int64_t persistent = 100'000;        // stage3_param_persistence_threshold: parameters up to here every rank has
+  std::int64_t reduced = 500'000'000;       // reduce_bucket_size: gradients reduced together
+  friend bool operator==(const ModuleGathers&, const ModuleGathers&) = default;
+};
 
 // How ranks that have the same parameters share gradients, states and parameters, beyond what Plan::fsdp says.
 struct Replicas {
@@ -20,6 +33,7 @@ struct Replicas {
   // A distributed optimizer's updated parameters are gathered beside the next step's forward, in the order in which it reads them
   // (Megatron's --overlap-param-gather); else before it.
   bool overlap_gather = false;
+  std::optional<ModuleGathers> by_module;  // of fully sharded parameters; else block by block
   // DistributedDataParallel's: bucket_cap_mb, gradient_as_bucket_view, find_unused_parameters.
   Bytes bucket{25 << 20};
   bool bucket_views = false, find_unused = false;

@@ -153,3 +153,43 @@ TEST_CASE("ZeroTwoKeepsAShareOfMainGradients") {
   CHECK(shares >= kParameters);
   CHECK(shares <= kParameters + 256);
 }
+
+TEST_CASE("ModulesAreGatheredAheadAndWhatIsSmallStays") {
+  const std::int64_t first = 128 * 64 * 4, second = 12 * 128 * 4;  // padded to four ranks; biases stay on every rank
+  const auto gathers = [&](ModuleGathers how) { return sent(spread({.dp = 4, .fsdp = Sharding::full}, {.by_module = how}), OpKind::all_gather); };
+  const auto bytes = [](const std::vector<CollectiveAttributes>& all) {
+    std::vector<std::int64_t> out;
+    for (const CollectiveAttributes& one : all) out.push_back(one.bytes.value);
+    return out;
+  };
+  // Kept for backward, which wants them soon; asked for again where nothing is.
+  CHECK(bytes(gathers({.persistent = 200})) == std::vector<std::int64_t>{first, second});
+  CHECK(bytes(gathers({.reuse = 0, .persistent = 200})) == std::vector<std::int64_t>{first, second, second, first});
+  CHECK(bytes(gathers({.prefetch = 0, .reuse = 0, .persistent = 200})) == std::vector<std::int64_t>{first, second, second, first});
+  // Without a threshold biases travel in their module's message.
+  CHECK(bytes(gathers({.persistent = 0})) == std::vector<std::int64_t>{first + 128 * 4, second + 12 * 4});
+  // Prefetched: issued before the first module's own work, not when the second begins.
+  const auto place = [](const StepGraph& step, std::size_t which) {
+    std::size_t seen = 0;
+    for (std::size_t i = 0; i < step.graph.ops.size(); ++i)
+      if (step.graph.ops[step.graph.ops.id_at(i)].kind == OpKind::all_gather && seen++ == which) return i;
+    return step.graph.ops.size();
+  };
+  const auto with = [](ModuleGathers how) { return spread({.dp = 4, .fsdp = Sharding::full}, {.by_module = how}); };
+  const StepGraph ahead = with({.persistent = 200}), late = with({.prefetch = 0, .persistent = 200}), full = with({.live = 1, .persistent = 200});
+  CHECK(place(ahead, 1) < place(late, 1));
+  CHECK(place(full, 1) == place(late, 1));
+  const auto whole = [](const StepGraph& step) {  // beyond each rank's share
+    std::int64_t out = 0;
+    for (const Tensor& tensor : step.graph.tensors) out += step.graph.name(tensor.name) == "persistent_parameters" ? tensor.shape.elements() : 0;
+    return out;
+  };
+  CHECK(whole(ahead) == 128 - 128 / 4 + 10 - 3);
+  CHECK(whole(with({})) == kParameters - (64 * 128 / 4 + 128 / 4 + 128 * 10 / 4 + 3));  // small ones all
+  CHECK(whole(with({.persistent = 0})) == 0);
+  CHECK(sent(with({}), OpKind::all_gather).empty());
+  // Gradients wait for a bucket.
+  CHECK(sent(ahead, OpKind::reduce_scatter).size() == 1);
+  CHECK(sent(with({.reduced = 1}), OpKind::reduce_scatter).size() == 2);
+  for (const StepGraph* step : {&ahead, &late, &full}) CHECK(verify(step->graph).empty());
+}

@@ -27,15 +27,15 @@ std::int64_t padded(const Shape& shape, int ranks) {
   return share_of(rows, ranks) * ranks * (shape.elements() / rows);
 }
 
-ShardGroups::ShardGroups(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
+ShardGroups::ShardGroups(int ranks, const ModuleGathers* by_module, const PrecisionRecipe& recipe, StepGraph& step) : by_module_(by_module != nullptr) {
   Graph& graph = step.graph;
   std::map<std::int32_t, int> owner;  // parameter -> its block; the root's where several use it
   std::map<int, ShardGroup> groups;
   arrives_as_.assign(graph.tensors.size(), DType::model);
   for (std::size_t i = 0; i < graph.ops.size(); ++i) {
     const Op& op = graph.ops[graph.ops.id_at(i)];
-    if (op.block >= 0) {
-      ShardGroup& group = groups[op.block];
+    if (unit_of(op) >= 0) {
+      ShardGroup& group = groups[unit_of(op)];
       const bool forward = op.phase == Phase::forward;
       if (op.phase <= Phase::backward) {
         std::size_t& first = forward ? group.first_forward : group.first_backward;
@@ -47,8 +47,8 @@ ShardGroups::ShardGroups(int ranks, const PrecisionRecipe& recipe, StepGraph& st
     for (TensorId id : graph.inputs(op)) {
       const TensorId base = graph.tensors[id].storage;
       if (graph.tensors[base].role != Role::parameter) continue;
-      auto [known, first] = owner.emplace(base.value, op.block);
-      if (!first && known->second != op.block) known->second = -1;
+      auto [known, first] = owner.emplace(base.value, unit_of(op));
+      if (!first && known->second != unit_of(op)) known->second = -1;
       if (!recipe.gathers_fp8) continue;
       if (auto narrow = quantised_copy(graph, op, base)) arrives_as_[base.index()] = *narrow;
     }
@@ -56,6 +56,7 @@ ShardGroups::ShardGroups(int ranks, const PrecisionRecipe& recipe, StepGraph& st
   for (auto [parameter, block] : owner) {
     ShardGroup& group = groups[block];
     const TensorId id{parameter};
+    if (by_module && graph.tensors[id].shape.elements() <= by_module->persistent) continue;
     const std::int64_t elements = padded(graph.tensors[id].shape, ranks);
     group.parameters.push_back(id);
     group.elements += elements;
@@ -78,9 +79,11 @@ ShardGroups::ShardGroups(int ranks, const PrecisionRecipe& recipe, StepGraph& st
     ShardGroup* made = &all.emplace_back(std::move(group));
     if (block < 0) root = made;
     else by_block_[static_cast<std::size_t>(block)] = made;
+    if (block >= 0 && made->first_forward != ShardGroup::kNever) by_begin_of_forward.push_back(made);
     if (block >= 0 && made->last_backward != ShardGroup::kNever) by_begin_of_backward.push_back(made);
   }
   by_end_of_backward = by_begin_of_backward;
+  std::sort(by_begin_of_forward.begin(), by_begin_of_forward.end(), [](auto* a, auto* b) { return a->first_forward < b->first_forward; });
   std::sort(by_begin_of_backward.begin(), by_begin_of_backward.end(), [](auto* a, auto* b) { return a->first_backward < b->first_backward; });
   std::sort(by_end_of_backward.begin(), by_end_of_backward.end(), [](auto* a, auto* b) { return a->last_backward < b->last_backward; });
 }

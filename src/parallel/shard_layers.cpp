@@ -36,7 +36,7 @@ void sum_up(const Graph& graph, const DistinctChunks& chunks, Flops& flops, std:
 
 }  // namespace
 
-Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_chunk, DistinctChunks foreseen) {
+Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_chunk, DistinctChunks foreseen, const ExpertCapacity& capacity) {
   ShardedLayers sums;  // of the rank's tokens, with the layers as the model has them
   if (plan.cp > 1) {
     PRECOG_TRY(shared, share_sequences(plan, std::move(forward)));
@@ -54,8 +54,12 @@ Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_ch
   } else {
     sum_up(forward, chunks, sums.model_flops, sums.parameters);
   }
+  if (capacity.factor > 0) {
+    PRECOG_TRY(limited, limit_experts(capacity, std::move(forward)));
+    forward = std::move(limited);
+  }
   if (plan.ep > 1) {
-    PRECOG_TRY(shared, share_experts(plan, std::move(forward)));
+    PRECOG_TRY(shared, share_experts(plan, capacity, std::move(forward)));
     forward = std::move(shared);
   }
   ShardedLayers out;

@@ -27,9 +27,15 @@ struct ShardedLayers {
   std::int64_t parameters = 0;     // of the whole model
 };
 
+// How many rows an expert takes, over what the mean expert gets: the rest is dropped (expert_capacity.cpp).
+struct ExpertCapacity {
+  double factor = 0;    // at most; 0: all are taken
+  bool padded = false;  // and always, filled up
+};
+
 // All that of a plan changes the forward graph. Of a pipeline's equal chunks it keeps one, unless asked for each; where `foreseen`
 // leaves any out, the graph was built without them.
-Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_chunk = false, DistinctChunks foreseen = {});
+Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_chunk = false, DistinctChunks foreseen = {}, const ExpertCapacity& capacity = {});
 
 // How a module's product is split by the names people give them; whole where nothing is known. A product whose input arrives
 // split is a row product whatever it is called.

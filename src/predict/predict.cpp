@@ -180,7 +180,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                             [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
     if (!built) return tl::unexpected(located(built.error(), request.where));
     if (request.mode != Mode::eager) *built = with_traced_masks(*request.model, *built);
-    rank = shard_layers(request.plan, std::move(*built), each_chunk, std::move(foreseen));
+    rank = shard_layers(request.plan, std::move(*built), each_chunk, std::move(foreseen), request.expert_capacity);
     if (!rank) return tl::unexpected(located(rank.error(), request.where));
     decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
     if (pipelined) cut = cut_into_stages(rank->chunks, decided);

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "frontend/source.h"
 #include "parallel/parallel.h"
+#include "parallel/tensor_parallel.h"
 #include "predict/catalog.h"
 #include "spec/input_spec.h"
 #include "spec/plan.h"
@@ -61,6 +62,7 @@ struct Request {
   Mode mode = Mode::eager;
   Stack stack = Stack::pytorch;
   Attention attention = Attention::sdpa;
+  ExpertCapacity expert_capacity;
   bool tp_overlap = false;  // exchanges of tensor-parallel layers overlap with the products beside them
   bool tp_scatter_fp8 = false;  // summands of products in fp8 travel in fp8
   bool allow_emulated = false;

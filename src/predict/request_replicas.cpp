@@ -1,0 +1,107 @@
+// How data-parallel ranks share parameters, gradients and states, and what they leave to the host.
+#include <algorithm>
+
+#include "predict/request_reader.h"
+
+namespace precog {
+
+// How data-parallel ranks share gradients and states: groups that each hold all shards (hybrid), buckets, the optimizer on the host.
+void RequestReader::read_replicas(JsonReader& plan, std::int64_t dp) {
+  Replicas& out = request_.replicas;
+  const bool hybrid = plan.text("fsdp").value_or("") == "hybrid", shards = request_.plan.fsdp != Sharding::none;
+  auto size = plan.integer("shard_size", 1, kMaxGpus), copies = plan.integer("replicate", 1, kMaxGpus);
+  if (size && copies && *size * *copies != dp)
+    plan.problem("replicate", fmt::format("is {} and shard_size {}; together they must make dp = {}: leave one out", *copies, *size, dp));
+  for (auto [key, value] : {std::pair{"shard_size", size}, {"replicate", copies}}) {
+    if (!value) continue;
+    if (!shards) plan.problem(key, "says how many ranks share one copy: it needs fsdp hybrid (or zero1, zero2, full)");
+    else if (dp % *value != 0) plan.problem(key, fmt::format("is {}; it must divide dp = {}", *value, dp));
+  }
+  if (hybrid && !size && !copies) {  // FSDP's own default: shards inside a node, replicas across
+    const std::int64_t inside = request_.cluster.gpus_per_node / std::max(1, request_.plan.tp * request_.plan.cp);
+    size = dp <= inside ? dp : inside;
+    if (inside < 1 || dp % *size != 0)
+      plan.problem("fsdp", fmt::format("is 'hybrid', and a node has {} GPUs for {} x {} ranks of one replica: say shard_size, how many of dp = {} share one copy",
+                                       request_.cluster.gpus_per_node, request_.plan.tp, request_.plan.cp, dp));
+  }
+  if (!size && copies) size = std::max<std::int64_t>(1, dp / *copies);
+  if (size && *size < dp) out.shard_size = static_cast<int>(std::max<std::int64_t>(1, *size));
+  if (out.shard_size > 0 && request_.plan.ep > 1) plan.problem(size ? "shard_size" : "replicate", "together with expert parallelism (ep) is not modelled");
+  read_offload(plan, shards, dp);
+  read_module_gathers(plan);
+  out.overlap_gather = plan.boolean("overlap_gather").value_or(false);
+  if (out.overlap_gather && request_.plan.fsdp != Sharding::zero1 && request_.plan.fsdp != Sharding::zero2)
+    plan.problem("overlap_gather", "is a distributed optimizer's: it needs fsdp zero1 or zero2 (fully sharded parameters are always gathered beside compute)");
+  if (auto bucket = plan.integer("bucket_mb", 1, 65536)) out.bucket = {*bucket << 20};
+  out.bucket_views = plan.boolean("bucket_views").value_or(false);
+  out.find_unused = plan.boolean("find_unused").value_or(false);
+  for (const char* key : {"bucket_mb", "bucket_views", "find_unused"})
+    if (plan.has(key) && shards) plan.problem(key, "is DistributedDataParallel's: it needs fsdp none");
+}
+
+void RequestReader::read_module_gathers(JsonReader& plan) {
+  auto given = plan.object("zero3");
+  if (!given) return;
+  ModuleGathers out;
+  for (auto [key, field] : {std::pair{"prefetch_elements", &out.prefetch}, {"live_elements", &out.live}, {"reuse_elements", &out.reuse}, {"persistent_elements", &out.persistent}, {"reduce_elements", &out.reduced}})
+    *field = given->integer(key, 0, std::int64_t{1} << 50).value_or(*field);
+  given->reject_unknown_keys();
+  if (request_.plan.fsdp != Sharding::full) plan.problem("zero3", "says how parameters are gathered module by module: it needs fsdp zero3 (or full, hybrid)");
+  request_.replicas.by_module = out;
+}
+
+void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp) {
+  Replicas& out = request_.replicas;
+  const int node = std::max(1, std::min(request_.cluster.gpus_per_node, request_.cluster.gpus));
+  out.node_ranks = node;
+  const std::string given = plan.text("offload").value_or("none");
+  bool activations = false;
+  for (const std::string& part : joined_parts(given)) {
+    if (part == "optimizer") out.offload_optimizer = true;
+    else if (part == "states") out.offload_states = true;
+    else if (part == "master") out.offload_master = true;
+    else if (part == "parameters") out.offload_parameters = true;
+    else if (part == "activations") activations = true;
+    else if (part != "none" || given != "none")
+      plan.problem("offload", fmt::format("is '{}'; known: none, or of optimizer, states, master, parameters, activations one or several joined by +", given.substr(0, 80)));
+  }
+  const auto layers = plan.integer("offload_layers", 1, 4096);
+  if (layers && !activations) plan.problem("offload_layers", "says of how many layers activations are on the host: it needs offload activations");
+  check_layers(plan, "offload_layers", layers.value_or(0));
+  if (activations) out.offload_layers = static_cast<int>(layers.value_or(4096));
+  if (out.offload_optimizer && out.offload_states) plan.problem("offload", "is optimizer, which the host updates, and states, which the GPU updates: choose one");
+  if (!out.offloads()) return;
+  if (!shards && dp > 1 && (out.offload_optimizer || out.offload_states || out.offload_master))
+    plan.problem("offload", "of the optimizer needs its states to be shared out: fsdp zero1, zero2 or full (DeepSpeed refuses it without, too)");
+  if (out.offload_parameters && dp > 1 && request_.plan.fsdp != Sharding::full)
+    plan.problem("offload", "of parameters needs them to be shared out: fsdp full (DeepSpeed's offload_param is of stage 3 only)");
+  if (request_.plan.pp > 1) plan.problem("offload", "together with a pipeline (pp) is not modelled");
+  if (request_.plan.ep > 1) plan.problem("offload", "together with expert parallelism (ep) is not modelled");
+}
+
+// Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without
+// it: on several GPUs they imply it.
+void RequestReader::settle_sharding() {
+  if (!request_.precision) return;
+  const PrecisionRecipe& recipe = *request_.precision;
+  const bool by_optimizer = recipe.fp8 && recipe.fp8->fused;  // converted where the optimizer is shared out, with any sharding
+  if (!((recipe.gathers_fp8 && !by_optimizer) || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather))) return;
+  Sharding& sharding = request_.plan.fsdp;
+  if (request_.plan.dp > 1 && !sharding_given_) sharding = Sharding::full;
+  if (request_.plan.dp > 1 && (sharding == Sharding::none || sharding == Sharding::zero1))
+    root_.problem("plan.fsdp", fmt::format("is {}; precision '{}' casts parameters as they are gathered, so it must be full or zero2 (or left out)",
+                                           to_text(sharding), recipe.name));
+}
+
+// The host has the gradients that it reads: none are kept in another type on the GPU.
+void RequestReader::settle_offload() {
+  if (!request_.precision || !request_.replicas.offload_optimizer || !request_.precision->main_gradients) return;
+  auto recipe = std::make_shared<PrecisionRecipe>(*request_.precision);
+  if (recipe->main_gradients->made == MainGradients::Made::after_reduce) return;
+  recipe->main_gradients->made = MainGradients::Made::at_step;
+  if (!request_.own_precision) request_.inline_precision = recipe->name;
+  request_.own_precision = recipe;
+  request_.precision = request_.own_precision.get();
+}
+
+}  // namespace precog
