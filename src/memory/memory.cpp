@@ -233,7 +233,7 @@ std::int64_t pinned_within(std::int64_t limit, const MemoryTrace& trace, const R
     taken.push_back(static_cast<std::int64_t>(static_cast<double>(one.pinned) / larger));
   }
   std::sort(taken.begin(), taken.end());
-  return taken[taken.size() / 2];
+  return std::min(free.pinned, taken[taken.size() / 2]);
 }
 
 // What is taken from the device outside the allocator.
