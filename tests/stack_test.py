@@ -28,7 +28,7 @@ def predict(**request):
 class Stack(unittest.TestCase):
     def test_fused_kernels_are_fewer_and_faster(self):
         plain, megatron = predict(model=GPT, attention="eager"), predict(model=GPT, attention="eager", stack="megatron")
-        self.assertLess(megatron["kernels"], 0.8 * plain["kernels"])  # norms and biases are still added to main gradients one by one
+        self.assertLess(megatron["kernels"], 0.82 * plain["kernels"])  # norms and biases are still added to main gradients one by one; the loss is PyTorch's
         self.assertLess(megatron["gpu_busy_s"], plain["gpu_busy_s"])
         self.assertEqual(megatron["request"]["stack"], "megatron")
 
@@ -67,6 +67,14 @@ class Exchange(unittest.TestCase):
     def test_what_is_converted_travels_converted(self):
         gathered = [self.step(precision)["breakdown"]["exposed_communication"]["all_gather"] for precision in ("bf16-master", "bf16-master+te-fp8-delayed")]
         self.assertLess(gathered[1], 0.9 * gathered[0])
+
+    def test_summands_in_fp8_are_half_the_message(self):
+        fp8 = "bf16-master+te-fp8-delayed"
+        scattered = [self.step(fp8, tp_overlap=True, **more)["breakdown"]["exposed_communication"]["reduce_scatter"] for more in ({}, {"tp_scatter_fp8": True})]
+        self.assertLess(scattered[1], 0.9 * scattered[0])
+        done = run({"model": LLAMA, "stack": "te", "cluster": self.CLUSTER, "plan": {"tp": 8, "sp": True, "tp_scatter_fp8": True}})
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("tp_scatter_fp8", done.stderr)
 
     def test_overlap_needs_sequence_parallelism(self):
         done = run({"model": LLAMA, "stack": "te", "cluster": self.CLUSTER, "plan": {"tp": 8, "tp_overlap": True}})

@@ -130,6 +130,11 @@ std::vector<double> features(const ReferenceRow& row, const GpuSpec& gpu, const 
   return features_of(row.kernel, kernel_cost(row.kernel, gpu, p.profile), gpu);
 }
 
+std::size_t features_before(std::string_view product) {
+  const auto names = feature_names(FeatureKind::gemm);
+  return static_cast<std::size_t>(std::find_if(names.begin(), names.end(), [&](const FeatureName& f) { return f.name == product; }) - names.begin());
+}
+
 struct Judged {
   std::vector<double> errors;
   CarriedError result() {
@@ -182,21 +187,11 @@ Point point_of(const ReferenceRow& row) {
   return logs({g.batch, g.m, g.n, g.k});
 }
 
-// And what the physics say of it: how long it takes, and whether it computes or moves. Attention, of which shapes alone tell less:
-// what it moves against what it waits for, too, and how its blocks fill the SMs.
+// And what the physics say of it: how long it takes, and whether it computes or moves.
 Point described(Point shape, const ReferenceRow& row, const GpuSpec& gpu, const Physics& p) {
   constexpr double kLeast = 1e-9;
   const KernelCost cost = kernel_cost(row.kernel, gpu, p.profile);
   shape.push_back(std::log2(std::max(kLeast, seconds_of(row, gpu, p))));
-  if (std::holds_alternative<AttentionShape>(row.kernel.shape)) {
-    static constexpr std::array<std::pair<std::string_view, double>, 6> kMore = {{{"log bytes", 1}, {"memory share", 4}, {"launch share", 4}, {"log waves 128", 1}, {"wave efficiency 128", 3}, {"queries by 64", 4}}};
-    const std::vector<double> all = features_of(row.kernel, cost, gpu);
-    const auto names = feature_names(FeatureKind::attention);
-    for (const auto& [name, scale] : kMore)
-      for (std::size_t i = 0; i < names.size(); ++i)
-        if (names[i].name == name) shape.push_back(scale * all[i]);
-    return shape;
-  }
   shape.push_back(std::log2(std::max(kLeast, cost.compute.value) / std::max(kLeast, cost.memory.value)));
   return shape;
 }
@@ -264,10 +259,12 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
                                  *relative->gpu, *left.gpu);
     std::vector<Sample> samples;
     for (const Data& other : all)
-      // What the formulae leave is the tuning of an architecture's kernels: it says little where none of the others is of this one's
-      // (A100, L40S), and nothing of attention, which is another library's on each.
-      if (&other != &left && same && other.own.contains(group) && (!attention || other.gpu->architecture == left.gpu->architecture))
+      // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's.
+      if (&other != &left && other.own.contains(group) && (!attention || other.gpu->architecture == left.gpu->architecture))
         add_samples(samples, other, group, other.rows.at(group), &other == relative ? kRelativeWeight : 1, true);
+    // Nor does the choice between tiles, as far as it shows in their times, carry from one architecture's products to another's.
+    if (!same && !attention)
+      for (Sample& s : samples) s.features.resize(features_before("alone 256x128"));
     const std::vector<Tree> trees = boost(samples, boosting(options, 1));
     Judged datasheet, carried;
     std::vector<double> corrections;

@@ -21,12 +21,11 @@ Each GPU in turn is treated as one that nobody measured:
    waits for memory. Between architectures, efficiency follows the watts per FLOP/s where power is short; attention's follows the
    width of the tensor cores per SM, since the exponentials beside the products go at the same pace everywhere.
 2. **And trees of the others**: boosted trees on the logarithm of what the formulae leave, learned on all the other GPUs, the relative
-   counting five times. A GPU that is alone of its architecture (A100, L40S) takes none, and attention takes them from its own
-   architecture only: other architectures run other kernels, or other libraries'.
+   counting five times. Attention takes them from its own architecture only: other architectures run other libraries' kernels. For
+   a GPU alone of its architecture (A100, L40S) they do not look at how long each tile would take, which is another library's choice.
 3. **And 30 timings** of the GPU, of shapes chosen so that every other has one near (by their extents, before anything is timed): the
    coefficients are fitted again, held to the carried ones by springs (2.5 times firmer inside an architecture), and what they then leave
-   is taken for a smooth function of the shape and of what the formulae say of it (a Gaussian process,
-   `src/calibrate/smooth_residual.h`). The middle one of several
+   is taken for a smooth function of the shape (a Gaussian process, `src/calibrate/smooth_residual.h`). The middle one of several
    choices, judged on all other rows. `precog calibrate` does the like with a short
    measurement, on a relative's learned corrections and without fitting coefficients again (`src/calibrate/short_measurement.h`).
 4. **Known GPU, new shapes**: for comparison, coefficients and trees fitted to four fifths of its own shapes, judged on the rest.

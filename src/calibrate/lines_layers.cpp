@@ -101,8 +101,12 @@ void pooling(const Line& line, const std::string& op, Calls& calls) {
     else calls.add(OpKind::adaptive_avg_pool2d, {calls.tensor(x)}, {calls.tensor(y)});
     return;
   }
-  const std::string name = fmt::format("{}_pool{}d", kind == "max" ? "max" : adaptive ? "adaptive_avg" : "avg", axes);
-  if (backward) calls.named(kind == "max" ? name + "_with_indices_backward" : name + "_backward", {calls.tensor(y), calls.tensor(x)}, {calls.tensor(x)}).phase = Phase::backward;
+  // As captured graphs have them: a maximum comes with its places, which its gradient reads.
+  const bool places = kind == "max" && axes == 3;
+  const std::string name = fmt::format("{}_pool{}d{}", kind == "max" ? "max" : adaptive ? "adaptive_avg" : "avg", axes, places ? "_with_indices" : "");
+  if (backward && places) calls.named(name + "_backward", {calls.tensor(y), calls.tensor(x), calls.tensor(y, DType::int64)}, {calls.tensor(x)}).phase = Phase::backward;
+  else if (places) calls.named(name, {calls.tensor(x)}, {calls.tensor(y), calls.tensor(y, DType::int64)});
+  else if (backward) calls.named(kind == "max" ? name + "_with_indices_backward" : name + "_backward", {calls.tensor(y), calls.tensor(x)}, {calls.tensor(x)}).phase = Phase::backward;
   else calls.named(name, {calls.tensor(x)}, {calls.tensor(y)});
 }
 

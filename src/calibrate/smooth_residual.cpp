@@ -11,7 +11,7 @@ namespace precog {
 namespace {
 
 // In units of the points: shapes come as binary logarithms, so that 4 is a factor of sixteen. Standard deviations of logarithms of time.
-constexpr std::array kLengths = {1.5, 2.5, 4.0, 7.0, 12.0};
+constexpr std::array kLengths = {1.5, 2.5, 4.0, 7.0};
 constexpr std::array kSpreads = {0.03, 0.06, 0.12, 0.25, 0.5};
 constexpr std::array kNoises = {0.015, 0.03, 0.06, 0.12};
 
