@@ -14,8 +14,8 @@ std::int64_t power_below(std::int64_t value) { return static_cast<std::int64_t>(
 // Half of the frequencies of a real image: the others are their conjugates.
 std::int64_t plane(std::int64_t side) { return side * (side / 2 + 1) * kComplex; }
 
-// Filters are transformed once for all images or tiles: with 8 of them no layer that was measured is, with 32 many are; between
-// them, the middle.
+// Filters are transformed once for all images or tiles. Of 8 images no measured forward was, of 32 many were; gradients that were, of 4
+// and 8 images, had many tiles. Between 8 and 32, the middle.
 constexpr std::int64_t kEnoughImages = 17;
 
 // Forward: the whole image at once, in a square of the next power of two. Images, filters, and as much for their other order.
