@@ -205,6 +205,11 @@ class _Backward:
             names.append(name)
         return names
 
+    @staticmethod
+    def _made_as_zeros(call: Call, reference: str) -> bool:
+        makers = [back.name for back in call.back for _ in back.outputs]
+        return reference[0] == "t" and makers[int(reference[1:])] in ("zeros", "new_zeros", "zeros_like")
+
     def asks_for_zeros(self, operator) -> bool:
         return self.call is not None and self.call.name in ("prod", "cumprod") and rules.name_of(operator) in ("_local_scalar_dense", "nonzero")
 
@@ -247,8 +252,8 @@ class _Backward:
             attrs = gemm_attrs(name, inputs)
         references = [self._reference(call, tensor) for tensor in inputs]
         made = [Made(tuple(tensor.shape), tensor.dtype, storages.get(tensor.untyped_storage()._cdata)) for tensor in outputs]
-        if name == "index_put" and references[0] is not None and references[0][0] == "t":
-            made[0].of = 0  # autograd adds into its zeros; only around tensor subclasses, such as the stand-ins here, does it copy them
+        if name in rules.WRITES_PLACES and call.name != "autograd_function" and self._made_as_zeros(call, references[0]):
+            made[0].of = 0  # autograd writes into its zeros; only around tensor subclasses, such as the stand-ins here, does it copy them
         self._emit(call, BackCall("contiguous" if name == "clone" else name, references, made, attrs, is_strided(inputs, outputs),
                                   rules.kind_of(operator)), outputs)
 
