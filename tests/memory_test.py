@@ -146,7 +146,7 @@ class WhatMakesItLess(unittest.TestCase):
         self.base = run_json("predict", *self.JOB)
 
     def test_less_memory(self):
-        for flags, slower in [(["--recompute", "norm+activation"], True), (["--recompute", "mlp"], True), (["--recompute", "norm+mlp+attention"], True), (["--loss-chunks", 8], False),
+        for flags, slower in [(["--recompute", "norm+activation"], True), (["--recompute", "mlp"], True), (["--recompute", "norm+mlp+attention"], True), (["--loss-chunks", 8], True),
                               (["--offload", "states"], True), (["--offload", "parameters"], False), (["--offload", "activations"], False), (["--offload", "activations", "--offload-layers", 6], False)]:
             with self.subTest(" ".join(map(str, flags))):
                 report = run_json("predict", *self.JOB, *flags)
@@ -176,9 +176,32 @@ class WhatMakesItLess(unittest.TestCase):
         self.assertGreater(one, 26e9)  # 6.7 G parameters in fp32
         self.assertLess(two, one / 4)
 
+    def test_a_layer_waits_for_its_own_parameters(self):
+        report = run_json("predict", *self.JOB, "--offload", "parameters")
+        # Twice up, once down and up in the update; the link carries 64 GB/s at most, and the layers are too short to hide it.
+        self.assertGreater(report["step_s"], self.base["step_s"] + 0.5 * 2 * report["memory"]["gradients"] / 64e9)
+
+    def test_the_core_of_an_attention_that_is_written_out(self):
+        core, selective = (run_json("predict", *self.JOB, "--attention", "eager", "--recompute", parts)["peak_bytes"] for parts in ("core", "selective"))
+        self.assertLess(core, 1.02 * selective)
+
+    def test_recomputation_that_does_nothing_says_so(self):
+        said = run_json("predict", "--model", "resnet50", "--batch", 8, "--gpu", "h100-sxm", "--precision", "amp-bf16", "--recompute", "core")["warnings"]
+        self.assertTrue(any("recompute core does nothing" in one for one in said), said)
+        self.assertFalse(any("does nothing" in one for one in run_json("predict", *self.JOB, "--recompute", "core")["warnings"]))
+
+    def test_the_hosts_memory_is_said_and_checked(self):
+        job = ["--model", "llama2-70b", "--batch", 1, "--seq", 2048, "--precision", "fp16", "--fsdp", "full", "--recompute", "full", "--offload", "optimizer+parameters"]
+        small, large = (run_json("predict", *job, "--cluster", name, expected=(0, 3)) for name in ("dgx-1-v100", "dgx-a100-80gb"))
+        self.assertEqual(small["host_bytes_per_node"], 8 * small["host_bytes"])
+        self.assertGreater(small["host_bytes_per_node"], 68.9e9 * 18)  # weights twice, two states and gradients: 18 bytes each
+        self.assertEqual((small["fits"], large["fits"]), (False, True))
+        self.assertTrue(any("host's memory" in one for one in small["warnings"]))
+        self.assertNotIn("host_bytes", self.base)
+
     def test_what_cannot_be(self):
         for flags, said in [(["--recompute", "norm+"], "known"), (["--recompute", "soup"], "norm, activation"), (["--offload", "soup"], "optimizer, states"), (["--offload", "optimizer+states"], "choose one"),
-                            (["--offload-layers", 3], "offload activations"), (["--loss-chunks", 0], "from 1 to"), (["--allocator", "soup"], "expandable"),
+                            (["--offload-layers", 3], "offload activations"), (["--loss-chunks", 0], "from 1 to"), (["--loss-chunks", 8193], "8192 tokens"), (["--allocator", "soup"], "expandable"),
                             (["--offload", "activations", "--mode", "compile"], "compiled"), (["--offload", "parameters", "--gpus", 8], "fsdp full")]:
             with self.subTest(" ".join(map(str, flags))):
                 done = run("predict", *self.JOB, *flags)
@@ -187,6 +210,16 @@ class WhatMakesItLess(unittest.TestCase):
 
 
 class LargestBatch(unittest.TestCase):
+    def test_fragmentation_of_one_batch_stops_no_larger_one(self):
+        # Of bert-base 175 and 180 samples take a third more segments than their neighbours; of llama3-8b 21 do, and 22 and 23 fit.
+        job = ["--model", "bert-base", "--seq", 512, "--recompute", "full", "--gpu", "a100-sxm-40gb", "--precision", "amp-bf16"]
+        for batch in (175, 179, 180, 181):
+            self.assertTrue(run_json("predict", *job, "--batch", batch)["fits"])
+        self.assertGreater(run_json("predict", *job, "--max-batch")["max_batch"]["batch"], 210)
+        found = run_json("predict", "--model", "llama3-8b", "--seq", 2048, "--recompute", "full", "--gpu", "h200-sxm", "--precision", "bf16", "--max-batch")["max_batch"]
+        self.assertGreaterEqual(found["batch"], 22)
+        self.assertTrue(all(hole < found["batch"] for hole in found["fragmented"]))
+
     def test_it_fits_and_one_more_does_not(self):
         found = run_json("predict", *BASE, "--max-batch")
         batch = found["max_batch"]["batch"]

@@ -1,6 +1,7 @@
 """What must hold whatever the coefficients are."""
 
 import os
+import pathlib
 import subprocess
 import unittest
 
@@ -36,6 +37,18 @@ class Properties(unittest.TestCase):
         two = run_json("predict", *SMALL)
         self.assertGreater(sum(two["breakdown"]["exposed_communication"].values()), 0)
         self.assertGreaterEqual(two["step_s"], report["step_s"])
+
+    def test_where_nccl_takes_another_protocol_a_step_hardly_gains(self):
+        # Its own model of them is not the truth, so that a step may; but not by more than what it believes to lose.
+        job = ["predict", "--model", "bert-large", "--gpu", "v100-sxm2-32gb", "--batch", 4, "--precision", "amp-fp16", "--fsdp", "full"]
+        steps = [run_json(*job, "--gpus", gpus)["step_s"] for gpus in (16, 32, 64, 128)]
+        self.assertTrue(all(b >= 0.96 * a for a, b in zip(steps, steps[1:])), steps)
+
+    def test_a_profile_of_another_gpu_is_a_warning(self):
+        profile = str(pathlib.Path(os.environ.get("PRECOG_DATA", pathlib.Path(__file__).parent.parent / "data")) / "profiles" / "h200-sxm.json")
+        job = ["predict", "--model", "bert-base", "--batch", 4, "--precision", "bf16", "--profile", profile]
+        self.assertTrue(any("was fitted on h200-sxm" in one for one in run_json(*job, "--gpu", "h100-sxm")["warnings"]))
+        self.assertFalse(any("was fitted on" in one for one in run_json(*job, "--gpu", "h200-sxm")["warnings"]))
 
     def test_more_nodes_are_never_a_faster_step(self):
         steps = [run_json("predict", *SMALL, "--gpus", gpus)["step_s"] for gpus in (1, 2, 8, 16, 64, 1024)]

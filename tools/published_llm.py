@@ -260,6 +260,8 @@ def request_of(row, table):
     recompute = "selective" if said.startswith("selective") else "none" if said.startswith("recompute-") else said
     tp, pp, cp, ep, vpp = row["tp"], row["pp"], row["cp"] or 1, row["ep"] or 1, row["vp"] or 1
     plan = {"dp": row["dp"], "tp": tp, "pp": pp, "cp": cp, "fsdp": sharding(row, defaults)}
+    if plan["fsdp"] == "full" and "zero3" in defaults:
+        plan["zero3"] = defaults["zero3"]
     if tp > 1 and (defaults["sequence_parallel"] or "sequence parallel" in said):
         plan["sp"] = True
         if defaults.get("tp_overlap"):

@@ -9,6 +9,7 @@
 // and with a reducing switch, only the nodes' sums travel. Both legs run at once: the slower one sets the pace.
 // A group's ranks may lie apart (a stride): then fewer of them share a node, and as many groups cross the node's ports at once.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "cost/collective_choice.h"
@@ -34,6 +35,9 @@ double uplink_share(const NetworkSpec& network, double nodes, bool everyone_leav
 // Of so many places, how many different ones `copies` meet that each go anywhere: where a place needs one of them only.
 double distinct(double places, int copies) { return places * (1 - std::pow(1 - 1 / places, copies)); }
 
+// What travels beside the data: LL sends a flag with every 4 bytes, LL128 8 bytes of flags in every 128 (NCCL, src/device/prims_ll.h,
+// prims_ll128.h). Inside a node the fitted efficiencies have it in them.
+constexpr std::array<double, kProtocols> kWireBytes = {2, 128.0 / 120, 1};
 constexpr double kFittedRanks = 8;          // of a node, at most
 constexpr double kMemoryPassesPerByte = 2;  // of what a rank sends: read here, written there
 
@@ -91,7 +95,7 @@ KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec&
     case CollectiveAlgorithm::ring:
       sent = ring_share(ranks) * bytes;
       if (local > 1) inside = (rounds * (ranks - 1) + c.ring_own_share) / ranks * bytes / link;
-      if (across) outside = ring_share(ranks) * bytes / (ports * port_share);
+      if (across) outside = ring_share(ranks) * bytes * kWireBytes[protocol] / (ports * port_share);
       hops = rounds * (nodes - 1);
       steps = rounds * (ranks - 1) - hops;
       break;
@@ -99,7 +103,7 @@ KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec&
       port_share = between.tree, join = between.tree_join;
       sent = 2 * bytes;
       if (local > 1) inside = 2 * bytes / link;
-      if (across) outside = ring_share(nodes) * bytes / (ports * port_share);
+      if (across) outside = ring_share(nodes) * bytes * kWireBytes[protocol] / (ports * port_share);
       hops = 2 * std::ceil(std::log2(nodes));
       steps = 2 * (local - 1);
       break;

@@ -32,9 +32,8 @@ TensorId Graph::add_tensor(Tensor tensor) {
 
 OpId Graph::add_op(Op op, std::span<const TensorId> inputs, std::span<const TensorId> outputs) {
   ensure(inputs.size() <= kMaxOperands && outputs.size() <= kMaxOperands, "an operator has at most 65535 operands");
-  op.first_edge = static_cast<std::uint32_t>(edges_.size());
-  op.input_count = static_cast<std::uint16_t>(inputs.size());
-  op.output_count = static_cast<std::uint16_t>(outputs.size());
+  const auto first = static_cast<std::uint32_t>(edges_.size());
+  const auto input_count = static_cast<std::uint16_t>(inputs.size()), output_count = static_cast<std::uint16_t>(outputs.size());
   // The spans may point into edges_ itself (a pass copying one of its own operators), which moves as it grows.
   const std::size_t count = inputs.size() + outputs.size();
   if (edges_.size() + count > edges_.capacity()) {
@@ -48,7 +47,12 @@ OpId Graph::add_op(Op op, std::span<const TensorId> inputs, std::span<const Tens
     for (TensorId id : inputs) edges_.push_back(id);
     for (TensorId id : outputs) edges_.push_back(id);
   }
-  return ops.add(op);
+  const OpId id = ops.add(op);
+  Op& added = ops[id];  // written where it stays: a copy right after a write waits for it
+  added.first_edge = first;
+  added.input_count = input_count;
+  added.output_count = output_count;
+  return id;
 }
 
 Graph Graph::empty_with_names() const {

@@ -134,6 +134,17 @@ void Layouts::follow(const Op& op) {
 
 namespace {
 
+// Most kernels meet nothing but contiguous operands, whose axes all join.
+bool all_contiguous(const Shape& shape, std::span<const Shape> operands) {
+  std::int64_t step = 1;
+  for (int axis = shape.rank() - 1; axis >= 0; step *= shape[axis--]) {
+    if (shape[axis] == 1) continue;
+    for (const Shape& one : operands)
+      if (one[axis] != step) return false;
+  }
+  return step > 0;
+}
+
 // Axes from the innermost outwards, as TensorIterator's reorder_dimensions has them: by the strides of the first operand that
 // tells two axes apart.
 std::vector<int> inner_first(const Shape& shape, std::span<const Shape> operands) {
@@ -163,6 +174,7 @@ std::vector<int> inner_first(const Shape& shape, std::span<const Shape> operands
 Shape dense_like(const Shape& shape, const Shape& strides) {
   const Shape operands[] = {strides};
   Shape out = contiguous_strides(shape);
+  if (all_contiguous(shape, operands)) return out;
   std::int64_t step = 1;
   for (int axis : inner_first(shape, operands)) out.set(axis, step), step *= shape[axis];
   for (int axis = 0; axis < shape.rank(); ++axis)
@@ -189,17 +201,6 @@ std::vector<Axis> joined(const Shape& shape, std::span<const Shape> operands, co
     else axes.push_back(std::move(next));
   }
   return axes;
-}
-
-// Most kernels meet nothing but contiguous operands, whose axes all join.
-bool all_contiguous(const Shape& shape, std::span<const Shape> operands) {
-  std::int64_t step = 1;
-  for (int axis = shape.rank() - 1; axis >= 0; step *= shape[axis--]) {
-    if (shape[axis] == 1) continue;
-    for (const Shape& one : operands)
-      if (one[axis] != step) return false;
-  }
-  return step > 0;
 }
 
 }  // namespace

@@ -233,7 +233,7 @@ std::int64_t pinned_within(std::int64_t limit, const MemoryTrace& trace, const R
     taken.push_back(static_cast<std::int64_t>(static_cast<double>(one.pinned) / larger));
   }
   std::sort(taken.begin(), taken.end());
-  return taken[taken.size() / 2];
+  return std::min(free.pinned, taken[taken.size() / 2]);
 }
 
 // What is taken from the device outside the allocator.
@@ -262,6 +262,7 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
   use.reserved = {replay.reserved};
   use.fragmentation = use.reserved - use.peak;
   use.capacity = gpu.memory_capacity;
+  use.host = step.on_host;
   use.by_category = replay.at_peak;
   ModuleMemory parts;
   for (std::size_t i = 0; i < kMemoryCategories; ++i) part_of(parts, static_cast<MemoryCategory>(i)) += use.by_category[i];
@@ -284,6 +285,14 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
   use.device_high = use.device_pinned * spread.high + outside;
   judge(use);
   return use;
+}
+
+void judge_host(MemoryUse& use, int gpus_per_node, Bytes capacity) {
+  use.host_of_node = use.host * static_cast<double>(gpus_per_node);
+  use.host_capacity = capacity;
+  if (capacity.value == 0 || use.host_of_node <= capacity) return;
+  use.fits = false;
+  use.verdict = Certainty::certain;
 }
 
 void recount(MemoryUse& use, int gpus) {

@@ -38,6 +38,8 @@ struct MemoryUse {
   Bytes device_pinned;  // of it: the segments
   Bytes device_low, device_high;  // an 80% interval of it
   Bytes capacity;
+  Bytes host;                          // what the plan keeps in the host's memory, of one GPU
+  Bytes host_of_node, host_capacity;   // of all GPUs of a node; what a node has: 0 where nobody says
   bool fits = false;
   Certainty verdict = Certainty::likely;
   OpId peak_op;         // the operator running at the peak
@@ -52,6 +54,8 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
 // The same of a trace that is there already.
 MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
                      const GpuSpec& gpu, int gpus);
+// `gpus_per_node` share a node's memory of `capacity` (0: not known). A job that does not fit there does not fit.
+void judge_host(MemoryUse& use, int gpus_per_node, Bytes capacity);
 // For who adds to a use what else is there (other micro-batches, other chunks of layers): the five parts, peak, reserved, device and
 // the verdict have been changed; the interval, the categories and the modules follow.
 void recount(MemoryUse& use, int gpus);

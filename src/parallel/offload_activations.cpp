@@ -31,6 +31,12 @@ class OffloadActivations {
     }
     out_.finish();
   }
+  // Of all layers, as they lie on the host when forward is done.
+  Bytes kept_on_host() const {
+    Bytes bytes;
+    for (const auto& [block, layer] : layers_) bytes += bytes_of_layer(layer);
+    return bytes;
+  }
 
  private:
   struct Layer {
@@ -150,6 +156,10 @@ class OffloadActivations {
 
 }  // namespace
 
-void offload_activations(int layers, StepGraph& step) { OffloadActivations(layers, step).run(); }
+void offload_activations(int layers, StepGraph& step) {
+  OffloadActivations offload(layers, step);
+  offload.run();
+  step.on_host += offload.kept_on_host();
+}
 
 }  // namespace precog

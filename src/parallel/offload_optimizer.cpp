@@ -78,6 +78,10 @@ void offload_optimizer(int ranks, const Replicas& how, const PrecisionRecipe& re
     for (; next < alone.size() && alone[next].ready.index() <= i; ++next) send_down(Phase::backward, alone[next].elements, gradients_of(alone[next]));
   }
   out.finish();
+  // The host's own weights, states and gradients; beside them the weights as the model reads them, where those live there too.
+  step.on_host += bytes_of(share * (2 + how.state_tensors), kHostType);
+  const DType kept = step.shards.parameter_type.value_or(parameter);
+  if (how.offload_parameters && kept != kHostType) step.on_host += bytes_of(share, kept);
   step.master_weights = {};
   step.main_gradients = {};
   step.shards.kept_gradients.clear();
@@ -107,6 +111,7 @@ void offload_states(int ranks, const Replicas& how, int state_tensors, StepGraph
     out.keep(i);
   }
   out.finish();
+  step.on_host += bytes;
   if (how.offload_states) step.master_weights = {};
   step.shards.converted_on_host = step.shards.converted_on_host || how.offload_master;
   if (how.offload_master) step.master_weights = {};

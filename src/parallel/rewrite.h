@@ -69,9 +69,9 @@ class Rewrite {
   }
   // Operator i of the old list, now at the end of the new one; or left out of it.
   void keep(std::size_t i) {
-    Op op = old(i);
-    if (op.origin.valid()) op.origin = moved_[op.origin.index()];  // a forward operator, kept before
-    moved_[i] = graph.ops.add(op);
+    moved_[i] = graph.ops.add(old(i));
+    Op& kept = graph.ops[moved_[i]];
+    if (kept.origin.valid()) kept.origin = moved_[kept.origin.index()];  // a forward operator, kept before
   }
   // The same, reading something else.
   void keep(std::size_t i, std::span<const TensorId> inputs) {

@@ -18,7 +18,7 @@ constexpr std::size_t kEnough = 3;          // ways that fit, before more is cha
 constexpr int kLossPieces = 8, kMostLayers = 256;
 constexpr int kGuesses = 8;  // along a line, before the search only halves
 constexpr std::size_t kClimbs = 2;   // again from beyond a batch that fragmentation stops
-constexpr std::int64_t kProbes = 4;  // for a place beyond it
+constexpr std::int64_t kProbes = 6;  // for a place beyond it
 
 // The largest of the batches that may be asked for: all, or those that divide a given global batch.
 class BatchSearch {
@@ -43,11 +43,13 @@ class BatchSearch {
       PRECOG_TRY(higher, climb(beyond, wall == tried_.end() ? count() : wall->first));
       reached = higher;
     }
-    LargestBatch largest{.batch = reached >= 0 ? batch_at(reached) : 0, .next = std::nullopt, .next_device = {}, .tried = static_cast<std::int64_t>(tried_.size())};
+    LargestBatch largest{.batch = reached >= 0 ? batch_at(reached) : 0, .next = std::nullopt, .next_device = {}, .tried = static_cast<std::int64_t>(tried_.size()), .holes = {}};
     if (reached + 1 < count()) {
       largest.next = batch_at(reached + 1);
       largest.next_device = tried_.at(reached + 1).device;
     }
+    for (const auto& [place, one] : tried_)
+      if (place < reached && !one.fits) largest.holes.push_back(batch_at(place));
     Prediction& best = *best_;
     best.report.largest_batch = std::move(largest);
     return std::move(best);
@@ -84,9 +86,10 @@ class BatchSearch {
 
   // A place above `reached` and the next one that fits, where the line through the peaks leaves room for one; else -1.
   Result<std::int64_t> beyond_a_hole(std::int64_t reached) {
-    const Tried& here = tried_.at(reached);
-    const auto other = tried_.begin();
-    if (other->first >= reached) return -1;
+    const auto at = tried_.find(reached);
+    if (at == tried_.begin()) return -1;
+    const Tried& here = at->second;
+    const auto other = std::prev(at);  // near: where activations make the peak, it grows faster than where an optimizer's update does
     const double slope = static_cast<double>((here.peak - other->second.peak).value) / static_cast<double>(batch_at(reached) - batch_at(other->first));
     if (slope <= 0) return -1;
     const double room = static_cast<double>((capacity_ - outside_ - here.peak).value) / slope;

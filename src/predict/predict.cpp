@@ -283,6 +283,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     times = steady_step(out.schedule, out.timeline, whole, request.training.micro_batches);
     memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, resident(request), *request.gpu, request.cluster.gpus); },
                         [](const MemoryUse& use) { return to_text(use); });
+    judge_host(memory, std::min(request.cluster.gpus, request.cluster.gpus_per_node), request.host->memory.value > 0 ? request.host->memory : request.cluster.host_memory);
     peak_at = describe(whole.step.graph, memory.peak_op);
   }
   if (request.jitter > 0) times = with_stragglers(std::move(times), request.jitter, request.cluster.gpus);

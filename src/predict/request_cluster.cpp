@@ -82,6 +82,7 @@ void RequestReader::read_cluster() {
   out.intra_among = system->intra_among;
   out.intra_latency = system->intra_latency;
   out.nics_per_node = nics_per_node ? static_cast<int>(*nics_per_node) : system->nics_per_node;
+  out.host_memory = system->host_memory;
   if (!network) network = *catalog_.network(system->network);
   out.network = *network;
   out.collectives = system->collectives ? *system->collectives : catalog_.collectives.find(out.intra_kind, request_.gpu->architecture);

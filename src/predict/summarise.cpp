@@ -357,8 +357,10 @@ Report summarise(const Request& request, std::int64_t parameters, Flops model_fl
                                           report.unknown_names.size() == 1 ? "an operator" : fmt::format("{} operators", report.unknown_names.size()),
                                           join(std::vector<std::string>(report.unknown_names.begin(),
                                                                         report.unknown_names.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(8, report.unknown_names.size()))), ", ")));
-  if (!memory.fits)
+  if (memory.device > memory.capacity)
     report.warnings.push_back(fmt::format("does not fit: needs {} of {}", to_text(memory.device), to_text(memory.capacity)));
+  if (memory.host_capacity.value > 0 && memory.host_of_node > memory.host_capacity)
+    report.warnings.push_back(fmt::format("does not fit in the host's memory: a node's GPUs keep {} there, of {}", to_text(memory.host_of_node), to_text(memory.host_capacity)));
   for (DType dtype : request.precision->required_types())
     if (!request.gpu->computes(dtype))
       report.warnings.push_back(fmt::format("{} has no {} arithmetic: predicted as emulated through fp32", request.gpu->name, to_text(dtype)));
@@ -381,6 +383,8 @@ Report summarise(const Request& request, std::int64_t parameters, Flops model_fl
                                           wide_name, to_text(*request.precision->autocast)));
   if (request.training.recompute != Recompute::none && !anything_again(chunks))
     report.warnings.push_back(fmt::format("recompute {} does nothing here: {} has none of the layers that it is about", request.echo.value("recompute", ""), request.model->name));
+  if (memory.host.value > 0 && memory.host_capacity.value == 0)
+    report.warnings.push_back(fmt::format("{} of a node's host memory are needed, and nobody says how much it has: host_memory of a cluster's file or memory of a --host file", to_text(memory.host_of_node)));
   if (request.replicas.offloads()) report.warnings.push_back("copies from and to the host are an estimate: 85% of the link's datasheet rate, and no more than the host's memory moves");
   if (request.replicas.offload_optimizer && request.host->memory_estimated)
     report.warnings.push_back(fmt::format("the optimizer runs on the host, whose memory is taken to move {} in a node: memory_bandwidth of your own --host file replaces that guess", to_text(request.host->memory_bandwidth)));

@@ -12,7 +12,7 @@ Json to_json(const Fix& fix) {
 
 Json to_json(const LargestBatch& largest) {
   return {{"batch", largest.batch}, {"next_batch", largest.next ? Json(*largest.next) : Json(nullptr)},
-          {"next_device_bytes", largest.next ? Json(largest.next_device.value) : Json(nullptr)}, {"tried", largest.tried}};
+          {"next_device_bytes", largest.next ? Json(largest.next_device.value) : Json(nullptr)}, {"tried", largest.tried}, {"fragmented", largest.holes}};
 }
 
 std::string fixes_text(const std::vector<Fix>& fixes, const Style& style) {
@@ -31,7 +31,10 @@ std::string fixes_text(const std::vector<Fix>& fixes, const Style& style) {
 std::string largest_text(const LargestBatch& largest) {
   const std::string next = largest.next ? fmt::format("{} would need {}", *largest.next, to_text(largest.next_device)) : std::string("no larger one was tried");
   if (largest.batch == 0) return fmt::format("not even one sample fits ({})", next);
-  return fmt::format("{} per GPU and micro-batch ({}; {} predictions)", largest.batch, next, largest.tried);
+  std::string holes;
+  for (std::int64_t hole : largest.holes) holes += fmt::format("{}{}", holes.empty() ? "" : ", ", hole);
+  if (!holes.empty()) holes = fmt::format("; fragmentation alone keeps {} from fitting", holes);
+  return fmt::format("{} per GPU and micro-batch ({}{}; {} predictions)", largest.batch, next, holes, largest.tried);
 }
 
 }  // namespace precog

@@ -28,6 +28,7 @@ struct LargestBatch {
   std::optional<std::int64_t> next;  // the smallest batch that was tried and does not fit ...
   Bytes next_device;                 // ... and what it would need
   std::int64_t tried = 0;            // predictions made
+  std::vector<std::int64_t> holes;   // smaller batches that were tried and that fragmentation keeps from fitting
 };
 
 Json to_json(const Fix& fix);

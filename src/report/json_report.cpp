@@ -125,6 +125,11 @@ Json to_json(const Report& report) {
   out["capacity_bytes"] = report.memory.capacity.value;
   out["fits"] = report.memory.fits;
   out["fits_verdict"] = report.memory.verdict == Certainty::certain ? "certain" : "likely";
+  if (report.memory.host.value > 0) {
+    out["host_bytes"] = report.memory.host.value;
+    out["host_bytes_per_node"] = report.memory.host_of_node.value;
+    if (report.memory.host_capacity.value > 0) out["host_capacity_bytes"] = report.memory.host_capacity.value;
+  }
   out["memory"] = memory_json(report);
   if (report.largest_batch) out["max_batch"] = to_json(*report.largest_batch);
   if (!report.memory.fits) {

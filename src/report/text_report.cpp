@@ -33,6 +33,12 @@ std::string memory_line(const Report& r, const Style& style) {
   return fmt::format("peak {}, on the device {} of {}: {}", to_text(m.peak), to_text(m.device), to_text(m.capacity), verdict);
 }
 
+std::string host_memory_line(const MemoryUse& m) {
+  std::string out = fmt::format("{} per GPU", to_text(m.host));
+  if (m.host_of_node > m.host) out += fmt::format(", {} in a node", to_text(m.host_of_node));
+  return m.host_capacity.value > 0 ? out + fmt::format(" of {}", to_text(m.host_capacity)) : out;
+}
+
 std::string breakdown_table(const Report& r, const Style& style) {
   std::string out;
   for (const TimePart& part : time_parts(r.breakdown)) {
@@ -81,6 +87,7 @@ std::string text_report(const Report& r, const Style& style) {
       fmt::format("{}   (80% interval: {} to {})", style(Ink::bold, to_text(r.step)), to_text(r.step_low), to_text(r.step_high)));
   out += field(style, "throughput", throughput(r));
   out += field(style, "memory", memory_line(r, style));
+  if (r.memory.host.value > 0) out += field(style, "on the host", host_memory_line(r.memory));
   if (r.largest_batch) out += field(style, "max batch", largest_text(*r.largest_batch));
   out += field(style, "efficiency",
                fmt::format("MFU {:.1f}% ({:.1f}% of the {} peak), {:.4g} TFLOP/s per GPU", 100 * r.mfu, 100 * r.mfu_bf16,

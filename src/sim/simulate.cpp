@@ -10,7 +10,11 @@ std::int32_t TaskGraph::add(std::int32_t resource, Picoseconds duration, std::in
   ensure(resource >= 0 && resource < resources_, "a task runs on a resource of its graph");
   ensure(duration >= 0, "a task takes no negative time");
   const auto number = static_cast<std::int32_t>(tasks_.size());
-  Task task{resource, duration, sharing, static_cast<std::uint32_t>(dependencies_.size()), 0};
+  Task& task = tasks_.emplace_back();  // written where it stays: there are ten thousands of them
+  task.resource = resource;
+  task.duration = duration;
+  task.sharing = sharing;
+  task.first_dependency = static_cast<std::uint32_t>(dependencies_.size());
   taken_ = taken_ || sharing.takes;
   for (std::int32_t dependency : dependencies) {
     if (dependency < 0) continue;
@@ -18,7 +22,6 @@ std::int32_t TaskGraph::add(std::int32_t resource, Picoseconds duration, std::in
     dependencies_.push_back(dependency);
     ++task.dependency_count;
   }
-  tasks_.push_back(task);
   return number;
 }
 

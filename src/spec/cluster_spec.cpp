@@ -65,6 +65,7 @@ Result<SystemSpec> parse_system(const Json& json, const std::string& where) {
   file.text("notes");
   required_count(file, "gpus_per_node", system.gpus_per_node);
   required_count(file, "nics_per_node", system.nics_per_node);
+  if (auto memory = file.quantity<Bytes>("host_memory")) system.host_memory = *memory;
   JsonReader intra = file.required_object("intra");
   system.intra_kind = intra.required_text("kind");
   constexpr std::array<std::string_view, 4> kKinds = {"nvlink", "nvswitch", "pcie", "xgmi"};

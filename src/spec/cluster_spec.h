@@ -35,6 +35,7 @@ struct SystemSpec {  // one kind of node and the network it usually hangs on
   Seconds intra_latency;
   std::optional<double> contention;  // of a shared path, where this machine's is known (LinkCoefficients)
   int nics_per_node = 1;
+  Bytes host_memory;  // of a node; 0: not known
   std::string network;
   std::optional<CollectiveProfile> collectives;  // its owner's calibration; else by kind of link and GPU
   std::vector<std::string> sources;
@@ -50,6 +51,7 @@ struct ClusterSpec {
   std::vector<std::pair<int, BytesPerSecond>> intra_among;
   Seconds intra_latency;
   int nics_per_node = 1;
+  Bytes host_memory;
   NetworkSpec network;
   CollectiveProfile collectives;
 

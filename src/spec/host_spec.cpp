@@ -146,6 +146,7 @@ Result<HostSpec> parse(const Json& json, const std::string& where, const HostFil
     if (auto value = file.quantity<Seconds>(field.name)) host.*field.field = *value;
     else if (!has_base) host.*field.field = host.*field.like * field.share;
   }
+  if (auto memory = file.quantity<Bytes>("memory")) host.memory = *memory;
   if (auto bandwidth = file.quantity<BytesPerSecond>("memory_bandwidth")) host.memory_bandwidth = *bandwidth, host.memory_estimated = false;
   else if (!has_base) host.memory_bandwidth = kMemoryBandwidth;
   if (auto blocking = file.boolean("blocking_launches")) host.blocking_launches = *blocking;

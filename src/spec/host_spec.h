@@ -46,6 +46,7 @@ struct HostSpec {
   // What all cores together move through the node's memory, where an optimizer runs there.
   BytesPerSecond memory_bandwidth;
   bool memory_estimated = true;
+  Bytes memory;                             // of the node; 0: not said
   std::vector<std::string> sources;
   bool estimated = false;                   // the sources say that the figures are estimates
   bool compiled_estimated = true;           // those of compiled graphs

@@ -61,7 +61,9 @@ class Choice {
   void follow_core(const Op& op, std::size_t i) {
     bool inside = false;
     for (TensorId id : graph_.inputs(op)) inside = inside || (by_[id.index()] >= 0 && opened_[static_cast<std::size_t>(by_[id.index()])]);
-    const bool product = op.kind == OpKind::matmul || op.kind == OpKind::bmm;
+    // Of two activations that gradients go to: not the angles of rotary positions.
+    const auto trained = [&](std::size_t operand) { return op.input_count > operand && graph_.tensors[graph_.input(op, operand)].requires_grad && graph_.tensors[graph_.input(op, operand)].role == Role::activation; };
+    const bool product = (op.kind == OpKind::matmul || op.kind == OpKind::bmm) && trained(0) && trained(1);
     between_[i] = inside && !is_product(op.kind);
     opened_[i] = product ? !inside : between_[i];
   }

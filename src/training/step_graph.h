@@ -32,6 +32,7 @@ struct StepGraph {
   std::vector<ParameterGradient> gradients;  // in the order in which backward completes them
   DType optimizer_state_type = DType::fp32;
   Bytes master_weights, main_gradients;  // held besides what the graph's tensors are
+  Bytes on_host;                         // what a plan keeps of this rank's in the host's memory
   bool gradients_folded = false;         // into main gradients during backward: autograd's own are let go at once
   Shards shards;
   std::int64_t summed_gradients = 0;  // elements of gradients that tensor-parallel ranks have parts of, see tensor_parallel.h
