@@ -33,7 +33,7 @@ _add("cait_s24_224", "vit")
 _add("coat_tiny", "vit")
 _add("crossvit_small_240", "vit", size=240)
 _add("efficientformer_l1", "vit")
-_add("eva02_small_patch14_224", "vit", note="rotary positions, SwiGLU")
+_add("eva02_small_patch14_224", "vit", note="rotary positions, SwiGLU", num_classes=1000)  # its own has no classes: features alone
 _add("levit_256", "vit")
 _add("pvt_v2_b1", "vit")
 _add("davit_tiny", "vit")

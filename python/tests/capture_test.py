@@ -219,6 +219,37 @@ class Models(Capture):
         graph = self.of(lambda m, x: m.m1(m.m0(x)), nn.Linear(8, 8), nn.Dropout(0.1))
         self.assertEqual(calls(graph)["dropout"], 1)
 
+    def gradient(self, op, forward):
+        """What the gradient of the one `op` in forward runs, an in-place operator with an underscore."""
+        graph = self.of(lambda m, x: forward(m.m0(x).sigmoid()), nn.Linear(8, 8))
+        (back,) = [entry["back"]["ops"] for entry in entries(graph) if entry.get("op") == op]
+        report = self.predict(graph)
+        return [one["op"] + "_" * any("of" in made[-1] for made in one["out"]) for one in back if one["op"] != "view"], report
+
+    def test_a_products_gradient_is_that_of_real_tensors_without_zeros(self):
+        running, report = self.gradient("cumprod", lambda x: x.cumprod(1))
+        self.assertEqual(running, ["mul", "eq", "any", "read_back", "flip", "cumsum", "flip", "div"])
+        self.assertLess(report["kernels"], 40)
+        self.assertEqual(self.gradient("prod", lambda x: x.prod(1))[0], ["eq", "sum", "sum", "read_back", "div", "mul"])
+        self.assertEqual(self.gradient("prod", lambda x: x.prod())[0], ["eq", "nonzero", "div", "mul"])
+
+    def test_products_gradients_are_right(self):
+        from precog.capturing.stand_ins import CumulativeProduct, Product
+        for stand_in, plain, settings in ((CumulativeProduct, torch.cumprod, (1,)), (Product, torch.prod, ()), (Product, torch.prod, (1, False)),
+                                          (Product, torch.prod, (-1, True))):
+            x, y = (torch.rand(3, 5, generator=torch.Generator().manual_seed(1)).add_(0.5).requires_grad_() for _ in range(2))
+            stand_in.apply(x, *settings).square().sum().backward()
+            plain(y, *settings).square().sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+
+    def test_gradients_that_write_into_zeros_do_not_copy_them(self):
+        self.assertEqual(self.gradient("gather", lambda x: x.gather(1, x.detach().argsort(1)))[0], ["new_zeros", "scatter_add_"])
+        self.assertEqual(self.gradient("max", lambda x: x.max(1)[0])[0], ["zeros", "scatter_"])
+        self.assertEqual(self.gradient("index", lambda x: x[:, torch.tensor([1, 2], device=x.device)])[0], ["new_zeros", "index_put_"])
+
+    def test_a_products_layout_that_follows_the_size(self):
+        self.predict(self.of(lambda m, x: torch.linalg.qr(m.m0(x).T)[1], nn.Linear(8, 8)))
+
     def test_a_dtype_taken_from_a_tensor_stays_symbolic(self):
         def norm(m, x):
             y = m.m0(x)

@@ -407,8 +407,7 @@ class Parser {
         case OpKind::scaled_dot_product_attention:
         case OpKind::rnn:
         case OpKind::batch_norm:
-        case OpKind::grouped_linear:
-        case OpKind::read_back: call.kind = OpKind::unknown; break;
+        case OpKind::grouped_linear: call.kind = OpKind::unknown; break;
         default: break;
       }
     if (present < 2) {  // with a number instead of a second tensor

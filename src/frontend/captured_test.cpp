@@ -301,6 +301,19 @@ TEST_CASE("ALossThatIsNotTheLastResultIsFoundAllTheSame") {
   CHECK(step.gradients.size() == 4);
 }
 
+TEST_CASE("ARecordedGradientMayLookAtAValue") {
+  const Graph graph = built(around(R"({"op": "cumprod", "in": [2], "out": [[["batch", "seq", 16]]], "back": {"ops": [
+      {"op": "eq", "in": ["i0"], "out": [[["batch", "seq", 16], "bool"]]}, {"op": "any", "in": ["t0"], "out": [[[], "bool"]]},
+      {"op": "read_back", "in": ["t1"], "out": []}, {"op": "div", "in": ["g0", "i0"], "out": [[["batch", "seq", 16]]]}], "give": [[0, "t2"]]}})"));
+  const StepGraph step = step_of(graph, uniform(DType::fp32));
+  CHECK(verify(step.graph).empty());
+  const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  int waits = 0;
+  for (const Call& call : program.calls) waits += call.waits_for_gpu && call.phase == Phase::backward ? 1 : 0;
+  CHECK(waits == 1);
+  for (const Kernel& kernel : program.kernels) CHECK(!kernel.unknown);
+}
+
 TEST_CASE("BadFilesGiveOneClearError") {
   const ModelInputs at{.batch = 32};
   auto says = [&](const std::string& text, std::string_view part) {

@@ -23,6 +23,8 @@ class _Listener(TorchDispatchMode):
         self.backward = backward
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if self.backward.asks_for_zeros(operator):
+            return self.backward.no_zeros(operator, args[0])
         result = operator(*args, **(kwargs or {}))
         if operator.namespace not in ("prim", "profiler"):
             if self.backward.call is not None:
@@ -203,6 +205,23 @@ class _Backward:
             names.append(name)
         return names
 
+    @staticmethod
+    def _made_as_zeros(call: Call, reference: str) -> bool:
+        makers = [back.name for back in call.back for _ in back.outputs]
+        return reference[0] == "t" and makers[int(reference[1:])] in ("zeros", "new_zeros", "zeros_like")
+
+    def asks_for_zeros(self, operator) -> bool:
+        return self.call is not None and self.call.name in ("prod", "cumprod") and rules.name_of(operator) in ("_local_scalar_dense", "nonzero")
+
+    def no_zeros(self, operator, asked: torch.Tensor):
+        """The answer to a gradient that looks for zeros in its operand: the host waits, and there are none."""
+        if rules.name_of(operator) == "nonzero":
+            found = asked.new_empty((0, asked.dim()), dtype=torch.int64)
+            self.kernel(operator, (asked,), {}, found)
+            return found
+        self.call.back.append(BackCall("read_back", [self._reference(self.call, asked)], [], {}))
+        return 0
+
     def kernel(self, operator, args, kwargs, result) -> None:
         call = self.call
         inputs = [item for item in tree_flatten((args, kwargs))[0] if isinstance(item, torch.Tensor)]
@@ -233,8 +252,8 @@ class _Backward:
             attrs = gemm_attrs(name, inputs)
         references = [self._reference(call, tensor) for tensor in inputs]
         made = [Made(tuple(tensor.shape), tensor.dtype, storages.get(tensor.untyped_storage()._cdata)) for tensor in outputs]
-        if name == "index_put" and references[0] is not None and references[0][0] == "t":
-            made[0].of = 0  # autograd adds into its zeros; only around tensor subclasses, such as the stand-ins here, does it copy them
+        if name in rules.WRITES_PLACES and call.name != "autograd_function" and self._made_as_zeros(call, references[0]):
+            made[0].of = 0  # autograd writes into its zeros; only around tensor subclasses, such as the stand-ins here, does it copy them
         self._emit(call, BackCall("contiguous" if name == "clone" else name, references, made, attrs, is_strided(inputs, outputs),
                                   rules.kind_of(operator)), outputs)
 

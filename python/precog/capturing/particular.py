@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 from . import rules
 from .layouts import gemm_attrs, is_view
 from .recording import BackCall, Call, Made
-from .stand_ins import FusedAttention, GroupedProduct, RecurrentLayers, scalar_of
+from .stand_ins import CumulativeProduct, FusedAttention, GroupedProduct, Product, RecurrentLayers, scalar_of
 
 
 def _product(rec: Any, operator, name, args, kwargs):
@@ -257,6 +257,19 @@ def _one_hot(rec: Any, operator, name, args, kwargs):
     return (zeros,)
 
 
+def _running_product(rec: Any, operator, name, args, kwargs):
+    """prod and cumprod, with the gradient of operands that have no zeros."""
+    given = {**dict(zip([argument.name for argument in operator._schema.arguments], args)), **kwargs}
+    x, dim = given["self"], given.get("dim")
+    if rules.is_mutable(operator) or not isinstance(dim, (int, type(None))) or given.get("dtype") not in (None, x.dtype) \
+            or x.dim() == 0 or not x.is_floating_point():
+        return NotImplemented
+    stand_in, settings = (CumulativeProduct, (dim,)) if name == "cumprod" else (Product, (dim, given.get("keepdim", False)))
+    result, log, nodes = rec._run(stand_in.apply, (x, *settings), {})
+    rec._parts(log, nodes, name, name)
+    return (result,)
+
+
 def _same(rec: Any, operator, name, args, kwargs):
     """Requests that change nothing on the device."""
     return (args[0],)
@@ -269,6 +282,7 @@ PARTICULAR: dict[str, Callable] = {
     "scaled_dot_product_attention": _attention, "layer_norm": _normalization, "rms_norm": _normalization,
     "group_norm": _normalization, "batch_norm": _normalization, "softmax": _softmax, "log_softmax": _softmax,
     "special_softmax": _softmax, "special_log_softmax": _softmax, "_grouped_mm": _grouped, "ctc_loss": _ctc_loss, "histc": _histogram, "one_hot": _one_hot, "pin_memory": _same,
+    "cumprod": _running_product, "prod": _running_product,
 }
 LOWER = frozenset({"prelu", "einsum", "addr", "linalg_vecdot", "addbmm", "chain_matmul", "linalg_multi_dot", "lstm_cell", "gru_cell",
                     "rnn_tanh_cell", "rnn_relu_cell", "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell"})

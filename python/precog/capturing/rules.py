@@ -29,6 +29,8 @@ READS = frozenset({"item", "_local_scalar_dense", "is_nonzero"})
 # Results whose size depends on values.
 VALUE_SIZED = frozenset({"nonzero", "nonzero_numpy", "masked_select", "unique", "_unique", "_unique2", "unique_consecutive",
                          "unique_dim", "argwhere", "repeat_interleave", "bincount"})
+# Write into places of their first operand, or of a copy of it.
+WRITES_PLACES = frozenset({"index_put", "index_add", "index_fill", "scatter", "scatter_add", "masked_scatter", "put"})
 # Allocate and launch nothing.
 ALLOCATIONS = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"})
 

@@ -1,4 +1,5 @@
-"""Functions that compute nothing, in the place of operators whose results CUDA lays out in its own way, or that run only there."""
+"""Functions in the place of operators whose results CUDA lays out in its own way, that run only there, or whose gradients go another way
+around tensors without memory."""
 from __future__ import annotations
 
 import torch
@@ -62,6 +63,47 @@ class GroupedProduct(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return tuple(torch.empty_like(saved) if wanted else None for saved, wanted in zip(ctx.saved_tensors, ctx.needs_input_grad))
+
+
+class CumulativeProduct(torch.autograd.Function):
+    """With the gradient of a real operand that has no zeros. The framework looks for them, and the host waits for the answer; around
+    stand-ins it cannot look, and goes through the axis one by one instead (cumprod_backward, autograd/FunctionsManual.cpp)."""
+
+    @staticmethod
+    def forward(ctx, x, dim):
+        made = torch.cumprod(x, dim)
+        ctx.dim = dim
+        ctx.save_for_backward(x, made)
+        return made
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, made = ctx.saved_tensors
+        weighted = made * gradient
+        (x == 0).any().item()
+        return weighted.flip(ctx.dim).cumsum(ctx.dim).flip(ctx.dim) / x, None
+
+
+class Product(torch.autograd.Function):
+    """As the cumulative one; over all elements the framework looks for zeros with `nonzero` (prod_backward, the same file)."""
+
+    @staticmethod
+    def forward(ctx, x, dim=None, keepdim=False):
+        made = torch.prod(x) if dim is None else torch.prod(x, dim, keepdim)
+        ctx.dim, ctx.keepdim = dim, keepdim
+        ctx.save_for_backward(x, made)
+        return made
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, made = ctx.saved_tensors
+        if ctx.dim is None:
+            (x == 0).nonzero()
+        else:
+            if not ctx.keepdim:
+                gradient, made = gradient.unsqueeze(ctx.dim), made.unsqueeze(ctx.dim)
+            (x == 0).sum(ctx.dim, keepdim=True).sum().item()
+        return gradient * (made / x), None, None
 
 
 def scalar_of(scores):

@@ -275,7 +275,7 @@ class StreamWriter:
         out: dict[str, Any] = {}
         typed = self.recordings.index(self.typed) if self.typed is not None and len(together) == len(self.recordings) else 0
         for key, value in together[0].items():
-            others = [attrs[key] for attrs in together]
+            others = [attrs.get(key, value) for attrs in together]  # how an operand lies in memory may follow the size: the first says
             if key == "like":
                 if "to" not in together[0] and value is not None and self._value_type(call_outputs[0]) == "float":
                     out["like"] = self._ref(value, refs)
