@@ -135,6 +135,7 @@ JOBS = [
     (good(plan={"ep": 2}, cluster={"gpu": "h100-sxm", "gpus": 2}), "no experts"),
     (good(plan={"ep": 3}, model="mixtral-8x7b", cluster={"gpu": "h100-sxm", "gpus": 8}), "plan.ep"),
     (good(plan={"expert_imbalance": 0.5}), "expert_imbalance"),
+    (good(plan={"ep": 2, "expert_imbalance": 3}), "the busiest of ep = 2 ranks"),
     (good(plan={"expert_overlap": True}), "ep of at least 2"),
     (good(plan={"ep": 2, "expert_dispatch": "pigeon"}, model="mixtral-8x7b", cluster={"gpu": "h100-sxm", "gpus": 2}), "deepep"),
     (good(plan={"ep": 2, "tp": 2, "etp": 1}, model="mixtral-8x7b", cluster={"gpu": "h100-sxm", "gpus": 4}), "sequences must be shared out"),
