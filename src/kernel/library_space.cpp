@@ -30,11 +30,11 @@ Bytes whole_images(const ConvShape& s) {
 
 // The input's gradient: tiles of 32, of which the filter's edge is lost, two at a time.
 Bytes tiled_images(const ConvShape& s) {
-  constexpr std::int64_t kTile = 32, kLeastImage = 28, kLeastFilters = 1200, kMostFilters = 1'300'000'000;
-  const std::int64_t filters = s.in_channels * s.out_channels, transformed = filters * plane(kTile);
-  const std::int64_t used = kTile - s.kernel_h + 1, tiles = up(s.in_h, used) * up(s.in_w, used);
+  constexpr std::int64_t kTransformed = 32, kLeastImage = 28, kLeastFilters = 1200, kMostFilters = 1'300'000'000;
+  const std::int64_t filters = s.in_channels * s.out_channels, transformed = filters * plane(kTransformed);
+  const std::int64_t used = kTransformed - s.kernel_h + 1, tiles = up(s.in_h, used) * up(s.in_w, used);
   if (std::min(s.in_h, s.in_w) < kLeastImage || filters < kLeastFilters || s.batch * tiles < kEnoughImages || transformed > kMostFilters) return {};
-  return Bytes{transformed + std::min<std::int64_t>(2, tiles) * plane(kTile) * s.batch * (s.in_channels + s.out_channels)};
+  return Bytes{transformed + std::min<std::int64_t>(2, tiles) * plane(kTransformed) * s.batch * (s.in_channels + s.out_channels)};
 }
 
 }  // namespace
