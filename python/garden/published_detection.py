@@ -82,7 +82,7 @@ class RetinaNet(nn.Module):
         self.p6, self.p7 = nn.Conv2d(2048, width, 3, 2, 1), nn.Conv2d(width, width, 3, 2, 1)
         self.class_head, self.box_head = Head(anchors * classes), Head(anchors * 4)
 
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+    def pyramid(self, image: Tensor) -> list[Tensor]:
         x, kept = self.stem(image), []
         for stage in self.stages:
             x = stage(x)
@@ -93,6 +93,10 @@ class RetinaNet(nn.Module):
         levels = [smooth(level) for smooth, level in zip(self.smooth, levels)]
         levels.append(self.p6(kept[-1]))
         levels.append(self.p7(F.relu(levels[-1])))
+        return levels
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        levels = self.pyramid(image)
         flat = [torch.cat([head(level).permute(0, 2, 3, 1).reshape(image.shape[0], -1, size) for level in levels], dim=1)
                 for head, size in ((self.class_head, self.classes), (self.box_head, 4))]
         return flat[0], flat[1]
@@ -139,16 +143,7 @@ class TensorFlowSsd(RetinaNet):
                 module.eval()
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        x, kept = self.stem(image), []
-        for stage in self.stages:
-            x = stage(x)
-            kept.append(x)
-        levels = [side(c) for side, c in zip(self.side, kept[1:])]
-        for at in (1, 0):
-            levels[at] = levels[at] + F.interpolate(levels[at + 1], size=levels[at].shape[-2:], mode="nearest")
-        levels = [smooth(level) for smooth, level in zip(self.smooth, levels)]
-        levels.append(self.p6(kept[-1]))
-        levels.append(self.p7(F.relu(levels[-1])))
+        levels = self.pyramid(image)
         flat = [torch.cat([head(level, index).permute(0, 2, 3, 1).reshape(image.shape[0], -1, size) for index, level in enumerate(levels)], dim=1)
                 for head, size in ((self.class_head, self.classes), (self.box_head, 4))]
         return flat[0].float(), flat[1].float()  # the loss is arithmetic after the last product: fp32 in TensorFlow's mixed precision

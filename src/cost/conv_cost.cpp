@@ -1,4 +1,5 @@
 #include "cost/conv_cost.h"
+#include "base/real.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,8 +12,6 @@ constexpr double kFewChannels = 4;        // no wide loads from so few
 constexpr double kGroupWidth = 16;        // channels of narrow groups that one block of tensor cores takes together
 constexpr double kThinTiles = 32;         // 1x1 weight gradients of fewer tiles of weights ...
 constexpr double kThinTile = 128 * 128;   // ... of this size run slow fp32 kernels in NCHW
-
-double real(std::int64_t v) { return static_cast<double>(v); }
 
 // What the library was seen to choose, docs/model_notes; vector units only.
 bool is_winograd(const ConvShape& s, const ConvCoefficients& c) {

@@ -1,4 +1,5 @@
 #include "cost/conv_ways.h"
+#include "base/real.h"
 
 #include <algorithm>
 #include <cmath>
@@ -18,8 +19,6 @@ constexpr double kFeedPerClock = 75;              // bytes from the L2 cache to 
 constexpr double kMemoryShare = 0.875, kMemoryStart = 2.5, kDirectStart = 3;  // of the bandwidth; us
 constexpr double kPartialShare = 0.6;             // of the bandwidth, for partial sums
 constexpr double kVectorStep = 8, kMatrixStepBytes = 128;  // of the sum, that cuDNN's kernels take at once
-
-double real(std::int64_t v) { return static_cast<double>(v); }
 
 }  // namespace
 

@@ -7,13 +7,13 @@
 
 #include <fmt/format.h>
 
+#include "base/real.h"
 #include "cost/conv_cost.h"
 #include "cost/conv_ways.h"
 
 namespace precog {
 namespace {
 
-double real(std::int64_t v) { return static_cast<double>(v); }
 double octaves(double x) { return std::log2(std::max(x, 1e-12)); }
 double share(Seconds part, Seconds whole) { return whole.value > 0 ? part / whole : 0; }
 

@@ -1,4 +1,5 @@
 #include "graph/recurrent_space.h"
+#include "base/real.h"
 
 #include <algorithm>
 
@@ -6,8 +7,6 @@ namespace precog {
 namespace {
 
 constexpr int kLstm = 4, kGru = 3;
-
-double real(std::int64_t value) { return static_cast<double>(value); }
 
 std::int64_t weight_elements(const RnnAttributes& a) {
   std::int64_t total = 0;
