@@ -33,11 +33,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch  # noqa: E402
 
 import common  # noqa: E402
+import host_speed  # noqa: E402
 import turns  # noqa: E402
 
 import garden  # noqa: E402
 from precog.gpu import steps, trainer  # noqa: E402
-from precog import hosting  # noqa: E402
 from precog.gpu.host_issue import make_anchor  # noqa: E402
 
 PRECISIONS = ("amp-bf16", "tf32", "amp-fp16", "fp32", "bf16", "fp16")  # the last two cast the model for good
@@ -287,7 +287,7 @@ def measure_model(campaign, worker, entry, settings, turn):
     anchor()
     campaign.clock = common.Clock(worker.turn())
     if turn % HOST_EVERY == 0:
-        worker.tell(host=host_speed(campaign))
+        worker.tell(host=sitting_speed(campaign))
     timing, timed = campaign.clock.budget_s * (1 - PROFILING), []
     for record, precision, size in rows:
         if campaign.clock.elapsed() > timing / 1.3:  # a quarter of it is for the second visit
@@ -326,30 +326,9 @@ def work(job):
     os._exit(0)  # the driver takes its time otherwise
 
 
-def reference():
-    with open(os.path.join(ROOT, "data", "hosts", "%s.json" % hosting.REFERENCE)) as file:
-        return json.load(file)
-
-
-def host_speed(campaign):
-    """What `precog host` measures, for a moment: how long its stacks take here over what they took on the reference machine."""
+def sitting_speed(campaign):
     with campaign.survive("the host's speed"):
-        found = hosting.ratios(campaign.device, reference()["reference"], 1.0, lambda *said: None)
-        campaign.device.free()
-        return found
-
-
-def write_host(campaign, speeds):
-    """The host's description over the whole sitting, by its own stacks: the steps themselves have no part in it."""
-    speeds = [one for one in speeds if one]
-    if not speeds:
-        return
-    found = {phase: statistics.median(one[phase] for one in speeds) for phase in speeds[0]}
-    host = hosting.scaled(reference(), found, campaign.host, campaign.meta)
-    host["sources"]["stacks"] += "; the median of %d times in one sitting: %s" % (
-        len(speeds), "; ".join(", ".join("%s %.2f" % pair for pair in one.items()) for one in speeds))
-    with open(os.path.join(campaign.out, "host.json"), "w") as file:
-        file.write(hosting.host_text(host))
+        return host_speed.now(campaign.device)
 
 
 def main():
@@ -400,7 +379,7 @@ def main():
         elif "spent" in message:
             campaign.say("%s: %.1f of %.1f s" % (job.label, message["spent"], message["share"]))
     turns.run(jobs, campaign.clock.left(), 1 if args.dry_run else args.processes, take, campaign.say)
-    write_host(campaign, speeds)
+    host_speed.write(os.path.join(campaign.out, "host.json"), speeds, campaign.host, campaign.meta)
     for file in (timed_lines, lines, kernel_lines):
         file.close()
     campaign.say("done; %d models not started" % len(jobs))
