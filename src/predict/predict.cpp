@@ -149,6 +149,12 @@ std::string schedule_text(const Schedule& schedule, const KernelProgram& program
   return out;
 }
 
+// What the stream that computes spends on a batch before the step: its copy to the GPU, and what prepares it there.
+Seconds prepared_on_gpu(const InputSpec& input, const Request& request, const ArchitectureProfile& profile) {
+  const double efficiency = profile.memory[static_cast<std::size_t>(MemoryPattern::pointwise)].efficiency;
+  return input.copied / host_link(*request.gpu, *request.host, request.cluster.gpus_per_node) + input.on_gpu / (request.gpu->memory_bandwidth * efficiency);
+}
+
 }  // namespace
 
 const std::vector<std::string>& stage_names() {
@@ -299,7 +305,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   } else {
     const ChunkOfStep& whole = chunks.front();
     out.schedule = stages.run("schedule", [&] {
-      const Seconds copy = request.input ? request.input->copied / host_link(*request.gpu, *request.host, request.cluster.gpus_per_node) : Seconds{};
+      const Seconds copy = request.input ? prepared_on_gpu(*request.input, request, *profile) : Seconds{};
       return make_schedule(whole.program, whole.costs, gap, whole.step.graph, *request.host, request.training.micro_batches,
                            request.input ? &*request.input : nullptr, copy);
     }, [&](const Schedule& schedule) { return schedule_text(schedule, whole.program, whole.step.graph, nullptr); });
