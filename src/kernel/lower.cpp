@@ -288,7 +288,30 @@ class Lowering {
   // Parts that lie side by side are joined by a kernel of wide loads, others by one that works out each element's place, of up to
   // four axes; of more they are copied one by one (aten/native/cuda/Shape.cu, cat_out_cuda).
   static constexpr int kMostJoinedAxes = 4;
+  // Of different types they are copied into their places one by one, too.
+  bool joins_types(const Op& op) {
+    bool alike = true;
+    for (TensorId id : graph_.inputs(op)) alike = alike && graph_.tensors[id].dtype == out(op).dtype;
+    if (alike || call_.compiled) return false;
+    const Shape& result = out(op).shape;
+    for (std::size_t i = 0; i < op.input_count; ++i) {
+      const Tensor& part = in(op, i);
+      const bool converts = part.dtype != out(op).dtype;
+      const Bytes written{part.shape.elements() * bits_of(out(op).dtype) / 8};
+      std::int64_t row = 1;  // elements that lie side by side in the result
+      bool whole = true;     // along the axes that were passed
+      for (int axis = 1; axis <= std::min(part.shape.rank(), result.rank()) && whole; ++axis) row *= part.shape[-axis], whole = part.shape[-axis] == result[-axis];
+      row = std::max<std::int64_t>(1, row);
+      const std::int64_t rows = std::max<std::int64_t>(1, part.shape.elements() / row);
+      Kernel& kernel = memory("cat_part", op, converts ? MemoryPattern::cast : rows > 1 ? MemoryPattern::permute : MemoryPattern::copy, in_bytes(op, i), written, rows, row);
+      kernel.input = part.dtype;
+      auto& place = std::get<MemoryShape>(kernel.shape);
+      if (rows > 1) place.axes = 2, place.part = row;
+    }
+    return true;
+  }
   void lower_cat(const Op& op) {
+    if (joins_types(op)) return;
     Kernel& kernel = memory(name_of(op), op, MemoryPattern::copy);
     rows_of(kernel, op, op.input_count);
     bool plain = !op.strided, last = true;
@@ -434,7 +457,14 @@ class Lowering {
           const Shape& from = widest_input(op);
           how = walk_reduction(from, op.strided ? layouts_.strides(widest_operand(op)) : contiguous_strides(from), kept_axes(from, out(op).shape));
         }
-        reduce(name_of(op), op, work.read, work.written, kept, all / kept, how);
+        Bytes read = work.read;
+        // Truths are made numbers of the result's type first, and those are summed (make_reduction, native/ReduceOpsUtils.h).
+        if ((op.kind == OpKind::sum || op.kind == OpKind::mean) && in(op, 0).dtype == DType::boolean && op.output_count > 0 && !call_.compiled) {
+          read = Bytes{all * bits_of(out(op).dtype) / 8};
+          memory("cast", op, MemoryPattern::cast, work.read, read, 1, all);
+        }
+        Kernel& sum = reduce(name_of(op), op, read, work.written, kept, all / kept, how);
+        if (in(op, 0).dtype == DType::boolean && op.output_count > 0) sum.input = out(op).dtype;
         return;
       }
       case Family::pooling: {
