@@ -157,6 +157,7 @@ std::filesystem::path request_folder(const Arguments& arguments) {
 Result<Json> request_json(const Arguments& arguments) {
   Json request = Json::object();
   if (!arguments.job_file.empty()) {
+    if (!std::filesystem::exists(arguments.job_file)) return fail(arguments.job_file, "no such file; JOB.json is a request, a model's name goes with --model");
     PRECOG_TRY(file, read_json_file(arguments.job_file));
     if (!file.is_object()) return fail(arguments.job_file, "wants an object: a request such as {\"model\": ..., \"batch\": ...}");
     request = std::move(file);
