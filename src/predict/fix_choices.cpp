@@ -45,7 +45,12 @@ class FixChoices {
       const auto known = catalog_.precision(other);
       if (!known || (*known)->name == name || (*known)->name == parsed_.precision->name) return;
       FixChoice one{.axis = FixAxis::precision, .change = fmt::format("precision {}", other), .numerics = numerics, .recipe = other};
-      one.needs_full = full;
+      if (full && parsed_.plan.fsdp != Sharding::full) {
+        one.change += ", fully sharded";
+        one.flags = "--fsdp full";
+        one.patch = {{"plan", {{"fsdp", "full"}}}};
+        one.shards = true;
+      }
       out_.push_back(std::move(one));
     };
     const PrecisionRecipe& now = *parsed_.precision;
@@ -131,7 +136,7 @@ class FixChoices {
     if (optimizer == "adam" || optimizer == "adamw") {
       put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there");
       put("optimizer and parameters on the host", "optimizer+parameters", "each layer's weights come up when it is their turn");
-      out_.back().needs_full = parsed_.plan.dp > 1;
+      out_.back().needs_full = parsed_.plan.dp > 1 && parsed_.plan.fsdp != Sharding::full;
     }
     if (is("mode", "eager") && is("recompute", "none")) {
       put("activations on the host", "activations", "what layers keep for backward goes down and comes back");
