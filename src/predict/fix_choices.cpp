@@ -12,6 +12,7 @@ namespace {
 constexpr int kLossPieces = 8;
 constexpr int kMostWays = 8;       // a layer is split, inside a node
 constexpr int kMostTimes = 16;     // more stages than now
+constexpr int kLayersOfStage = 4;  // at least
 constexpr std::size_t kBatches = 4;
 
 class FixChoices {
@@ -99,7 +100,7 @@ class FixChoices {
     const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
     auto put = [&](int tp, int pp) {
       const int times = tp / plan.tp * (pp / plan.pp);
-      if (times < 2 || plan.dp % times != 0 || (pp > 1 && (layers == 0 || layers % pp != 0 || parsed_.model->encoder_decoder))) return;
+      if (times < 2 || plan.dp % times != 0 || (pp > 1 && (layers < kLayersOfStage * pp || parsed_.model->encoder_decoder))) return;
       std::vector<std::string> words, flags;
       Json patch = {{"plan", Json::object()}};
       if (tp > plan.tp) {

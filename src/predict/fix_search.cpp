@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>//DBG
-#include <fmt/format.h>//DBG
 #include <cmath>
 #include <exception>
 #include <map>
@@ -18,10 +16,10 @@ namespace {
 
 constexpr unsigned kMostThreads = 4;
 constexpr std::size_t kTogether = 4;   // changes in one fix, but where all that saves most is needed
-constexpr std::size_t kTriedRoughly = 64, kPromisingRoughly = 128;  // combinations; the second: while cheaper ones than all so far are promised
-constexpr std::size_t kTriedWhole = 24, kPromisingWhole = 48;       // the same where trying roughly is no cheaper
-constexpr std::size_t kHopefulKept = 24;
-constexpr std::size_t kFound = 10;     // that fit, and are predicted
+constexpr std::size_t kTriedRoughly = 20, kPromisingRoughly = 64;  // combinations with the same result, and as many with another; the second: while cheaper ones than all so far are promised
+constexpr std::size_t kTriedWhole = 12, kPromisingWhole = 32;       // the same where trying roughly is no cheaper
+constexpr std::size_t kHopefulKept = 12;
+constexpr std::size_t kFound = 5;      // that fit and are predicted: with the same result, and as many with another
 constexpr std::size_t kWave = 8;       // tried at a time, whatever the number of threads
 // Of the capacity: an estimate up to the first is tried roughly, up to the second for its memory; beyond the third it is believed, and
 // beyond the last that it surely fits.
@@ -84,18 +82,10 @@ class FixSearch {
 
   std::vector<Fix> run(std::size_t most) {
     try_alone();
-    const auto dbg = candidates();//DBG
-    const bool d = getenv("FITDBG") != nullptr;//DBG
-    if (d) {//DBG
-      fmt::print(stderr, "candidates {} shallow {} layers {} slack {} heavy-resident {}\n", dbg.size(), trials_.shallow(), trials_.layers(), slack_, resident() / 1e9);//DBG
-      for (std::size_t i = 0; i < choices_.size(); ++i) fmt::print(stderr, "{} useful {} alone {} {:.2f} GB {:.3f} full {} {:.2f} {:.3f}\n", trials_.described({i}).flags, int(useful_[i]), alone_[i].known, alone_[i].most() / 1e9, alone_[i].time / start_.time, with_full_[i].known, with_full_[i].most() / 1e9, with_full_[i].time / start_.time);//DBG
-    }//DBG
-    if (d && dbg.empty()) for (std::size_t i = 0; i < choices_.size(); ++i) for (std::size_t j = i + 1; j < choices_.size(); ++j) if (choices_[i].axis != choices_[j].axis) { const auto e = estimated({i, j}); if (e) fmt::print(stderr, "pair {}: {:.2f}\n", trials_.described({i, j}).flags, e->memory / 1e9); }//DBG
-    try_roughly(dbg);//DBG
-    if (d) for (const auto& [c, n] : rough_) { const auto e = estimated(c), b = best_known(c); fmt::print(stderr, "rough {}: est {:.2f} t {:.3f}; rough {:.2f} t {:.3f}\n", trials_.described(c).flags, e ? e->memory / 1e9 : -1, e ? e->time : -1, b ? b->memory / 1e9 : -1, b ? b->time : -1); }//DBG
+    try_roughly(candidates());
     ask_hopeful();
-    if (d) for (const auto& [c, a] : asked_) { const auto b = best_known(c); fmt::print(stderr, "asked {}: rough {:.2f} real {:.2f} {}\n", trials_.described(c).flags, b ? b->memory / 1e9 : -1, a.device / 1e9, a.fits); }//DBG
-    if (found_.empty()) all_that_saves();
+    if (found_of(false) == 0) all_that_saves(false);
+    if (found_.empty()) all_that_saves(true);
     in_parallel(found_.size(), [&](std::size_t i) { fewest_layers(found_[i]); });
     in_parallel(found_.size(), [&](std::size_t i) { predict_whole(found_[i]); });
     return listed(most);
@@ -241,21 +231,23 @@ class FixSearch {
     double cheapest[2] = {1e300, 1e300};  // of those that look as if they fit: with the same result, with another
     std::vector<FixCombination> fitting, failing;
     std::vector<char> gone(all.size(), 0);
-    for (std::size_t count = 0, dear = 0;;) {  // tried; of them not promising
+    std::size_t dear[2] = {0, 0}, hopeful[2] = {0, 0};  // tried though not promising; promising to fit
+    for (std::size_t count = 0;;) {
       std::vector<std::size_t> wave;
       for (std::size_t i = 0; i < all.size() && wave.size() < kWave; ++i) {
         if (gone[i]) continue;
         const FixCombination& choices = all[i].choices;
         const bool needless = std::any_of(fitting.begin(), fitting.end(), [&](const FixCombination& less) { return includes_all(choices, less); }) ||
                               std::any_of(failing.begin(), failing.end(), [&](const FixCombination& more) { return includes_all(more, choices); });
-        const bool promises = all[i].time < kTimesAlike * (changes_numerics(choices) ? std::min(cheapest[0], cheapest[1]) : cheapest[0]);
-        const bool enough = promises ? count >= promising : dear >= usual || hopeful_.size() >= kHopefulKept;
+        const std::size_t kind = changes_numerics(choices) ? 1 : 0;
+        const bool promises = all[i].time < kTimesAlike * (kind == 1 ? std::min(cheapest[0], cheapest[1]) : cheapest[0]);
+        const bool enough = promises ? count >= promising : dear[kind] >= usual || hopeful[kind] >= kHopefulKept;
         gone[i] = 1;
-        if (needless || enough) continue;
+        if (needless || (enough && choices.size() > 1)) continue;
         wave.push_back(i);
         if (rough_.contains(choices)) continue;  // it costs nothing
         ++count;
-        if (!promises) ++dear;
+        if (!promises) ++dear[kind];
       }
       if (wave.empty()) return;
       std::vector<FixNeed> needs(wave.size());
@@ -269,10 +261,12 @@ class FixSearch {
         if (!now) continue;
         if (now->memory > kHopeless * capacity_) failing.push_back(now->choices);
         if (now->memory > kWorthAsking * capacity_) continue;
+        const std::size_t kind = changes_numerics(now->choices) ? 1 : 0;
         hopeful_.push_back(*now);
+        ++hopeful[kind];
         if (now->memory > kSure * capacity_) continue;
         fitting.push_back(now->choices);
-        double& least = cheapest[changes_numerics(now->choices) ? 1 : 0];
+        double& least = cheapest[kind];
         least = std::min(least, now->time);
       }
     }
@@ -296,11 +290,11 @@ class FixSearch {
   // For their memory, cheapest first.
   void ask_hopeful() {
     std::stable_sort(hopeful_.begin(), hopeful_.end(), [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
-    for (std::size_t next = 0; next < hopeful_.size() && found_.size() < kFound;) {
+    for (std::size_t next = 0; next < hopeful_.size();) {
       std::vector<const Candidate*> wave;
       std::vector<FixCombination> wanted, fewer;
       for (; next < hopeful_.size() && wave.size() < kWave / 2; ++next)
-        if (!superfluous(hopeful_[next].choices) && !beaten(hopeful_[next])) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
+        if (!superfluous(hopeful_[next].choices) && !beaten(hopeful_[next]) && found_of(changes_numerics(hopeful_[next].choices)) < kFound) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
       ask(wanted);
       for (const Candidate* one : wave)
         if (asked_[one->choices].fits)
@@ -310,6 +304,9 @@ class FixSearch {
       for (const Candidate* one : wave)
         if (asked_[one->choices].fits && !superfluous(one->choices)) keep(one->choices, one->time);
     }
+  }
+  std::size_t found_of(bool numerics) const {
+    return static_cast<std::size_t>(std::count_if(found_.begin(), found_.end(), [&](const Found& one) { return changes_numerics(one.choices) == numerics; }));
   }
   bool hopeless(const FixCombination& combination) const {
     const auto known = best_known(combination);
@@ -349,14 +346,11 @@ class FixSearch {
     return std::any_of(combination.begin(), combination.end(), [&](std::size_t i) { return !choices_[i].numerics.empty(); });
   }
 
-  // Nothing that was tried is enough: of every setting what saves most, and then what can be left out again. What trains the same
-  // first, on as many GPUs per replica as now.
-  void all_that_saves() {
-    for (const bool numerics : {false, true})
-      for (const bool split : {false, true}) {
-        const FixCombination all = saving_most(numerics, split);
-        if (!all.empty() && fits(all)) return keep(all, 1);
-      }
+  // Nothing that was tried is enough: of every setting what saves most, and then what can be left out again; on as many GPUs per
+  // replica as now, if that will do.
+  void all_that_saves(bool numerics) {
+    for (const bool split : {false, true})
+      if (const FixCombination all = saving_most(numerics, split); !all.empty() && fits(all)) return keep(all, 1);
   }
   FixCombination saving_most(bool numerics, bool split) const {
     const auto left = [&](std::size_t i) { return with_full_[i].known ? with_full_[i].most() : alone_[i].known ? alone_[i].most() : 1e300; };
@@ -419,23 +413,26 @@ class FixSearch {
     found.fix = std::move(fix);
   }
 
-  // Cheapest first; none that changes what another changes and costs more; the cheapest that trains the same stays.
+  // Cheapest first; none that changes all that another changes and costs more. Where there are too many, no more than half of them
+  // with another result.
   std::vector<Fix> listed(std::size_t most) {
-    std::vector<Fix> all, out;
+    std::vector<Fix> all, kept, out;
     for (Found& found : found_)
       if (found.fix) all.push_back(std::move(*found.fix));
     std::stable_sort(all.begin(), all.end(), [](const Fix& a, const Fix& b) { return a.time_cost < b.time_cost; });
-    bool same_result = false;
     for (Fix& fix : all) {
-      const bool dearer = std::any_of(out.begin(), out.end(), [&](const Fix& other) {
+      const bool dearer = std::any_of(kept.begin(), kept.end(), [&](const Fix& other) {
         return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && (other.numerics.empty() || !fix.numerics.empty()) && other.host_of_node <= fix.host_of_node;
       });
-      if (dearer) continue;
-      if (out.size() == most) {
-        if (same_result || !fix.numerics.empty()) continue;
-        out.pop_back();
-      }
-      same_result = same_result || fix.numerics.empty();
+      if (!dearer) kept.push_back(std::move(fix));
+    }
+    const auto same = static_cast<std::size_t>(std::count_if(kept.begin(), kept.end(), [](const Fix& fix) { return fix.numerics.empty(); }));
+    std::size_t others = most - std::min(most - most / 2, same);
+    std::size_t equals = most - std::min(others, kept.size() - same);
+    for (Fix& fix : kept) {
+      std::size_t& left = fix.numerics.empty() ? equals : others;
+      if (left == 0) continue;
+      --left;
       out.push_back(std::move(fix));
     }
     return out;

@@ -5,7 +5,7 @@
 namespace precog {
 namespace {
 
-constexpr std::int64_t kShallow = 2, kDeeper = 4;  // layers: what a layer adds is the difference
+constexpr std::int64_t kShallow = 4, kDeeper = 6;  // layers: what a layer adds is the difference
 constexpr std::int64_t kDeepEnough = 10;           // below, the model itself is not much dearer
 
 FixNeed need_of(const Report& report) {
