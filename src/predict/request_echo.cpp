@@ -82,6 +82,7 @@ void RequestReader::echo() {
   if (r.input) {
     out["input"] = {{"seconds_per_batch", r.input->per_batch.value}, {"workers", r.input->workers}, {"prefetch", r.input->prefetch}};
     if (r.input->copied.value > 0) out["input"]["bytes_per_batch"] = r.input->copied.value;
+    if (r.input->on_gpu.value > 0) out["input"]["gpu_bytes_per_batch"] = r.input->on_gpu.value;
   }
   if (r.allow_emulated) out["allow_emulated"] = true;
   Json run = Json::object();

@@ -13,7 +13,7 @@ void RequestReader::read_plan() {
     std::int64_t product = read_split_layers(*plan) * read_pipeline(*plan);
     if (problems_.size() == before && gpus % product != 0)
       plan->problem(request_.plan.tp > 1 ? "tp" : request_.plan.cp > 1 ? "cp" : "pp",
-                    fmt::format("is part of tp x cp x pp = {} GPUs for one replica, of which {} make no whole number", product, gpus));
+                    fmt::format("makes one replica of tp x cp x pp = {} GPUs; of {} GPUs that is no whole number of replicas", product, gpus));
     dp = std::max<std::int64_t>(1, gpus / product);
     if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
     product *= dp;

@@ -57,7 +57,10 @@ void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp)
   out.node_ranks = node;
   const std::string given = plan.text("offload").value_or("none");
   bool activations = false;
-  for (const std::string& part : joined_parts(given)) {
+  const std::vector<std::string> parts = joined_parts(given);
+  for (const std::string& part : parts) {
+    if (std::count(parts.begin(), parts.end(), part) > 1 && &part == &*std::find(parts.begin(), parts.end(), part))
+      plan.problem("offload", fmt::format("is '{}', which names {} twice: once is enough", given.substr(0, 80), part.empty() ? "nothing" : part.substr(0, 40)));
     if (part == "optimizer") out.offload_optimizer = true;
     else if (part == "states") out.offload_states = true;
     else if (part == "master") out.offload_master = true;

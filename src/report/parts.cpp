@@ -74,6 +74,7 @@ std::vector<MemoryPart> memory_parts(const MemoryUse& m) {
   return {{"parameters", m.parameters, kColourForward},
           {"gradients", m.gradients, kColourBackward},
           {"optimizer", m.optimizer, kColourOptimizer},
+          {"weight copies", m.weight_copies, kColourHost},
           {"activations", m.activations, kColourCommunication},
           {"workspace", m.workspace, kColourCasts},
           {"fragmentation", split, kColourBubble},
@@ -88,7 +89,8 @@ const std::vector<MemoryLayer>& memory_layers() {
       {"libraries", kColourBetween, {libraries, inputs}},
       {"gradients", kColourBackward, {gradients, gradient_buckets}},
       {"gathered parameters", kColourLossScaling, {gathered_parameters}},
-      {"saved activations", kColourCommunication, {weight_casts, activations}},
+      {"weight casts", kColourInput, {weight_casts}},
+      {"saved activations", kColourCommunication, {activations}},
       {"recomputed", kColourBubble, {recomputed}},
       {"temporaries", kColourCasts, {temporaries, optimizer_temporaries}},
       {"workspaces", kColourHost, {workspaces}}};
