@@ -356,6 +356,14 @@ def predicted_rows(rows):
     return rows
 
 
+def mend_heads(rows):
+    """What a source says elsewhere of the heads of a day's runs."""
+    table = frameworks()
+    for row in rows:
+        row["heads"] = table.get(row["framework"], {}).get("heads_noted", {}).get(noted(row), row["heads"])
+    return rows
+
+
 def fill_chunks(rows):
     """A source that gives a model's chunks per stage in one table and leaves them out in another means the same (fine-tuning apart)."""
     known = {(row["source"], row["model"], row["tp"], row["pp"]): row["vp"] for row in rows if row["vp"]}
@@ -366,7 +374,7 @@ def fill_chunks(rows):
 
 
 def evaluate():
-    return predicted_rows(fill_chunks([row for row in read_rows() if is_full(row)]))
+    return predicted_rows(mend_heads(fill_chunks([row for row in read_rows() if is_full(row)])))
 
 
 def figures(rows):

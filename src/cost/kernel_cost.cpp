@@ -62,6 +62,10 @@ constexpr double kUnlimitedEfficiency = 0.84;
 // of github.com/zzc0721/torch-performance-test-data.
 constexpr double kHalvedEfficiency = 1.05, kWideVectorEfficiency = 0.66, kHalvedRate = 512;
 
+// Operations per SM and clock that products in four bits were seen to reach at most, whatever the tensor cores could: Transformer Engine's
+// documentation (docs/examples/gemm_profiling) has 5.1 PFLOP/s on a B300, whose peak is half as high again as B200's, where that reaches 4.4 to 4.9.
+constexpr double kFourBitRate = 17000;
+
 double unlimited_efficiency(const GpuSpec& gpu, DType math) {
   if (math == DType::fp32) return gpu.capability() >= 86 ? kWideVectorEfficiency : kUnlimitedEfficiency;
   const double clocks = gpu.sms * gpu.boost_clock.value;
@@ -102,6 +106,7 @@ struct Costing {
     problem.bytes = moved(kernel) / launches();
     problem.peak = unit.peak;
     problem.efficiency = sustained_efficiency(math, most, gpu, unit.peak) * factor;
+    if (unit.math == DType::nvfp4 && gpu.boost_clock.value > 0) problem.efficiency = std::min(problem.efficiency, kFourBitRate * gpu.sms * gpu.boost_clock.value / unit.peak.value);
     problem.k_latency_clocks = math.k_latency_clocks;
     const GemmTime time = gemm_time(problem, gpu, profile.gemm);
     return finish(time.compute, time.memory, time.launch + overhead, time.total + overhead, source, launches());
