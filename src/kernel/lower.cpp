@@ -29,6 +29,11 @@ bool has_no_pattern_of_its_own(OpKind kind) {
   }
 }
 
+// Copies and gathers that go another way than others of their kind: a thread per pixel that adds up or looks up what belongs there.
+bool goes_its_own_way(std::string_view name) {
+  return name == "im2col" || name == "col2im" || name.starts_with("reflection_pad") || name.starts_with("replication_pad") || name.starts_with("grid_sampler");
+}
+
 Collective collective_of(OpKind kind) {
   switch (kind) {
     case OpKind::all_gather: return Collective::all_gather;
@@ -63,6 +68,9 @@ class Lowering {
       call_.kernel_count = static_cast<std::uint32_t>(program_.kernels.size()) - call_.first_kernel;
       if (has_no_pattern_of_its_own(op.kind))
         for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k) program_.kernels[k].estimated = true;
+      if (known_ && goes_its_own_way(known_->name))
+        for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k)
+          if (program_.kernels[k].name == known_->name) program_.kernels[k].estimated = true;
       program_.calls.push_back(call_);
     }
     if (fusion_) program_.last_use = fusion_->last_use;

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half fifth --host h200-vm-clean --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half sixth --host h200-vm-clean --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
 The split is the lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
 program is written; the others are measured once each, after the program and the coefficients that they judge have been committed.
-`unopened`, `third` and `fourth` have been looked at since; `fifth` takes their place, under the same rule.
+`unopened`, `third`, `fourth` and `fifth` have been looked at since; `sixth` takes their place, under the same rule.
 
 A process per model (turns.py): all of them build and run every row once, side by side; then each in its turn, alone on the machine,
 times its rows, those in which the host counts a second time, and only then profiles them: the profiler slows the host down for as
@@ -33,11 +33,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch  # noqa: E402
 
 import common  # noqa: E402
+import host_speed  # noqa: E402
 import turns  # noqa: E402
 
 import garden  # noqa: E402
 from precog.gpu import steps, trainer  # noqa: E402
-from precog import hosting  # noqa: E402
 from precog.gpu.host_issue import make_anchor  # noqa: E402
 
 PRECISIONS = ("amp-bf16", "tf32", "amp-fp16", "fp32", "bf16", "fp16")  # the last two cast the model for good
@@ -158,9 +158,31 @@ FIFTH = {  # like the fourth: an order of kinds, chosen before anything of them 
     "poolformer_s12": ((16, None), (192, None)),
     "tf_efficientnet_b4": ((4, None), (32, None)),
 }
+SIXTH = {  # like the fifth
+    "vgg16_bn": ((16, None), (128, None)),
+    "flan-t5-base": ((8, 128), (32, 256)),
+    "swin_v2_t": ((16, None), (128, None)),
+    "gpt-bigcode-1b": ((1, 512), (3, 1024)),
+    "levit_256": ((32, None), (384, None)),
+    "blip-base": ((4, 32), (32, 32)),
+    "nfnet_f0": ((16, None), (128, None)),
+    "vit-base-lora": ((16, None), (128, None)),
+    "dpn68": ((16, None), (160, None)),
+    "falcon-h1-short": ((1, 256), (8, 256)),
+    "maxvit_t": ((8, None), (64, None)),
+    "mbart-large": ((4, 128), (16, 256)),
+    "mobilenet_v2-channels-last": ((32, None), (256, None)),
+    "volo_d1_224": ((16, None), (96, None)),
+    "bert-base-upper-half": ((8, 128), (64, 256)),
+    "swin3d_t": ((1, None), (8, None)),
+    "googlenet": ((32, None), (256, None)),
+    "crossvit_small_240": ((16, None), (128, None)),
+    "dpt-large": ((1, None), (8, None)),
+    "repvgg_b0": ((32, None), (256, None)),
+}
 PROFILING = 0.3  # of a model's share
 HOST_EVERY = 4  # models
-HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
@@ -265,7 +287,7 @@ def measure_model(campaign, worker, entry, settings, turn):
     anchor()
     campaign.clock = common.Clock(worker.turn())
     if turn % HOST_EVERY == 0:
-        worker.tell(host=host_speed(campaign))
+        worker.tell(host=sitting_speed(campaign))
     timing, timed = campaign.clock.budget_s * (1 - PROFILING), []
     for record, precision, size in rows:
         if campaign.clock.elapsed() > timing / 1.3:  # a quarter of it is for the second visit
@@ -304,30 +326,9 @@ def work(job):
     os._exit(0)  # the driver takes its time otherwise
 
 
-def reference():
-    with open(os.path.join(ROOT, "data", "hosts", "%s.json" % hosting.REFERENCE)) as file:
-        return json.load(file)
-
-
-def host_speed(campaign):
-    """What `precog host` measures, for a moment: how long its stacks take here over what they took on the reference machine."""
+def sitting_speed(campaign):
     with campaign.survive("the host's speed"):
-        found = hosting.ratios(campaign.device, reference()["reference"], 1.0, lambda *said: None)
-        campaign.device.free()
-        return found
-
-
-def write_host(campaign, speeds):
-    """The host's description over the whole sitting, by its own stacks: the steps themselves have no part in it."""
-    speeds = [one for one in speeds if one]
-    if not speeds:
-        return
-    found = {phase: statistics.median(one[phase] for one in speeds) for phase in speeds[0]}
-    host = hosting.scaled(reference(), found, campaign.host, campaign.meta)
-    host["sources"]["stacks"] += "; the median of %d times in one sitting: %s" % (
-        len(speeds), "; ".join(", ".join("%s %.2f" % pair for pair in one.items()) for one in speeds))
-    with open(os.path.join(campaign.out, "host.json"), "w") as file:
-        file.write(hosting.host_text(host))
+        return host_speed.now(campaign.device)
 
 
 def main():
@@ -378,7 +379,7 @@ def main():
         elif "spent" in message:
             campaign.say("%s: %.1f of %.1f s" % (job.label, message["spent"], message["share"]))
     turns.run(jobs, campaign.clock.left(), 1 if args.dry_run else args.processes, take, campaign.say)
-    write_host(campaign, speeds)
+    host_speed.write(os.path.join(campaign.out, "host.json"), speeds, campaign.host, campaign.meta)
     for file in (timed_lines, lines, kernel_lines):
         file.close()
     campaign.say("done; %d models not started" % len(jobs))
