@@ -35,6 +35,7 @@ double launches_of(const Measurement& measurement) {
 std::vector<double> sitting_offsets(const Measurements& measurements) {
   std::map<std::uint64_t, std::map<std::size_t, std::vector<double>>> calls;  // by what was called, by file: seconds per launch
   std::vector<double> rows(measurements.files.size(), 0), offsets(measurements.files.size(), 0);
+  std::vector<bool> shares(measurements.files.size(), false);
   for (const Measurement& m : measurements.rows) {
     rows[m.file] += 1;
     if (m.seconds < kShortCall && !is_held_out(m.shape)) calls[m.call][m.file].push_back(m.seconds / launches_of(m));
@@ -50,11 +51,14 @@ std::vector<double> sitting_offsets(const Measurements& measurements) {
         if (one.b == file) said.push_back(offsets[one.a] + one.later);
         else if (one.a == file) said.push_back(offsets[one.b] - one.later);
       const auto n = static_cast<double>(said.size());
-      if (!said.empty()) offsets[file] = std::clamp(middle_of(said) * n / (n + kPriorPairs), -kMostOffset, kMostOffset);
+      shares[file] = !said.empty();
+      if (shares[file]) offsets[file] = std::clamp(middle_of(said) * n / (n + kPriorPairs), -kMostOffset, kMostOffset);
     }
   double mean = 0, all = 0;
-  for (std::size_t file = 0; file < offsets.size(); ++file) mean += rows[file] * offsets[file], all += rows[file];
-  for (double& offset : offsets) offset -= all > 0 ? mean / all : 0;
+  for (std::size_t file = 0; file < offsets.size(); ++file)
+    if (shares[file]) mean += rows[file] * offsets[file], all += rows[file];
+  for (std::size_t file = 0; file < offsets.size(); ++file)
+    if (shares[file]) offsets[file] -= mean / all;
   return offsets;
 }
 

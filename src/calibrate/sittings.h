@@ -9,7 +9,7 @@
 
 namespace precog {
 
-// Seconds per launch, by file. Held-out shapes say nothing; over all rows they add up to nothing.
+// Seconds per launch, by file. Held-out shapes say nothing; over all rows of sittings that share calls they add up to nothing.
 std::vector<double> sitting_offsets(const Measurements& measurements);
 
 double launches_of(const Measurement& measurement);

@@ -25,9 +25,10 @@ Measurements& add_sitting(Measurements& all, const char* name, int first, int co
 
 TEST_CASE("SittingsThatTimedTheSameCallsAreTold") {
   Measurements all;
-  add_sitting(add_sitting(all, "one", 0, 400, 0), "later", 0, 400, 0.2);
+  add_sitting(add_sitting(add_sitting(all, "one", 0, 400, 0), "later", 0, 400, 0.2), "others", 400, 50, 0.3);
   const std::vector<double> offsets = sitting_offsets(all);
-  REQUIRE(offsets.size() == 2);
+  REQUIRE(offsets.size() == 3);
+  CHECK(offsets[2] == 0);
   CHECK(offsets[1] - offsets[0] == doctest::Approx(0.2e-6).epsilon(0.15));
   CHECK(offsets[0] + offsets[1] == doctest::Approx(0).epsilon(1e-12));  // as many rows each
 }
