@@ -524,6 +524,8 @@ def scaled_host(scale, folder):
     """A copy of data/ whose hosts take `scale` times as long for everything."""
     data = ROOT / "data"
     copy = pathlib.Path(folder) / f"data-{scale:g}"
+    if copy.exists():
+        return copy
     (copy / "hosts").mkdir(parents=True)
     for path in data.iterdir():
         if path.name != "hosts":
@@ -547,6 +549,7 @@ def vtrain(fitted=True):
             seconds, _ = predict([row["request"] for row in sample], scaled_host(scale, folder))
             return statistics.mean(abs(seconds[i] / row["measured"] - 1) for i, row in enumerate(sample))
         scale = min([0.5 * 1.15 ** power for power in range(14)], key=error)
+        scale = min([scale * 1.15 ** (step / 6) for step in range(-5, 6)], key=error)  # the first says between which two
     with tempfile.TemporaryDirectory() as folder:
         again = with_errors([dict(row) for row in rows], *predict([row["request"] for row in rows], scaled_host(scale, folder)))
     result |= {"scale": scale, "scaled_rows": again, "scaled": figures(again)}
