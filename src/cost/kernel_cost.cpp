@@ -237,7 +237,7 @@ struct Costing {
   KernelCost operator()(const MemoryShape& s) const {
     const MemoryCoefficients& c = streaming(s);
     const bool columns = s.pattern == MemoryPattern::bias_gradient && s.rows > 1;
-    const bool rows = s.pattern == MemoryPattern::reduction && launches() == 1;
+    const bool rows = s.pattern == MemoryPattern::reduction && !kernel.estimated && !kernel.fused && launches() == 1;  // PyTorch's reduce_kernel
     const Seconds compute = columns ? column_sum(s) * launches() : rows ? row_sum(s, access(s, c)) : access(s, c);
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const bool to_one = s.pattern == MemoryPattern::reduction && s.rows == 1;  // the blocks' sums are then summed by the last to finish
