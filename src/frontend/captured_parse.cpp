@@ -586,6 +586,9 @@ Result<CapturedModel> parse_captured(std::string_view bytes, const std::string& 
   }
   if (bytes.size() > CapturedLimits::kTextBytes)
     return fail(where, fmt::format("is {} MB; the largest accepted is {} MB", bytes.size() >> 20, CapturedLimits::kTextBytes >> 20));
+  if (bytes.empty()) return fail(where, "is empty; a captured graph was expected");
+  if (where.ends_with(".zst") && opened.empty() && bytes.find_first_not_of(" \t\r\n") != bytes.find('{'))
+    return fail(where, "is not compressed with Zstandard, as its name says, and no JSON either: is it a captured graph, whole?");
   PRECOG_TRY(json, parse_json(bytes, where));
   return captured::Parser(where).run(json);
 }

@@ -206,8 +206,8 @@ def child(arguments: argparse.Namespace) -> int:
     timer = Timer(device, write)
     timer.steady = arguments.workers > 1 and not device.dry_run
     if not device.dry_run:
-        ready = torch.empty((60 << 30) // arguments.workers, dtype=torch.uint8, device="cuda")  # one cudaMalloc now instead of thousands later
-        del ready
+        reserved = torch.empty((60 << 30) // arguments.workers, dtype=torch.uint8, device="cuda")  # one cudaMalloc now instead of thousands later
+        del reserved
     share = 1 if arguments.workers < 2 else 2 if arguments.workers < 8 else 3
     pools = [Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES // share) for _ in range(2)]
     lock = open(os.path.join(arguments.out, "lock"), "w") if arguments.workers > 1 else None
