@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half fifth --host h200-vm-clean --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half sixth --host h200-vm-clean --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
 The split is the lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
 program is written; the others are measured once each, after the program and the coefficients that they judge have been committed.
-`unopened`, `third` and `fourth` have been looked at since; `fifth` takes their place, under the same rule.
+`unopened`, `third`, `fourth` and `fifth` have been looked at since; `sixth` takes their place, under the same rule.
 
 A process per model (turns.py): all of them build and run every row once, side by side; then each in its turn, alone on the machine,
 times its rows, those in which the host counts a second time, and only then profiles them: the profiler slows the host down for as
@@ -158,10 +158,32 @@ FIFTH = {  # like the fourth: an order of kinds, chosen before anything of them 
     "poolformer_s12": ((16, None), (192, None)),
     "tf_efficientnet_b4": ((4, None), (32, None)),
 }
+SIXTH = {  # like the fifth
+    "vgg16_bn": ((16, None), (128, None)),
+    "flan-t5-base": ((8, 128), (32, 256)),
+    "swin_v2_t": ((16, None), (128, None)),
+    "gpt-bigcode-1b": ((1, 512), (3, 1024)),
+    "levit_256": ((32, None), (384, None)),
+    "blip-base": ((4, 32), (32, 32)),
+    "nfnet_f0": ((16, None), (128, None)),
+    "vit-base-lora": ((16, None), (128, None)),
+    "dpn68": ((16, None), (160, None)),
+    "falcon-h1-short": ((1, 256), (8, 256)),
+    "maxvit_t": ((8, None), (64, None)),
+    "mbart-large": ((4, 128), (16, 256)),
+    "mobilenet_v2-channels-last": ((32, None), (256, None)),
+    "volo_d1_224": ((16, None), (96, None)),
+    "bert-base-upper-half": ((8, 128), (64, 256)),
+    "swin3d_t": ((1, None), (8, None)),
+    "googlenet": ((32, None), (256, None)),
+    "crossvit_small_240": ((16, None), (128, None)),
+    "dpt-large": ((1, None), (8, None)),
+    "repvgg_b0": ((32, None), (256, None)),
+}
 PROFILING = 0.3  # of a model's share
 HOST_EVERY = 2  # models
 VISITS = 4  # of a row in which the host counts
-HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
