@@ -8,7 +8,7 @@
 One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager), and in its
 turn (turns.py), alone on the machine, times eager and compiled steps (compiled ones only, if asked: the garden's eager steps are
 garden_steps.py's) before it profiles one. Beside each row stand the machine's speed at that moment (anchor_s) and the seconds inside the generated programs
-(host_programs_s); the stacks of `precog host` are timed in every fourth turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
+(host_programs_s); the stacks of `precog host` are timed in every sixth turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
 longest only, because their names and counts are the fusion groups. Output, all written as it goes:
 
   compiled_steps.jsonl     measured runs, one line per mode
@@ -115,7 +115,7 @@ FIFTH: list[tuple[str, int | None, int, int | None, int | None]] = [
 LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
-HOST_EVERY = 4  # processes
+HOST_EVERY = 6  # processes
 MODES = {"compile": None, "compile-cudagraphs": "reduce-overhead"}
 
 
