@@ -41,6 +41,7 @@ NETWORKS = {"1600 Gbps RoCE per node": ("roce-200g", 8), "4x Omni-Path (OPA) per
             "8x HDR InfiniBand per node (Selene)": ("ib-hdr", 8), "HDR InfiniBand (Selene)": ("ib-hdr", 8), "400 Gbps per node": ("efa-100g", 4),
             "800 Gbps per node": ("roce-100g", 8), "3.2 Tbps RoCE per node": ("roce-400g", 8)}
 NVL72 = {"gb200", "gb300"}
+SYSTEMS = {"V100-SXM3 (DGX-2H)": "dgx-2"}  # where a GPU's usual system is not what the table names
 
 
 def reference(name):
@@ -124,6 +125,8 @@ def cluster(row):
     if name in NVL72:  # the table's node is a tray; what NVLink reaches is a rack, of which powers of two use 64
         node = gpus if gpus <= 72 else 64 if gpus % 64 == 0 else 72 if gpus % 72 == 0 else node
     made = {"gpu": name, "gpus": gpus, "gpus_per_node": min(node, gpus)}
+    if row["gpu"] in SYSTEMS:
+        made["name"] = SYSTEMS[row["gpu"]]
     if row["inter_link"] in NETWORKS and gpus > node:
         made["network"], made["nics_per_node"] = NETWORKS[row["inter_link"]]
     return made
@@ -264,7 +267,7 @@ def request_of(row, table):
         plan["zero3"] = defaults["zero3"]
     if tp > 1 and (defaults["sequence_parallel"] or "sequence parallel" in said):
         plan["sp"] = True
-        if defaults.get("tp_overlap"):
+        if defaults.get("tp_overlap") and row["precision"] not in defaults.get("no_tp_overlap_in", []):
             plan["tp_overlap"] = True
             if defaults.get("tp_scatter_fp8") and row["precision"] == "fp8":
                 plan["tp_scatter_fp8"] = True

@@ -47,6 +47,14 @@ Result<Looked> look(const std::string& precision, const Arguments& arguments, co
   return Looked{std::move(json), std::move(prediction), std::move(inspection), request->gpu->name};
 }
 
+// The two precisions of a comparison were given with --diff.
+Result<Looked> named_diff(Result<Looked> looked) {
+  if (!looked)
+    for (Problem& problem : looked.error().problems)
+      if (problem.where == "--precision" || problem.where.ends_with("precision")) problem.where = "--diff";
+  return looked;
+}
+
 }  // namespace
 
 Result<Output> run_inspect(const Arguments& given, const Context& context) {
@@ -57,8 +65,8 @@ Result<Output> run_inspect(const Arguments& given, const Context& context) {
   InspectOptions options{"", given.everything};
   if (!given.diff.empty()) {
     const std::string &a = given.diff[0], &b = given.diff[1];
-    PRECOG_TRY(first, look(a, arguments, context));
-    PRECOG_TRY(second, look(b, arguments, context));
+    PRECOG_TRY(first, named_diff(look(a, arguments, context)));
+    PRECOG_TRY(second, named_diff(look(b, arguments, context)));
     options.title = fmt::format("{}: {} against {} on {}", given.name.empty() ? first.prediction.report.model : given.name, a, b, first.gpu);
     if (given.json) {
       Json json = diff_json(first.view(), second.view());

@@ -377,6 +377,7 @@ std::array<FeatureName, N> names(const Feature (&list)[N]) {
 
 std::string_view residual_family(const Kernel& kernel) {
   if (kernel.unknown || kernel.fused || kernel.emulated || std::holds_alternative<CollectiveShape>(kernel.shape)) return {};
+  if (kernel.name == "memset") return {};  // the driver's (fallback_kernels.h)
   if (kernel.estimated) return kernel.name;
   if (std::holds_alternative<GemmShape>(kernel.shape)) return "gemm";
   if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {

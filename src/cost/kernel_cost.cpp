@@ -56,12 +56,25 @@ bool aligned(const GemmShape& shape, double element_bytes, double bytes) {
 // What large products reach where power does not hold them back: the fits on A100, V100, P100 and H200 lie at 0.82 to 0.87.
 constexpr double kUnlimitedEfficiency = 0.84;
 
+// The same of products (convolutions were not looked at) on cards for players. Their tensor cores add up in fp32 at half their rate, 512 operations per SM and clock in 16 bits, and nothing else is
+// as slow; and they run above the clock that their rates are printed at: torch.matmul of 8192 reaches 1.07 (RTX 3090), 0.97 to 1.05 (4090)
+// and 1.13 (5090) of them in bf16. In fp32 SMs with 128 lanes reach 0.61 to 0.69 (those three, RTX A6000, RTX PRO 6000). Source: the submissions
+// of github.com/zzc0721/torch-performance-test-data.
+constexpr double kHalvedEfficiency = 1.05, kWideVectorEfficiency = 0.66, kHalvedRate = 512;
+
+double unlimited_efficiency(const GpuSpec& gpu, DType math) {
+  if (math == DType::fp32) return gpu.capability() >= 86 ? kWideVectorEfficiency : kUnlimitedEfficiency;
+  const double clocks = gpu.sms * gpu.boost_clock.value;
+  const bool halved = gpu.matrix.has(DType::fp16) && clocks > 0 && gpu.matrix[DType::fp16].value < 1.2 * kHalvedRate * clocks && gpu.capability() >= 75;
+  return halved ? kHalvedEfficiency : kUnlimitedEfficiency;
+}
+
 // L40S and T4 have about one watt per TFLOP/s and throttle; a sibling with more watts per FLOP/s (the consumer cards have
 // three to five times as many) throttles less, one with fewer (L4) more. Proportional until power is no longer the limit.
-double sustained_efficiency(const MathCoefficients& math, const GpuSpec& gpu, FlopsPerSecond peak) {
+double sustained_efficiency(const MathCoefficients& math, double most, const GpuSpec& gpu, FlopsPerSecond peak) {
   if (math.watts_per_tflops <= 0) return math.efficiency;
   const double own = gpu.power.value / (peak.value * 1e-12);
-  return std::min(std::max(kUnlimitedEfficiency, math.efficiency), math.efficiency * own / math.watts_per_tflops);
+  return std::min(most < kUnlimitedEfficiency ? most : std::max(most, math.efficiency), math.efficiency * own / math.watts_per_tflops);
 }
 
 // Weight gradients of depthwise filters over 5x5 have no kernel of their own in cuDNN 9's NHWC fp32 and fall to its direct one for
@@ -81,13 +94,14 @@ struct Costing {
 
   double launches() const { return std::max(1, kernel.launches); }
 
-  KernelCost product(GemmProblem problem, double factor, CostSource source, Seconds overhead = {}) const {
+  // `most`: the efficiency that power alone keeps it from.
+  KernelCost product(GemmProblem problem, double factor, CostSource source, double most, Seconds overhead = {}) const {
     const Unit unit = unit_of(kernel, gpu);
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(unit.math)];
     problem.element_bytes = bytes_of(kernel.input);
     problem.bytes = moved(kernel) / launches();
     problem.peak = unit.peak;
-    problem.efficiency = sustained_efficiency(math, gpu, unit.peak) * factor;
+    problem.efficiency = sustained_efficiency(math, most, gpu, unit.peak) * factor;
     problem.k_latency_clocks = math.k_latency_clocks;
     const GemmTime time = gemm_time(problem, gpu, profile.gemm);
     return finish(time.compute, time.memory, time.launch + overhead, time.total + overhead, source, launches());
@@ -102,17 +116,17 @@ struct Costing {
     const auto real = [](std::int64_t v) { return static_cast<double>(std::max<std::int64_t>(1, v)); };
     GemmProblem problem;
     problem.batch = real(shape.batch), problem.m = real(shape.m), problem.n = real(shape.n), problem.k = real(shape.k);
-    return product(problem, factor, math.source);
+    return product(problem, factor, math.source, unlimited_efficiency(gpu, unit_of(kernel, gpu).math));
   }
 
   KernelCost operator()(const ConvShape& s) const {
     if (s.depthwise())
       return depthwise(s, profile.depthwise[static_cast<std::size_t>(depthwise_kernel(s))][static_cast<std::size_t>(s.direction)]);
     const Unit unit = unit_of(kernel, gpu);
-    const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], gpu, unit.peak);
+    const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], kUnlimitedEfficiency, gpu, unit.peak);
     ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     if (gpu.capability() < 80) problem.product.may_split = true;  // the kernels that do not are sm80's
-    return product(problem.product, problem.factor, profile.convolution.source, problem.overhead);
+    return product(problem.product, problem.factor, profile.convolution.source, kUnlimitedEfficiency, problem.overhead);
   }
 
   DepthwiseKernel depthwise_kernel(const ConvShape& s) const {
@@ -163,9 +177,11 @@ struct Costing {
     const double rows = attention_rows(s);
     const double blocks = real(s.batch * s.heads) * std::ceil(real(s.q_len) / rows) / sms;
     const double keys = s.causal ? std::min(kv, (kv + rows) / 2) : kv;
-    const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(wide ? DType::fp32 : kernel.math)];
-    const double power = math.efficiency > 0 ? sustained_efficiency(math, gpu, peak) / math.efficiency : 1;
-    const double idle = math.watts_per_tflops > 0 ? unthrottled(sustained_efficiency(math, gpu, peak), blocks) : 1;
+    const DType type = wide ? DType::fp32 : kernel.math;
+    const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(type)];
+    const double sustained = sustained_efficiency(math, unlimited_efficiency(gpu, type), gpu, peak);
+    const double power = math.efficiency > 0 ? sustained / math.efficiency : 1;
+    const double idle = math.watts_per_tflops > 0 ? unthrottled(sustained, blocks) : 1;
     const double rate = peak.value / sms * std::min(std::max(0.95, c.efficiency), c.efficiency * power * idle) * std::pow(std::min(1.0, dim / 128), c.head_dim_exponent);
     const double work = (s.backward ? kBackwardFlops : kForwardFlops) * rows * dim / rate;
     const double compute = std::max(blocks, 1.0) * (c.block_overhead.value + work * keys) +

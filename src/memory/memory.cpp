@@ -173,7 +173,7 @@ std::string module_path(std::string_view name, bool parameter) {
   return out.empty() ? "(model)" : out;
 }
 
-// The report's five parts.
+// The report's parts.
 Bytes& part_of(ModuleMemory& parts, MemoryCategory category) {
   switch (category) {
     case MemoryCategory::parameters: return parts.parameters;
@@ -181,6 +181,8 @@ Bytes& part_of(ModuleMemory& parts, MemoryCategory category) {
     case MemoryCategory::gradient_buckets: return parts.gradients;
     case MemoryCategory::optimizer_states:
     case MemoryCategory::master_weights: return parts.optimizer;
+    case MemoryCategory::weight_casts:
+    case MemoryCategory::gathered_parameters: return parts.weight_copies;
     case MemoryCategory::optimizer_temporaries:
     case MemoryCategory::workspaces:
     case MemoryCategory::libraries: return parts.workspace;
@@ -216,6 +218,19 @@ void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& 
     if (activations[i].value > 0) use.activations_by_dtype[std::string(to_text(static_cast<DType>(i)))] = activations[i];
   for (auto& [path, module] : modules) use.by_module.push_back(std::move(module));
   std::stable_sort(use.by_module.begin(), use.by_module.end(), [](const ModuleMemory& a, const ModuleMemory& b) { return a.total() > b.total(); });
+}
+
+// The worst moments of the two parts of a step: what saves memory in one need not in the other.
+void find_moments(const Graph& graph, MemoryUse& use) {
+  std::array<std::int64_t, 2> most{};
+  for (std::size_t i = 0; i < use.timeline.size(); ++i) {
+    const bool updating = graph.ops[graph.ops.id_at(i)].phase >= Phase::loss_scaling;
+    std::int64_t all = 0;
+    for (Bytes bytes : use.timeline[i]) all += bytes.value;
+    if (all <= most[updating ? 1 : 0]) continue;
+    most[updating ? 1 : 0] = all;
+    (updating ? use.in_update : use.at_work) = use.timeline[i];
+  }
 }
 
 // What the segments take of a step that takes `free` of them where nothing stops it, and more than `limit`, which is all there is: as
@@ -267,10 +282,11 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
   ModuleMemory parts;
   for (std::size_t i = 0; i < kMemoryCategories; ++i) part_of(parts, static_cast<MemoryCategory>(i)) += use.by_category[i];
   use.parameters = parts.parameters, use.gradients = parts.gradients, use.optimizer = parts.optimizer;
-  use.activations = parts.activations, use.workspace = parts.workspace;
+  use.weight_copies = parts.weight_copies, use.activations = parts.activations, use.workspace = parts.workspace;
   if (!step.graph.ops.empty()) use.peak_op = step.graph.ops.id_at(replay.peak_op);
   describe_peak(trace, replay, step.graph, use);
   use.timeline = std::move(replay.timeline);
+  find_moments(step.graph, use);
 
   // Before it gives up, the allocator returns every segment that nothing lives in, and asks again: what must fit is what it
   // cannot return. Where that looks too much, the step is replayed within the limit, which packs it more tightly.
@@ -309,11 +325,12 @@ void recount(MemoryUse& use, int gpus) {
   ModuleMemory known;
   for (std::size_t i = 0; i < kMemoryCategories; ++i) part_of(known, static_cast<MemoryCategory>(i)) += use.by_category[i];
   const ModuleMemory more{"(other micro-batches and layers)", use.parameters - known.parameters, use.gradients - known.gradients, use.optimizer - known.optimizer,
-                          use.activations - known.activations, use.workspace - known.workspace};
+                          use.weight_copies - known.weight_copies, use.activations - known.activations, use.workspace - known.workspace};
   for (auto [category, bytes] : {std::pair{MemoryCategory::parameters, more.parameters}, std::pair{MemoryCategory::gradients, more.gradients},
-                                 std::pair{MemoryCategory::optimizer_states, more.optimizer}, std::pair{MemoryCategory::activations, more.activations},
+                                 std::pair{MemoryCategory::optimizer_states, more.optimizer}, std::pair{MemoryCategory::weight_casts, more.weight_copies}, std::pair{MemoryCategory::activations, more.activations},
                                  std::pair{MemoryCategory::workspaces, more.workspace}})
     use.by_category[static_cast<std::size_t>(category)] += bytes;
+  use.at_work = use.in_update = use.by_category;
   if (more.total().value > 0) use.by_module.insert(use.by_module.begin(), more);
 }
 
@@ -323,10 +340,10 @@ std::string to_text(const MemoryUse& use) {
     if (use.by_category[i].value > 0)
       categories += fmt::format("{}{} {}", categories.empty() ? "" : ", ", to_text(static_cast<MemoryCategory>(i)), to_text(use.by_category[i]));
   return fmt::format(
-      "peak {}: parameters {}, gradients {}, optimizer {}, activations {}, workspace {}\n"
+      "peak {}: parameters {}, gradients {}, optimizer {}, weight copies {}, activations {}, workspace {}\n"
       "reserved {} (fragmentation {}), device {} of {}: {}\n"
       "at the peak: {}\n",
-      to_text(use.peak), to_text(use.parameters), to_text(use.gradients), to_text(use.optimizer), to_text(use.activations),
+      to_text(use.peak), to_text(use.parameters), to_text(use.gradients), to_text(use.optimizer), to_text(use.weight_copies), to_text(use.activations),
       to_text(use.workspace), to_text(use.reserved), to_text(use.fragmentation), to_text(use.device), to_text(use.capacity),
       use.fits ? "fits" : "does not fit", categories);
 }

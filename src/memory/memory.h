@@ -22,15 +22,16 @@ using BytesByCategory = std::array<Bytes, kMemoryCategories>;
 
 struct ModuleMemory {  // at the peak, of all modules of that path; numbers of repeated layers are written *
   std::string module;
-  Bytes parameters, gradients, optimizer, activations, workspace;
-  Bytes total() const { return parameters + gradients + optimizer + activations + workspace; }
+  Bytes parameters, gradients, optimizer, weight_copies, activations, workspace;
+  Bytes total() const { return parameters + gradients + optimizer + weight_copies + activations + workspace; }
 };
 
 // How sure the verdict is: certain where the whole interval is on one side of the capacity.
 enum class Certainty : std::uint8_t { likely, certain };
 
 struct MemoryUse {
-  Bytes parameters, gradients, optimizer, activations, workspace;  // at the moment of the peak; together they are it
+  // At the moment of the peak; together they are it. Weight copies: autocast's casts, and what sharded weights are gathered into.
+  Bytes parameters, gradients, optimizer, weight_copies, activations, workspace;
   Bytes fragmentation;  // what the allocator holds beyond the peak
   Bytes peak;           // what PyTorch calls max_memory_allocated
   Bytes reserved;       // what its allocator takes from the device when nothing stops it
@@ -44,6 +45,7 @@ struct MemoryUse {
   Certainty verdict = Certainty::likely;
   OpId peak_op;         // the operator running at the peak
   BytesByCategory by_category{};                     // at the peak
+  BytesByCategory at_work{}, in_update{};            // the worst moment of forward and backward, and of what follows them
   std::map<std::string, Bytes> activations_by_dtype;  // at the peak: saved, recomputed, temporary
   std::vector<ModuleMemory> by_module;               // largest first
   std::vector<BytesByCategory> timeline;             // of each operator: what is there while it runs
@@ -56,7 +58,7 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
                      const GpuSpec& gpu, int gpus);
 // `gpus_per_node` share a node's memory of `capacity` (0: not known). A job that does not fit there does not fit.
 void judge_host(MemoryUse& use, int gpus_per_node, Bytes capacity);
-// For who adds to a use what else is there (other micro-batches, other chunks of layers): the five parts, peak, reserved, device and
+// For who adds to a use what else is there (other micro-batches, other chunks of layers): the parts, peak, reserved, device and
 // the verdict have been changed; the interval, the categories and the modules follow.
 void recount(MemoryUse& use, int gpus);
 std::string to_text(const MemoryUse& use);

@@ -10,13 +10,9 @@
 
 namespace precog {
 
-// What every door of `precog predict` answers with. `request` may have "max_batch": true; its "batch" is then where to begin
-// and may be absent. The prediction is at the batch found (at one sample where nothing fits).
+// What every door of `precog predict` answers with. `request` may have "max_batch": true; its "batch" is then not used,
+// which the report says, and may be absent. The prediction is at the batch found (at one sample where nothing fits).
 Result<Prediction> predict_job(const Json& request, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder = {},
                                std::string_view dump_after = {});
-
-// Cheapest first, at most `most`; empty where nothing that was tried helps. `base`: the job as asked for, which does not fit.
-std::vector<Fix> find_fixes(const Json& request, const Report& base, const Catalog& catalog, const std::string& where,
-                            const std::filesystem::path& folder, std::size_t most = 8);
 
 }  // namespace precog

@@ -287,7 +287,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   const auto in_optimizer = [&](std::size_t c) { return alone[c].peak_op.valid() && chunks[c].step.graph.ops[alone[c].peak_op].phase >= Phase::loss_scaling; };
   const auto working_peak = [&](std::size_t c) {
     const MemoryUse& use = alone[c];
-    return in_optimizer(c) ? use.parameters + use.gradients + use.optimizer + std::max(use.activations, saved[c]) : use.peak;
+    return in_optimizer(c) ? use.parameters + use.gradients + use.optimizer + std::max(use.weight_copies + use.activations, saved[c]) : use.peak;
   };
 
   struct Moment {  // the worst one so far
@@ -327,7 +327,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   // leave nothing, and what other micro-batches keep are whole tensors, most in segments of their own.
   const Bytes more = worst.peak - use.peak + worst.others * (request.training.allocator == Allocator::caching ? kKeptRounding : 0);
   const bool elsewhere = worst.at_work && in_optimizer(c);
-  if (elsewhere) use.activations = std::max(use.activations, saved[c]), use.workspace = {};
+  if (elsewhere) use.activations = std::max(use.activations, saved[c] - use.weight_copies), use.workspace = {};
   use.parameters += worst.parameters, use.gradients += worst.gradients, use.optimizer += worst.optimizer, use.activations += worst.others;
   use.peak = worst.peak;
   use.device += more;  // the context and the like stay as they are

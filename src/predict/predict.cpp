@@ -149,6 +149,12 @@ std::string schedule_text(const Schedule& schedule, const KernelProgram& program
   return out;
 }
 
+// What the stream that computes spends on a batch before the step: its copy to the GPU, and what prepares it there.
+Seconds prepared_on_gpu(const InputSpec& input, const Request& request, const ArchitectureProfile& profile) {
+  const double efficiency = profile.memory[static_cast<std::size_t>(MemoryPattern::pointwise)].efficiency;
+  return input.copied / host_link(*request.gpu, *request.host, request.cluster.gpus_per_node) + input.on_gpu / (request.gpu->memory_bandwidth * efficiency);
+}
+
 }  // namespace
 
 const std::vector<std::string>& stage_names() {
@@ -163,12 +169,16 @@ Result<Graph> forward_after_precision(const Request& request) {
   return apply_precision(*request.precision, *request.gpu, *forward);
 }
 
-Result<Prediction> predict(const Request& request, const Catalog& catalog, std::string_view dump_after) {
-  Prediction out;
-  Stages stages(out, dump_after);
-  const ArchitectureProfile* profile = catalog.profile.find(request.gpu->architecture);
-  ensure(profile != nullptr, "the catalog checked that every GPU's architecture has coefficients");
+namespace {
 
+// One rank's step as kernels, chunk by chunk: all that memory is told from.
+struct BuiltStep {
+  ShardedLayers rank;
+  PipelineStages cut;
+  std::vector<ChunkOfStep> chunks;
+};
+
+Result<BuiltStep> build_step(const Request& request, std::string_view dump_after, Stages& stages) {
   const bool pipelined = request.plan.pp > 1;
   Result<ShardedLayers> rank;
   Graph decided;
@@ -236,6 +246,27 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       return to_text(chunk.program, chunk.step.graph) + to_text(fusions[static_cast<std::size_t>(&chunk - all.data())], chunk.step.graph);
     });
   });
+  return BuiltStep{std::move(*rank), std::move(cut), std::move(chunks)};
+}
+
+MemoryUse step_memory(const Request& request, const ChunkOfStep& whole) {
+  MemoryUse memory = memory_use(whole.step, whole.program, resident(request), *request.gpu, request.cluster.gpus);
+  judge_host(memory, std::min(request.cluster.gpus, request.cluster.gpus_per_node), request.host->memory.value > 0 ? request.host->memory : request.cluster.host_memory);
+  return memory;
+}
+
+}  // namespace
+
+Result<Prediction> predict(const Request& request, const Catalog& catalog, std::string_view dump_after) {
+  Prediction out;
+  Stages stages(out, dump_after);
+  const ArchitectureProfile* profile = catalog.profile.find(request.gpu->architecture);
+  ensure(profile != nullptr, "the catalog checked that every GPU's architecture has coefficients");
+  const bool pipelined = request.plan.pp > 1;
+  PRECOG_TRY(built, build_step(request, dump_after, stages));
+  const ShardedLayers& rank = built.rank;
+  const PipelineStages& cut = built.cut;
+  std::vector<ChunkOfStep> chunks = std::move(built.chunks);
   const Seconds gap = kernel_gap(*profile);
   double clock = 1;
   chunks = stages.run("cost", [&] {
@@ -274,26 +305,24 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   } else {
     const ChunkOfStep& whole = chunks.front();
     out.schedule = stages.run("schedule", [&] {
-      const Seconds copy = request.input ? request.input->copied / host_link(*request.gpu, *request.host, request.cluster.gpus_per_node) : Seconds{};
+      const Seconds copy = request.input ? prepared_on_gpu(*request.input, request, *profile) : Seconds{};
       return make_schedule(whole.program, whole.costs, gap, whole.step.graph, *request.host, request.training.micro_batches,
                            request.input ? &*request.input : nullptr, copy);
     }, [&](const Schedule& schedule) { return schedule_text(schedule, whole.program, whole.step.graph, nullptr); });
     out.timeline = stages.run("sim", [&] { return simulate(out.schedule.graph); },
                               [&](const Timeline& timeline) { return schedule_text(out.schedule, whole.program, whole.step.graph, &timeline); });
     times = steady_step(out.schedule, out.timeline, whole, request.training.micro_batches);
-    memory = stages.run("memory", [&] { return memory_use(whole.step, whole.program, resident(request), *request.gpu, request.cluster.gpus); },
-                        [](const MemoryUse& use) { return to_text(use); });
-    judge_host(memory, std::min(request.cluster.gpus, request.cluster.gpus_per_node), request.host->memory.value > 0 ? request.host->memory : request.cluster.host_memory);
+    memory = stages.run("memory", [&] { return step_memory(request, whole); }, [](const MemoryUse& use) { return to_text(use); });
     peak_at = describe(whole.step.graph, memory.peak_op);
   }
   if (request.jitter > 0) times = with_stragglers(std::move(times), request.jitter, request.cluster.gpus);
   out.report = stages.run("report", [&] {
-    Report report = summarise(request, rank->parameters, rank->model_flops * (1.0 / request.plan.pp), gap, chunks, times, memory, peak_at);
+    Report report = summarise(request, rank.parameters, rank.model_flops * (1.0 / request.plan.pp), gap, chunks, times, memory, peak_at);
     add_failures(request, report.parameters, report);
     return report;
   },
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
-  out.report.warnings.insert(out.report.warnings.end(), rank->notes.begin(), rank->notes.end());
+  out.report.warnings.insert(out.report.warnings.end(), rank.notes.begin(), rank.notes.end());
   out.report.sustained_clock = clock;
   if (!pipelined) out.report.memory_points = memory_points(memory, out.schedule, out.timeline);
   if (pipelined) {
@@ -308,6 +337,14 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   out.program = std::move(chunks.front().program);
   out.costs = std::move(chunks.front().costs);
   return out;
+}
+
+Result<MemoryUse> predict_memory(const Request& request) {
+  Prediction unused;
+  Stages stages(unused, {});
+  PRECOG_TRY(built, build_step(request, {}, stages));
+  if (request.plan.pp > 1) return pipeline_memory(request, built.cut, built.chunks).use;
+  return step_memory(request, built.chunks.front());
 }
 
 }  // namespace precog

@@ -31,6 +31,9 @@ struct Prediction {
 
 Result<Prediction> predict(const Request& request, const Catalog& catalog, std::string_view dump_after = {});
 
+// What a job needs in memory: predict()'s figures without the work for its time.
+Result<MemoryUse> predict_memory(const Request& request);
+
 // The forward graph after the precision pass: what `precog inspect` shows.
 Result<Graph> forward_after_precision(const Request& request);
 

@@ -45,6 +45,7 @@ void RequestReader::read_module_gathers(JsonReader& plan) {
   ModuleGathers out;
   for (auto [key, field] : {std::pair{"prefetch_elements", &out.prefetch}, {"live_elements", &out.live}, {"reuse_elements", &out.reuse}, {"persistent_elements", &out.persistent}, {"reduce_elements", &out.reduced}})
     *field = given->integer(key, 0, std::int64_t{1} << 50).value_or(*field);
+  out.lists = given->boolean("lists").value_or(false);
   given->reject_unknown_keys();
   if (request_.plan.fsdp != Sharding::full) plan.problem("zero3", "says how parameters are gathered module by module: it needs fsdp zero3 (or full, hybrid)");
   request_.replicas.by_module = out;
@@ -56,7 +57,10 @@ void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp)
   out.node_ranks = node;
   const std::string given = plan.text("offload").value_or("none");
   bool activations = false;
-  for (const std::string& part : joined_parts(given)) {
+  const std::vector<std::string> parts = joined_parts(given);
+  for (const std::string& part : parts) {
+    if (std::count(parts.begin(), parts.end(), part) > 1 && &part == &*std::find(parts.begin(), parts.end(), part))
+      plan.problem("offload", fmt::format("is '{}', which names {} twice: once is enough", given.substr(0, 80), part.empty() ? "nothing" : part.substr(0, 40)));
     if (part == "optimizer") out.offload_optimizer = true;
     else if (part == "states") out.offload_states = true;
     else if (part == "master") out.offload_master = true;

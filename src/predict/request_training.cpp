@@ -83,7 +83,7 @@ void RequestReader::read_recompute() {
   else if (recompute == "up-projections") request_.training.recompute = Recompute::up_projections;
   else if (recompute != "none" && read_parts(recompute, which.parts)) request_.training.recompute = Recompute::parts;
   else if (recompute != "none")
-    root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, per-op, up-projections, or parts of a layer joined by +: norm, activation, mlp, qkv, core, attention, up-projections", recompute.substr(0, 80)));
+    root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, per-op, up-projections, or parts of a layer, each once, joined by +: norm, activation, mlp, qkv, core, attention, up-projections", recompute.substr(0, 80)));
   which.converts_weights_again = (request_.plan.fsdp == Sharding::full || request_.replicas.offload_parameters) && request_.precision && !(request_.precision->gathers_fp8 && request_.precision->fp8 && !request_.precision->fp8->fused);
   which.first = static_cast<int>(root_.integer("recompute_layers", 1, 4096).value_or(0));
   which.every = static_cast<int>(root_.integer("recompute_every", 1, 4096).value_or(1));
@@ -117,7 +117,7 @@ bool RequestReader::read_parts(std::string_view text, RecomputedParts& out) {
     for (auto& [name, field] : {std::pair<std::string_view, bool*>{"norm", &out.norms}, {"activation", &out.activation}, {"mlp", &out.mlp}, {"qkv", &out.qkv},
                                 {"core", &out.core}, {"attention", &out.attention}, {"up-projections", &out.up_projections}})
       if (given == name) part = field;
-    if (!part) return false;
+    if (!part || *part) return false;  // nothing twice
     *part = true;
   }
   return true;

@@ -109,7 +109,7 @@ std::string win_or_loss(const Comparison& comparison, const Report& r) {
 
 std::string run_terms(const Report& r) {
   std::string out;
-  if (r.steps) out = fmt::format("{} steps", number_text(*r.steps));
+  if (r.steps) out = counted(*r.steps, "step");
   if (r.price_usd_per_gpu_hour)
     out += fmt::format("{}{} at {} per GPU-hour", out.empty() ? "" : " on ", r.gpus > 1 ? fmt::format("{} GPUs", r.gpus) : "1 GPU",
                        money_text(*r.price_usd_per_gpu_hour));

@@ -1,6 +1,7 @@
 // What fits: the largest batch, and what would make a job fit; values and how they are shown. Who finds them: predict/fit.h.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,10 +17,13 @@ struct Fix {
   std::string flags;   // "--recompute full"
   Json request;        // the same, as fields of the request
   std::string note;
+  std::string numerics;  // what training computes differently with it; empty: the same result
+  std::vector<std::uint8_t> axes;  // which settings it changes (predict/fix_choices.h)
   Seconds step;
   double samples_per_s = 0;
   double time_cost = 0;  // of the time per sample, against the job as it was asked for had it enough memory; below 0: faster
   Bytes peak, device;
+  Bytes host_of_node, host_capacity;  // what the GPUs of a node keep in its memory; what it has: 0 where nobody says
   bool certain = false;  // fits at the upper end of the interval too
 };
 
@@ -34,6 +38,7 @@ struct LargestBatch {
 Json to_json(const Fix& fix);
 Json to_json(const LargestBatch& largest);
 std::string fixes_text(const std::vector<Fix>& fixes, const Style& style);
+std::string fix_notes(const Fix& fix);  // what it changes of the result, what it wants of the host
 std::string largest_text(const LargestBatch& largest);  // one sentence
 
 }  // namespace precog

@@ -262,8 +262,8 @@ std::string cast_sentence(const Inspected& x, const Summary& s) {
   std::vector<std::string> parts;
   for (const auto& [name, casts] : dearest(s.all_casts_for))
     if (parts.size() < kMostNames) parts.push_back(fmt::format("{:.0f} for {} ({})", casts.count, name, to_text(casts.time)));
-  std::string out = fmt::format("casts cost {} of the step ({} in {:.0f} kernels, backward{} included): {}", percent_text(share(all.time, x.report.step)),
-                                to_text(all.time), all.count, s.narrow_linears > 0 ? " and finding scales" : "", join(parts, ", "));
+  std::string out = fmt::format("casts cost {} of the step ({} in {}, backward{} included): {}", percent_text(share(all.time, x.report.step)),
+                                to_text(all.time), counted_exactly(all.count, "kernel"), s.narrow_linears > 0 ? " and finding scales" : "", join(parts, ", "));
   if (x.inspection.of_weights.count > 0)
     out += fmt::format("; {:.0f} of them are of weights and their gradients ({}), the same at every batch size",
                        x.inspection.of_weights.count, to_text(x.inspection.of_weights.time));
@@ -315,13 +315,13 @@ std::vector<std::string> summary_lines(const Inspected& x) {
   if (i.accumulation.value > 0)
     out.push_back(fmt::format("adding gradients to what is there: {} ({} of the step)", to_text(i.accumulation), percent_text(share(i.accumulation, x.report.step))));
   if (i.scaling_kernels > 0)
-    out.push_back(fmt::format("loss scaling: {} in {:.0f} kernels ({} of the step); {}", to_text(i.loss_scaling), i.scaling_kernels,
+    out.push_back(fmt::format("loss scaling: {} in {} ({} of the step); {}", to_text(i.loss_scaling), counted_exactly(i.scaling_kernels, "kernel"),
                               percent_text(share(i.loss_scaling, x.report.step)),
                               i.waits > 0 ? "the host waits for the GPU before it may step, and cannot run ahead into the next one"
                                           : "the host does not wait for it"));
-  out.push_back(fmt::format("optimizer: {} in {:.0f} kernels ({} of the step){}", to_text(i.optimizer), i.optimizer_kernels,
+  out.push_back(fmt::format("optimizer: {} in {} ({} of the step){}", to_text(i.optimizer), counted_exactly(i.optimizer_kernels, "kernel"),
                             percent_text(share(i.optimizer, x.report.step)),
-                            i.at_the_end.count > 0 ? fmt::format(", and {:.0f} casts around it ({})", i.at_the_end.count, to_text(i.at_the_end.time)) : ""));
+                            i.at_the_end.count > 0 ? fmt::format(", and {} around it ({})", counted_exactly(i.at_the_end.count, "cast"), to_text(i.at_the_end.time)) : ""));
   out.push_back(fmt::format("step {}: GPU busy {}, waiting for the host {}; {} kernels; bound by {}", to_text(x.report.step), to_text(x.report.gpu_busy),
                             to_text(x.report.breakdown.host), x.report.kernels, x.report.bound));
   return out;

@@ -63,7 +63,7 @@ std::string panel(const Curve& curve, const ScaleStudy& scaling, double top) {
   for (const auto& [gpus, value] : curve.points) line += fmt::format("{}{:.1f},{:.1f}", line.empty() ? "" : " ", x(gpus), y(value));
   out += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n", line, kColourForward);
   for (const auto& [gpus, value] : curve.points)
-    out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{} GPUs: {}</title></circle>\n", x(gpus), y(value), kColourForward, gpus, escaped(curve.text(value)));
+    out += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\" fill=\"{}\"><title>{}: {}</title></circle>\n", x(gpus), y(value), kColourForward, counted_exactly(gpus, "GPU"), escaped(curve.text(value)));
   return out;
 }
 

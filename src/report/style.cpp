@@ -74,6 +74,13 @@ std::string number_text(double value) {
   return fmt::format("{:.4g}", value);
 }
 
+std::string counted_exactly(double count, std::string_view what) { return fmt::format("{:.0f} {}{}", count, what, std::lround(count) == 1 ? "" : "s"); }
+
+std::string counted(double count, std::string_view what) {
+  const std::string number = number_text(count);
+  return fmt::format("{} {}{}", number, what, number == "1" ? "" : "s");
+}
+
 std::string money_text(double dollars) {
   if (dollars < 0.01) return fmt::format("${:.2g}", dollars);
   if (dollars < 100) return fmt::format("${:.2f}", dollars);

@@ -22,6 +22,8 @@ struct Style {
 };
 
 std::string number_text(double value);   // "1.096 M", "137 k", "12.3"
+std::string counted(double count, std::string_view what);          // "1 step", "4.5 k steps"
+std::string counted_exactly(double count, std::string_view what);  // the same of a whole number, all digits
 std::string money_text(double dollars);  // "$5,120", "$0.0042"
 std::string percent_text(double share);  // 0.432 -> "43%", 0.004 -> "0.4%"
 

@@ -361,7 +361,7 @@ std::string pipeline_svg(const PipelineView& view) {
   const std::string key = legend(legend_y, items);
   const std::string title = "The pipeline's step, stage by stage";
   const std::string note = view.shape.micro_batches == view.micro_batches
-                               ? fmt::format("{} micro-batches, schedule {}.", view.micro_batches, to_text(view.shape.schedule))
+                               ? fmt::format("{} micro-batch{}, schedule {}.", view.micro_batches, view.micro_batches == 1 ? "" : "es", to_text(view.shape.schedule))
                                : fmt::format("Drawn with {} of the step's {} micro-batches, schedule {}.", view.shape.micro_batches, view.micro_batches, to_text(view.shape.schedule));
   return open_svg(legend_y + 34, "pipeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
          label(14, legend_y + 22, "m", "start", note) + "</svg>\n";

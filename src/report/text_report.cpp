@@ -1,5 +1,6 @@
 #include "report/text_report.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -11,6 +12,7 @@ namespace {
 
 constexpr std::size_t kLabelWidth = 12;
 constexpr std::size_t kBarWidth = 32;
+constexpr std::size_t kPartWidth = 18;  // of a part of the step, where none is longer: what it takes more, bars have less
 constexpr std::size_t kUnknownShown = 8;  // names of unknown operators; the rest are counted
 
 std::string field(const Style& style, std::string_view label, std::string_view text) {
@@ -41,12 +43,15 @@ std::string host_memory_line(const MemoryUse& m) {
 
 std::string breakdown_table(const Report& r, const Style& style) {
   std::string out;
+  std::size_t width = kPartWidth;
+  for (const TimePart& part : time_parts(r.breakdown))
+    if (part.time.value > 0) width = std::max(width, display_width(part.label));
   for (const TimePart& part : time_parts(r.breakdown)) {
     if (part.time.value <= 0) continue;
     double share = r.step.value > 0 ? part.time / r.step : 0;
-    std::string bar = style(part.ink, style.bar(share, kBarWidth));
+    std::string bar = style(part.ink, style.bar(share, kBarWidth + kPartWidth - width));
     std::string line =
-        fmt::format("  {:<18} {:>10} {:>5}  {}", shortened(part.label, 18), part_text(part), percent_text(share), bar);
+        fmt::format("  {:<{}} {:>10} {:>5}  {}", part.label, width, part_text(part), percent_text(share), bar);
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out += line + '\n';
   }
@@ -65,7 +70,7 @@ std::string memory_table(const Report& r) {
 
 std::string run_line(const Report& r) {
   std::string out = to_text(*r.total);
-  if (r.steps) out += fmt::format(" for {} steps", number_text(*r.steps));
+  if (r.steps) out += " for " + counted(*r.steps, "step");
   if (r.cost_usd) out += ", " + money_text(*r.cost_usd);
   if (r.cost_usd && r.price_usd_per_gpu_hour) out += fmt::format(" at {} per GPU-hour", money_text(*r.price_usd_per_gpu_hour));
   return out;
@@ -96,7 +101,7 @@ std::string text_report(const Report& r, const Style& style) {
                fmt::format("{}; GPU busy {} ({}), host busy {}", style(Ink::bold, r.bound), to_text(r.gpu_busy),
                            percent_text(r.step.value > 0 ? r.gpu_busy / r.step : 0), to_text(r.host)));
   std::string kernels = fmt::format("{} launched per step", r.kernels);
-  if (r.cast_kernels > 0) kernels += fmt::format(", {:.0f} of them casts", r.cast_kernels);
+  if (r.cast_kernels > 0) kernels += fmt::format(", {:.0f} of them {}", r.cast_kernels, std::lround(r.cast_kernels) == 1 ? "a cast" : "casts");
   out += field(style, "kernels", kernels);
   if (r.sustained_clock < 0.995)
     out += field(style, "clock", fmt::format("{} of the boost clock over minutes: the power limit", percent_text(r.sustained_clock)));

@@ -189,6 +189,9 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     if (many) tensors = std::max(tensors, many->tensors);  // some calls of the step's end go over a buffer, not over all tensors
     if (call.phase == Phase::optimizer && first_optimizer == calls) first_optimizer = i;
     if (op.kind == OpKind::unscale_and_check) out.calls[i] += host.loss_scaler + host.loss_scaler_tensor * static_cast<double>(many ? many->tensors : 0);
+    // A list of all ranks' parts is made in Python, a view and a question about the rank for each.
+    if (op.kind == OpKind::shard_copy && graph.name(op.label) == "rank_parts")
+      out.calls[i] += (one.forward_of(OpKind::view) + host.python_call * 2.0) * static_cast<double>(std::get<ShardCopyAttributes>(op.attributes).launches);
     // The host's own update, before it sends the new weights up: as long as its memory takes.
     if (op.kind == OpKind::shard_copy && graph.name(op.label) == "cpu_adam" && host.memory_bandwidth.value > 0)
       out.calls[i] += std::get<ShardCopyAttributes>(op.attributes).read / host.memory_bandwidth;

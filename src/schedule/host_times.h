@@ -15,6 +15,7 @@ class HostTimes {
  public:
   explicit HostTimes(const HostSpec& host);
   Seconds operator()(const Call& call, const KernelProgram& program, const Graph& graph) const;
+  Seconds forward_of(OpKind kind) const { return forward_[static_cast<std::size_t>(kind)]; }
 
  private:
   Seconds compiled(const Call& call, const KernelProgram& program) const;

@@ -1,0 +1,247 @@
+#include "predict/fix_choices.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+
+namespace precog {
+namespace {
+
+constexpr int kLossPieces = 8;
+constexpr int kMostWays = 8;       // a layer is split, inside a node
+constexpr int kMostTimes = 16;     // more stages than now
+constexpr std::size_t kBatches = 4;
+
+class FixChoices {
+ public:
+  FixChoices(const Json& request, const Report& base, const Request& parsed, const Catalog& catalog)
+      : request_(request), base_(base), parsed_(parsed), catalog_(catalog) {}
+
+  std::vector<FixChoice> run() {
+    precisions();
+    shardings();
+    splits();
+    offloads();
+    kernels();
+    recomputations();
+    batches();
+    return std::move(out_);
+  }
+
+ private:
+  void add(FixAxis axis, std::string change, std::string flags, std::string note, Json patch) {
+    out_.push_back({.axis = axis, .change = std::move(change), .flags = std::move(flags), .note = std::move(note), .patch = std::move(patch)});
+  }
+  bool is(const char* key, const char* value) const { return base_.request.value(key, "") == value; }
+
+  void precisions() {
+    if (!request_.contains("precision") || !request_["precision"].is_string()) return;
+    const std::string given = request_["precision"].get<std::string>();
+    if (given.ends_with(".json")) return;
+    const std::string name = given.substr(0, given.find('+'));
+    auto recipe = [&](const char* other, const char* numerics, bool full = false) {
+      const auto known = catalog_.precision(other);
+      if (!known || (*known)->name == name || (*known)->name == parsed_.precision->name) return;
+      FixChoice one{.axis = FixAxis::precision, .change = fmt::format("precision {}", other), .numerics = numerics, .recipe = other};
+      one.needs_full = full;
+      out_.push_back(std::move(one));
+    };
+    const PrecisionRecipe& now = *parsed_.precision;
+    const bool bf16 = base_.peak_16bit == "bf16";  // else the GPU has fp16 only
+    const bool plain = !now.autocast && !now.master_weights && now.parameters == DType::fp32;
+    if (plain) recipe(bf16 ? "amp-bf16" : "amp-fp16", bf16 ? "products and what is saved of them in bf16; weights stay in fp32" : "products and what is saved of them in fp16, with loss scaling; weights stay in fp32");
+    if ((plain || now.autocast) && !now.fp8 && bf16 && parsed_.plan.dp > 1) {
+      recipe("fsdp-bf16", "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss), and gradients are summed in bf16; weights are updated in fp32", true);
+      recipe("fsdp-bf16-fp32reduce", "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss); weights are updated in fp32", true);
+    }
+    if (now.parameters == DType::fp32 || now.master_weights)
+      recipe(bf16 ? "bf16" : "fp16", bf16 ? "weights themselves are rounded to 16 bits; small updates are lost" : "weights in fp16 without loss scaling; training often diverges");
+    auto part = [&](const char* extra, const char* change, const char* numerics) {
+      if (given.find("optimizer-") != std::string::npos || base_.request.value("optimizer", "") == "sgd") return;
+      out_.push_back({.axis = FixAxis::states, .change = change, .numerics = numerics, .part = extra});
+    };
+    if (now.optimizer_state == DType::fp32) part("optimizer-bf16", "optimizer states in bf16", "moments rounded to 8 bits of mantissa");
+    part("optimizer-8bit", "optimizer states in 8 bits", "states quantised by blocks (bitsandbytes)");
+  }
+
+  // Replicas share out what they have in common, not the GPUs that a model is split over.
+  void shardings() {
+    if (parsed_.plan.dp < 2) return;
+    constexpr const char *kKinds[] = {"zero1", "zero2", "full"}, *kNotes[] = {"shares out optimizer states", "and gradients", "and the weights, gathered when needed"};
+    const std::string among = fmt::format("shard over the {} {}", parsed_.plan.dp, parsed_.plan.dp == base_.gpus ? "GPUs" : "replicas");
+    const int now = parsed_.replicas.shard_size > 0 ? 2 : static_cast<int>(parsed_.plan.fsdp);
+    const bool settled = parsed_.replicas.by_module.has_value();  // ZeRO 3 by modules: as full as it gets
+    for (int i = now; i < 3 && !settled; ++i) {
+      if (i == 2 && parsed_.plan.ep > 1) break;
+      Json patch = {{"plan", {{"fsdp", kKinds[i]}}}};
+      if (request_.contains("plan") && request_["plan"].is_object())
+        for (const char* key : {"shard_size", "replicate"})
+          if (request_["plan"].contains(key)) patch["plan"][key] = nullptr;
+      if (patch["plan"].size() > 1) continue;  // no flag takes them back
+      add(FixAxis::sharding, fmt::format("{}: {}", among, kKinds[i]), fmt::format("--fsdp {}", kKinds[i]), kNotes[i], patch);
+    }
+    const int inside = parsed_.cluster.gpus_per_node / std::max(1, parsed_.plan.tp * parsed_.plan.cp);
+    if (parsed_.plan.fsdp != Sharding::full && inside > 1 && parsed_.plan.dp > inside && parsed_.plan.dp % inside == 0 && parsed_.plan.ep == 1)
+      add(FixAxis::sharding, fmt::format("shard over the {} GPUs of a node: hybrid", inside), "--fsdp hybrid", "all of it inside a node, replicas across nodes", {{"plan", {{"fsdp", "hybrid"}}}});
+  }
+
+  // Fewer replicas, each over more GPUs; the global batch stays.
+  void splits() {
+    const Plan& plan = parsed_.plan;
+    if (!parsed_.model->language || plan.dp < 2 || plan.ep > 1 || parsed_.replicas.shard_size > 0) return;
+    const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
+    auto put = [&](int tp, int pp) {
+      const int times = tp / plan.tp * (pp / plan.pp);
+      if (times < 2 || plan.dp % times != 0 || (pp > 1 && (layers == 0 || layers % pp != 0 || parsed_.model->encoder_decoder))) return;
+      std::vector<std::string> words, flags;
+      Json patch = {{"plan", Json::object()}};
+      if (tp > plan.tp) {
+        words.push_back(fmt::format("layers split over {} GPUs", tp));
+        flags.push_back(fmt::format("--tp {}", tp));
+        patch["plan"]["tp"] = tp;
+        if (!plan.sp) flags.push_back("--sp"), patch["plan"]["sp"] = true;
+      }
+      if (pp > plan.pp) {
+        words.push_back(fmt::format("a pipeline of {} stages", pp));
+        flags.push_back(fmt::format("--pp {}", pp));
+        patch["plan"]["pp"] = pp;
+      }
+      if (request_.contains("plan") && request_["plan"].contains("dp")) flags.push_back(fmt::format("--dp {}", plan.dp / times)), patch["plan"]["dp"] = plan.dp / times;
+      add(FixAxis::split, join(words, " in "), join(flags, " "), tp > plan.tp ? "tensor and sequence parallelism: exchanges in every layer" : "fewer replicas, each of several stages", patch);
+    };
+    int widest = plan.tp;
+    for (int tp = plan.tp; tp <= std::min(kMostWays, parsed_.cluster.gpus_per_node / std::max(1, plan.cp)); tp *= 2)
+      if (plan.dp % (tp / plan.tp) == 0) put(tp, plan.pp), widest = tp;
+    if (plan.vpp > 1 || !plan.stage_layers.empty()) return;
+    for (int times = 2; times <= kMostTimes; times *= 2) {
+      put(plan.tp, plan.pp * times);
+      if (widest > plan.tp) put(widest, plan.pp * times);
+    }
+  }
+
+  void offloads() {
+    const Json plan = base_.request.value("plan", Json::object());
+    if (plan.contains("offload") || plan.value("pp", 1) > 1 || plan.value("ep", 1) > 1) return;
+    const std::string optimizer = base_.request.value("optimizer", "");
+    auto put = [&](const char* change, const char* what, const char* note) {
+      add(FixAxis::offload, change, fmt::format("--offload {}", what), note, {{"plan", {{"offload", what}}}});
+    };
+    if (optimizer == "adam" || optimizer == "adamw") {
+      put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there");
+      put("optimizer and parameters on the host", "optimizer+parameters", "each layer's weights come up when it is their turn");
+      out_.back().needs_full = parsed_.plan.dp > 1;
+    }
+    if (is("mode", "eager") && is("recompute", "none")) {
+      put("activations on the host", "activations", "what layers keep for backward goes down and comes back");
+      out_.back().by_layers = "offload_layers";
+    }
+  }
+
+  void kernels() {
+    if (is("mode", "eager") && parsed_.stack == Stack::pytorch && !parsed_.software)
+      add(FixAxis::mode, "torch.compile", "--mode compile", "recomputes cheap operators instead of keeping their results", {{"mode", "compile"}});
+    if (is("optimizer_impl", "foreach"))
+      add(FixAxis::optimizer, "fused optimizer", "--optimizer-impl fused", "no copies of the second moments", {{"optimizer_impl", "fused"}});
+    if (is("memory_format", "contiguous") && base_.by_op_class.count("convolution"))
+      add(FixAxis::format, "channels_last memory format", "--memory-format channels_last", "no layout copies around convolutions", {{"memory_format", "channels_last"}});
+    if (parsed_.model->language && parsed_.training.loss_chunks == 0)
+      add(FixAxis::loss, fmt::format("head and loss in {} pieces", kLossPieces), fmt::format("--loss-chunks {}", kLossPieces),
+          "the scores never all at once (Liger's fused linear cross-entropy)", {{"loss_chunks", kLossPieces}});
+    if (parsed_.training.allocator == Allocator::caching)
+      add(FixAxis::allocator, "expandable segments", "--allocator expandable", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", {{"allocator", "expandable"}});
+  }
+
+  void recomputations() {
+    auto put = [&](const char* change, const char* what, const char* note) {
+      add(FixAxis::recompute, change, fmt::format("--recompute {}", what), note, {{"recompute", what}});
+    };
+    if (is("recompute", "none")) {
+      put("recompute attention only", "selective", "what lies between queries, keys, values and their result");
+      if (parsed_.model->language) put("recompute norms and activation functions", "norm+activation", "no product is run twice");
+    }
+    if (is("recompute", "full") || parsed_.replicas.offload_layers > 0) return;
+    put("recompute activations", "full", "a second forward pass per layer");
+    if (!base_.request.contains("recompute_layers") && !base_.request.contains("recompute_every")) out_.back().by_layers = "recompute_layers";
+  }
+
+  // The same step in smaller pieces: about half as many each time.
+  void batches() {
+    if (parsed_.model->fixed_batch) return;
+    const std::int64_t each = base_.batch * base_.micro_batches;
+    std::int64_t last = base_.batch;
+    std::vector<std::int64_t> found;
+    for (std::int64_t batch = base_.batch - 1; batch >= 1; --batch) {
+      if (each % batch != 0 || (batch > 1 && batch * 4 > last * 3)) continue;
+      found.push_back(last = batch);
+    }
+    while (found.size() > kBatches) found.erase(found.end() - 2);  // one at a time stays
+    for (std::int64_t batch : found)
+      add(FixAxis::batch, fmt::format("batch {} and accumulation", batch), fmt::format("--batch {}", batch), "the same step in smaller pieces", {{"batch", batch}});
+  }
+
+  const Json& request_;
+  const Report& base_;
+  const Request& parsed_;
+  const Catalog& catalog_;
+  std::vector<FixChoice> out_;
+};
+
+}  // namespace
+
+std::vector<FixChoice> fix_choices(const Json& request, const Report& base, const Request& parsed, const Catalog& catalog) {
+  return FixChoices(request, base, parsed, catalog).run();
+}
+
+Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, const Json& request, const Report& base) {
+  Fix out;
+  out.request = Json::object();
+  std::vector<std::string> words, flags, notes, numerics;
+  std::string precision = request.contains("precision") && request["precision"].is_string() ? request["precision"].get<std::string>() : "";
+  const std::string before = precision;
+  bool batches = false;
+  for (const FixChoice* choice : choices) {
+    if (!choice->recipe.empty()) precision = choice->recipe + (before.find('+') == std::string::npos ? "" : before.substr(before.find('+')));
+    if (!choice->part.empty()) precision += "+" + choice->part;
+    std::string change = choice->change, flag = choice->flags;
+    out.request.merge_patch(choice->patch);
+    if (choice->by_layers && layers > 0) {
+      change += fmt::format(" of {} layer{}", layers, layers == 1 ? "" : "s");
+      const bool recomputed = choice->axis == FixAxis::recompute;
+      flag += fmt::format(" --{}-layers {}", recomputed ? "recompute" : "offload", layers);
+      (recomputed ? out.request : out.request["plan"])[choice->by_layers] = layers;
+    }
+    words.push_back(change);
+    if (!flag.empty()) flags.push_back(flag);
+    if (!choice->note.empty() && choices.size() == 1) notes.push_back(choice->note);
+    if (!choice->numerics.empty()) numerics.push_back(choice->numerics);
+    batches = batches || choice->axis == FixAxis::batch || choice->axis == FixAxis::split;
+    out.axes.push_back(static_cast<std::uint8_t>(choice->axis));
+  }
+  if (precision != before) {
+    flags.insert(flags.begin(), "--precision " + precision);
+    out.request["precision"] = precision;
+  }
+  if (batches) {
+    flags.push_back(fmt::format("--global-batch {}", base.global_batch));
+    out.request["global_batch"] = base.global_batch;
+  }
+  // A number of micro-batches that the job gives follows from the others.
+  if (batches && request.contains("micro_batches")) {
+    const Json plan = base.request.value("plan", Json::object());
+    const Json changed = out.request.value("plan", Json::object());
+    std::int64_t dp = plan.value("dp", std::int64_t{1});
+    for (const char* degree : {"tp", "pp"}) dp = dp * plan.value(degree, std::int64_t{1}) / changed.value(degree, plan.value(degree, std::int64_t{1}));
+    const std::int64_t each = base.global_batch / std::max<std::int64_t>(1, out.request.value("batch", base.batch) * dp);
+    flags.push_back(fmt::format("--micro-batches {}", each));
+    out.request["micro_batches"] = each;
+  }
+  out.change = join(words, " + ");
+  out.flags = join(flags, " ");
+  out.note = join(notes, "; ");
+  out.numerics = join(numerics, "; ");
+  return out;
+}
+
+}  // namespace precog

@@ -1,0 +1,35 @@
+// What may be changed of a job that does not fit, setting by setting, and several such changes as one. Nothing is predicted here: a
+// choice that its job cannot have is found out when the changed request is read.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "predict/request.h"
+#include "report/report.h"
+
+namespace precog {
+
+// Settings; of each at most one choice is taken.
+enum class FixAxis : std::uint8_t { precision, states, sharding, split, offload, mode, optimizer, format, loss, allocator, recompute, batch, kCount };
+inline constexpr std::size_t kFixAxes = static_cast<std::size_t>(FixAxis::kCount);
+
+struct FixChoice {
+  FixAxis axis = FixAxis::batch;
+  std::string change;    // in words
+  std::string flags;     // of the command line; without --precision and --global-batch, which several choices may want
+  std::string note;
+  std::string numerics;  // what training computes differently; empty: the same result
+  Json patch = Json::object();     // the same as fields of the request
+  std::string recipe, part;        // of the precision: another recipe, or something added to it
+  const char* by_layers = nullptr; // the field that says of how many layers, where that can be said
+  bool needs_full = false;         // only with parameters sharded
+};
+
+// `request`: with configurations read in. `base`: its report; `parsed`: what it is read as.
+std::vector<FixChoice> fix_choices(const Json& request, const Report& base, const Request& parsed, const Catalog& catalog);
+
+// Several choices, at most one of an axis, in the order of axes; `layers`: of how many, where one of them can be had by layers; 0: all.
+Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, const Json& request, const Report& base);
+
+}  // namespace precog

@@ -1,0 +1,245 @@
+"""What makes a job fit: every suggestion is what it says, none has a change too many, and none that is as simple is cheaper."""
+
+import copy
+import itertools
+import json
+import os
+import sys
+import time
+import unittest
+
+from program import BINARY, ROOT, run, run_json
+
+os.environ["PRECOG"] = str(BINARY)
+sys.path[:0] = [str(ROOT / "python" / "tests")]
+import package_support  # noqa: E402, F401: finds the package and its library; many jobs are predicted faster in one process
+import precog  # noqa: E402
+
+
+def job(model, gpu, gpus, batch, precision, **more):
+    return {"schema": 1, "model": model, "batch": batch, "precision": precision, "cluster": {"gpu": gpu, "gpus": gpus}, **more}
+
+
+JOBS = {
+    "8B on 40 GB": job("llama3-8b", "a100-sxm-40gb", 8, 4, "amp-bf16", seq=8192),
+    "8B on 80 GB": job("llama3-8b", "h100-sxm", 8, 2, "amp-bf16", seq=4096),
+    "gpt2-medium": job("gpt2-medium", "rtx-4090", 1, 8, "fp32"),
+    "70B on one card": job("llama3-70b", "l4", 1, 1, "bf16", seq=4096),
+    "without bf16": job("bert-large", "v100-sxm2-16gb", 1, 64, "amp-fp16", seq=512),
+    "convolutions": job("resnet50", "t4", 1, 512, "amp-fp16"),
+    "images": job("vit-l", "a30", 1, 256, "amp-bf16"),
+    "70B on 64": job("llama3-70b", "h100-sxm", 64, 1, "amp-bf16", seq=8192),
+    "masters": job("llama2-13b", "a100-sxm-80gb", 16, 2, "bf16-master", seq=4096, global_batch=256),
+    "compiled": job("gpt2-large", "a100-sxm-40gb", 1, 32, "amp-bf16", mode="compile"),
+    "split already": job("llama2-70b", "a100-sxm-80gb", 64, 4, "bf16-master", seq=4096, global_batch=256, plan={"tp": 8, "sp": True, "dp": 8}),
+    "encoder and decoder": job("t5-base", "t4", 1, 64, "amp-fp16", seq=512),
+    "by micro-batches": job("gpt2-xl", "rtx-3090", 1, 4, "bf16", micro_batches=4),
+    "405B on 16384": job("llama3-405b", "h100-sxm", 16384, 1, "amp-bf16", seq=8192),
+}
+SEARCHED = ["gpt2-medium", "8B on 80 GB", "without bf16"]  # by brute force
+
+
+def merged(request, patch):
+    out = copy.deepcopy(request)
+    for key, value in patch.items():
+        if value is None:
+            out.pop(key, None)
+        else:
+            out[key] = merged(out.get(key, {}), value) if isinstance(value, dict) else value
+    return out
+
+
+def predicted(request):
+    try:
+        return precog.predict(request)
+    except precog.PrecogError:
+        return None
+
+
+def less(request, patch):
+    """The suggestion without one of its changes, each in turn."""
+    plan = patch.get("plan", {})
+    split = {key for key in ("tp", "sp", "pp", "dp") if key in plan}
+    for group in ({"fsdp"}, {"offload", "offload_layers"}, split):
+        if group & set(plan):
+            rest = {key: value for key, value in plan.items() if key not in group}
+            yield group, merged(request, {**patch, "plan": rest})
+    counted = {"batch", "global_batch", "micro_batches"} if not split else {"batch"}
+    for group in ({"recompute", "recompute_layers"}, {"loss_chunks"}, {"allocator"}, {"mode"}, {"optimizer_impl"}, {"memory_format"}, counted):
+        if group & set(patch) and not (group == counted and "batch" not in patch):
+            if group == counted and split:
+                continue  # how many micro-batches then is another question
+            yield group, merged(request, {key: value for key, value in patch.items() if key not in group})
+    if "precision" in patch:
+        before, after = request["precision"].split("+"), patch["precision"].split("+")
+        if after[0] != before[0]:
+            yield {"recipe"}, merged(request, {**patch, "precision": "+".join([before[0], *after[1:]])})
+        if after[1:] != before[1:]:
+            yield {"states"}, merged(request, {**patch, "precision": "+".join([after[0], *before[1:]])})
+
+
+class Suggestions(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.reports = {name: precog.predict(request) for name, request in JOBS.items()}
+
+    def test_there_are_some(self):
+        for name, report in self.reports.items():
+            with self.subTest(name):
+                self.assertFalse(report.fits)
+                self.assertTrue(1 <= len(report["fixes"]) <= 6)
+
+    def test_each_is_what_it_says(self):
+        for name, report in self.reports.items():
+            for fix in report["fixes"]:
+                with self.subTest(name, flags=fix["flags"]):
+                    changed = precog.predict(merged(JOBS[name], fix["request"]))
+                    self.assertTrue(changed.fits)
+                    self.assertEqual(changed.step_s, fix["step_s"])
+                    self.assertEqual(changed["device_bytes"], fix["device_bytes"])
+                    self.assertEqual(changed["global_batch"], report["global_batch"])
+                    self.assertAlmostEqual(fix["time_ratio"], report.samples_per_s / changed.samples_per_s, places=9)
+                    self.assertEqual(changed.get("host_bytes_per_node"), fix.get("host_bytes_per_node"))
+                    self.assertEqual("--offload" in fix["flags"], "host_bytes_per_node" in fix)
+
+    def test_flags_ask_for_the_same(self):
+        for name in ("gpt2-medium", "8B on 80 GB"):
+            request = JOBS[name]
+            flags = ["--model", request["model"], "--gpu", request["cluster"]["gpu"], "--gpus", request["cluster"]["gpus"], "--batch", request["batch"], "--precision", request["precision"]]
+            flags += ["--seq", request["seq"]] if "seq" in request else []
+            for fix in self.reports[name]["fixes"]:
+                with self.subTest(name, flags=fix["flags"]):
+                    self.assertEqual(run_json("predict", *flags, *fix["flags"].split())["step_s"], fix["step_s"])  # later flags win
+
+    def test_cheapest_first_and_none_twice(self):
+        for name, report in self.reports.items():
+            with self.subTest(name):
+                ratios = [fix["time_ratio"] for fix in report["fixes"]]
+                self.assertEqual(ratios, sorted(ratios))
+                self.assertEqual(len({json.dumps(fix["request"], sort_keys=True) for fix in report["fixes"]}), len(ratios))
+
+    def test_no_change_too_many(self):
+        for name, report in self.reports.items():
+            for fix in report["fixes"]:
+                for group, request in less(JOBS[name], fix["request"]):
+                    with self.subTest(name, flags=fix["flags"], without=group):
+                        changed = predicted(request)
+                        self.assertFalse(changed is not None and changed.fits)
+
+    def test_other_numbers_are_marked(self):
+        for name, report in self.reports.items():
+            for fix in report["fixes"]:
+                with self.subTest(name, flags=fix["flags"]):
+                    self.assertEqual("--precision" in fix["flags"], bool(fix["numerics"]))
+
+    def test_sharded_in_its_own_types(self):
+        # What autocast keeps copies of, FSDP's own mixed precision does not: among the cheapest ways for 8 B parameters on 8 cards.
+        fixes = self.reports["8B on 40 GB"]["fixes"]
+        self.assertLess(fixes[0]["time_ratio"], 1.25)
+        self.assertTrue(any("fsdp-bf16" in fix["flags"] and "--fsdp full" in fix["flags"] for fix in fixes))
+
+    def test_what_the_host_cannot_hold_is_not_offered(self):
+        request = {**JOBS["70B on 64"], "cluster": "dgx-1-v100", "precision": "fp16"}  # 8 cards, 512 GB
+        report = precog.predict(request)
+        for fix in report["fixes"]:
+            if "host_bytes_per_node" in fix:
+                self.assertLessEqual(fix["host_bytes_per_node"], 512e9)
+
+
+class AsSimple(unittest.TestCase):
+    """Every change, and every two, tried."""
+
+    def ways(self, request):
+        language, many = request["model"] != "resnet50", request["cluster"]["gpus"] > 1
+        recipe = request["precision"]
+        bf16 = "v100" not in request["cluster"]["gpu"]
+        yield "states", {"precision": recipe + "+optimizer-bf16"}, True
+        yield "states", {"precision": recipe + "+optimizer-8bit"}, True
+        yield "recipe", {"precision": "bf16" if bf16 else "fp16"}, True
+        if recipe == "fp32":
+            yield "recipe", {"precision": "amp-bf16"}, True
+        yield "mode", {"mode": "compile"}, False
+        yield "optimizer", {"optimizer_impl": "fused"}, False
+        yield "allocator", {"allocator": "expandable"}, False
+        if language:
+            yield "loss", {"loss_chunks": 8}, False
+        for kind in ("selective", "full", "norm+activation"):
+            yield "recompute", {"recompute": kind}, False
+        batch = request["batch"]
+        while batch > 1:
+            batch //= 2
+            yield "batch", {"batch": batch, "global_batch": request["batch"] * request["cluster"]["gpus"]}, False
+        for kind in ("zero1", "zero2", "full") if many else ():
+            yield "sharding", {"plan": {"fsdp": kind}}, False
+        yield "offload", {"plan": {"offload": "optimizer"}}, False
+        yield "offload", {"plan": {"offload": "activations"}}, False
+        if many:
+            yield "split", {"plan": {"tp": 2, "sp": True}, "global_batch": request["batch"] * request["cluster"]["gpus"]}, False
+
+    def test_none_of_one_or_two_is_cheaper(self):
+        for name in SEARCHED:
+            request = JOBS[name]
+            report = precog.predict(request)
+            ways = list(self.ways(request))
+            alone = [predicted(merged(request, patch)) for _, patch, _ in ways]
+            fitting = [(one.samples_per_s, numerics, patch) for one, (_, patch, numerics) in zip(alone, ways, strict=True) if one is not None and one.fits]
+            for (i, first), (j, second) in itertools.combinations(enumerate(ways), 2):
+                if first[0] == second[0] or any(alone[k] is not None and alone[k].fits for k in (i, j)):
+                    continue
+                patch = merged(first[1], second[1])
+                if {first[0], second[0]} == {"states", "recipe"}:
+                    patch["precision"] = (first if first[0] == "recipe" else second)[1]["precision"] + (second if second[0] == "states" else first)[1]["precision"][len(request["precision"]):]
+                both = predicted(merged(request, patch))
+                if both is not None and both.fits:
+                    fitting.append((both.samples_per_s, first[2] or second[2], patch))
+            for numerics in (False, True):
+                known = [one for one in fitting if not one[1] or numerics]
+                listed = [1 / fix["time_ratio"] * report.samples_per_s for fix in report["fixes"] if numerics or not fix["numerics"]]
+                if not known:
+                    continue
+                best = max(known, key=lambda one: one[0])
+                with self.subTest(name, numerics=numerics, best=best[2]):
+                    self.assertTrue(listed)
+                    self.assertGreaterEqual(max(listed), 0.998 * best[0])
+
+
+class Said(unittest.TestCase):
+    JOB = ["predict", "--model", "llama3-70b", "--gpu", "l4", "--batch", 1, "--seq", 4096, "--precision", "bf16"]
+
+    def test_in_words_that_are_whole(self):
+        done = run(*self.JOB)
+        self.assertEqual(done.returncode, 3)
+        said = done.stdout[done.stdout.index("What would make it fit"):done.stdout.index("Where the numbers")]
+        self.assertNotIn("..", said)
+        self.assertIn("host memory", said)
+        self.assertTrue(all(len(line) <= 80 for line in said.splitlines()))
+
+    def test_a_batch_that_is_not_used(self):
+        done = run("predict", "--model", "gpt2", "--gpu", "t4", "--precision", "amp-fp16", "--batch", 4, "--max-batch")
+        self.assertIn("batch 4 is not used", done.stdout)
+
+    def test_nothing_twice(self):
+        for flags in (["--offload", "optimizer+optimizer"], ["--recompute", "norm+norm"]):
+            done = run("predict", "--model", "gpt2", "--gpu", "t4", "--precision", "amp-fp16", "--batch", 4, *flags)
+            self.assertEqual(done.returncode, 2)
+            self.assertRegex(done.stderr, "twice|once")
+
+    def test_one_step(self):
+        done = run("predict", "--model", "gpt2", "--gpu", "h100-sxm", "--precision", "amp-bf16", "--batch", 4, "--steps", 1)
+        self.assertIn("for 1 step", done.stdout)
+        self.assertNotIn("1 steps", done.stdout)
+
+    def test_casts_of_weights_are_no_activations(self):
+        memory = run_json("predict", "--model", "llama3-8b", "--gpu", "h100-sxm", "--gpus", 8, "--batch", 1, "--seq", 2048, "--precision", "amp-bf16", "--fsdp", "full", expected=(0, 3))["memory"]
+        self.assertGreater(memory["weight_copies"], 14e9)
+        self.assertEqual(memory["weight_copies"], memory["by_category"]["weight_casts"] + memory["by_category"]["gathered_parameters"])
+
+    def test_soon_enough(self):
+        for request, seconds in ((JOBS["gpt2-medium"], 1.0), (JOBS["70B on 64"], 4.0)):  # a machine of its own: a fifth of it
+            begin = time.monotonic()
+            precog.predict(request)
+            self.assertLess(time.monotonic() - begin, seconds)
+
+
+if __name__ == "__main__":
+    unittest.main()
