@@ -126,13 +126,16 @@ Physics scaled(Physics p, double bf16_efficiency, const GpuSpec& from, const Gpu
   return p;
 }
 
-std::vector<double> features(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p) {
-  return features_of(row.kernel, kernel_cost(row.kernel, gpu, p.profile), gpu);
-}
-
 std::size_t features_before(std::string_view product) {
   const auto names = feature_names(FeatureKind::gemm);
   return static_cast<std::size_t>(std::find_if(names.begin(), names.end(), [&](const FeatureName& f) { return f.name == product; }) - names.begin());
+}
+
+// Without the smooth roofline: few rows learn worse with it.
+std::vector<double> features(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p) {
+  std::vector<double> all = features_of(row.kernel, kernel_cost(row.kernel, gpu, p.profile), gpu);
+  if (std::holds_alternative<GemmShape>(row.kernel.shape)) all.resize(features_before("roofline"));
+  return all;
 }
 
 struct Judged {
