@@ -15,7 +15,7 @@ constexpr std::int64_t kFirstBucketBytes = 1 << 20;
 
 }  // namespace
 
-void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
+void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRecipe& recipe, StepGraph& step) {
   // Views: backward writes gradients where they are sent from, once the first step has made them so; only the division is left.
   const bool copied = !gradients_in_buffers(recipe) && !how.bucket_views;
   std::vector<Bucket> buckets;
@@ -73,8 +73,9 @@ void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, St
       received = true;
     }
     out.keep(i);
-    while (next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
+    while (!when_done && next < buckets.size() && buckets[next].ready.index() <= i) send(buckets[next++]);
   }
+  while (next < buckets.size()) send(buckets[next++]);
   out.finish();
 }
 

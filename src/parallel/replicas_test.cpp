@@ -200,3 +200,21 @@ TEST_CASE("ModulesAreGatheredAheadAndWhatIsSmallStays") {
   CHECK(copies == 4 * 3);
   CHECK(verify(lists.graph).empty());
 }
+
+TEST_CASE("DeepSpeedsPipelinesSumGradientsWhenBackwardIsDone") {
+  PrecisionRecipe recipe = uniform(DType::fp16);
+  recipe.main_gradients = MainGradients{DType::fp32, MainGradients::Made::at_step};
+  const auto after_first_sum = [&](const Plan& plan) {  // operators of backward
+    const StepGraph step = spread(plan, {.bucket = {1024}}, recipe);
+    int out = 0;
+    bool summed = false;
+    for (const Op& op : step.graph.ops) {
+      summed = summed || op.kind == OpKind::all_reduce;
+      out += summed && op.phase == Phase::backward ? 1 : 0;
+    }
+    CHECK(summed);
+    return out;
+  };
+  CHECK(after_first_sum({.dp = 4}) > 0);  // DistributedDataParallel
+  CHECK(after_first_sum({.dp = 4, .pp = 2}) == 0);
+}
