@@ -305,6 +305,32 @@ COMMAND_LINES = [
     (["validate"], "RUNS"),
     (["validate", "/no/such/runs.jsonl"], "no such file"),
     (["validate", "."], "folder"),
+    (["predict"], "--model: is missing"),
+    (["predict"], "--gpu: is missing"),
+    (["predict"], "--batch: is missing"),
+    (["compare"], "--gpu: is missing"),
+    (["predict", "bert-base"], "--model bert-base"),
+    (["predict", "--layers", "3", *FLAGS[3:]], "--model: is missing"),
+    (["predict", "--model", "bert-bsae", "--layers", "3", *FLAGS[3:]], "--model: unknown"),
+    ([*FLAGS, "--input-seconds", "-1"], "--input-seconds: is -1"),
+    ([*FLAGS, "--input-seconds", "1"], "--input-workers: is missing"),
+    ([*FLAGS, "--checkpoint", "5"], "--checkpoint: needs --mtbf"),
+    ([*FLAGS, "--epochs", "2"], "--dataset-samples: is missing"),
+    ([*FLAGS, "--gpus", "9"], "--gpu, --gpus: has 9 GPUs"),
+    ([*FLAGS, "--gpus", "8", "--tp", "3"], "--tp: makes one replica of tp x cp x pp = 3 GPUs"),
+    ([*FLAGS, "--gpu", "h1000"], "nearest known: h100-sxm"),
+    (["gpus", "h1000"], "nearest known: h100-sxm"),
+    ([*FLAGS, "--nodes", "2"], "--cluster NAME:NODES"),
+    ([*FLAGS, "--sequence-length", "64"], "here it is --seq "),
+    ([*FLAGS, "--dtype", "bf16"], "here it is --precision "),
+    (["gpus", "--dtype", "bf16"], "nearest known"),
+    ([*FLAGS, "--sp=maybe"], "--sp: takes no value"),
+    ([*FLAGS, "--tokens", "1T"], "such as 0.5 or 1e12"),
+    ([*FLAGS, "--batch", "8k"], "such as 8 or 1e6"),
+    ([*FLAGS, "--override", "gelu=fp32"], "the operator is op:gelu"),
+    ([*FLAGS, "--html", "nowhere/out.html"], "there is no folder nowhere"),
+    (["predict", "--model", "resnet50", "--src-seq", "5", *FLAGS[3:]], "--src-seq: does not apply: resnet50 takes images"),
+    (["inspect", "bert-base", "--precision", "bf16", "--frozen", "nothing"], "--frozen: 'nothing'"),
 ]
 
 # Runs files in which nothing is a run.
@@ -407,6 +433,29 @@ class BadInput(unittest.TestCase):
         (self.folder / "loop.json").symlink_to("loop.json")
         self.refused(["predict", self.folder / "loop.json"], "loop.json")
         self.refused(["predict", "x" * 5000], "no such file")
+
+    def test_a_request_may_come_through_standard_input(self):
+        plain = program.run("predict", self.file("job.json", json.dumps(GOOD).encode()), "--batch", "8")
+        piped = program.run("predict", "-", "--batch", "8", stdin=json.dumps(GOOD))
+        self.assertEqual((piped.returncode, piped.stdout), (0, plain.stdout))
+        for text, said in (("", "is empty"), ("hello", "not valid JSON"), ("[]", "wants an object"), (json.dumps(good(batch=0)), "standard input: batch: is 0")):
+            done = program.run("predict", "-", stdin=text)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), text)
+            self.assertIn(said, done.stderr)
+            self.assertIn("standard input", done.stderr)
+
+    def test_names_of_choices_are_folded(self):
+        for flag, value, field in (("--optimizer", "AdamW", "adamw"), ("--mode", "Eager", "eager"), ("--memory-format", "channels-last", "channels_last")):
+            done = program.run(*FLAGS, flag, value, "--print-request")
+            self.assertEqual(json.loads(done.stdout)[flag[2:].replace("-", "_")], field)
+
+    def test_files_that_are_no_captured_graph(self):
+        for content, said in ((b"", "is empty"), (bytes(range(1, 200)), "not compressed with Zstandard"), (b"\x28\xb5\x2f\xfd" + bytes(50), "m.precog.json.zst")):
+            self.refused([*FLAGS, "--model", self.file("m.precog.json.zst", content)], "--model", said)
+
+    def test_sizes_left_to_the_launcher(self):
+        path = self.file("ds.json", b'{"train_micro_batch_size_per_gpu": "auto", "train_batch_size": "auto", "bf16": {"enabled": true}}')
+        self.refused(["predict", "--model", "gpt2", "--gpu", "h100-sxm", "--from", path], "--batch: is missing", 'train_micro_batch_size_per_gpu ("auto") of')
 
     def test_huge_files(self):
         path = self.folder / "huge.json"

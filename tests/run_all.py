@@ -50,7 +50,7 @@ def main() -> int:
         print(f"skipped {count} of {file}: {reason}")
     passed, failed, skipped = result.counts()
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    return 1 if failed or not result.started else 0
+    return 1 if failed or not (result.started or result.skipped) else 0
 
 
 if __name__ == "__main__":

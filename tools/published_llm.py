@@ -41,6 +41,7 @@ NETWORKS = {"1600 Gbps RoCE per node": ("roce-200g", 8), "4x Omni-Path (OPA) per
             "8x HDR InfiniBand per node (Selene)": ("ib-hdr", 8), "HDR InfiniBand (Selene)": ("ib-hdr", 8), "400 Gbps per node": ("efa-100g", 4),
             "800 Gbps per node": ("roce-100g", 8), "3.2 Tbps RoCE per node": ("roce-400g", 8)}
 NVL72 = {"gb200", "gb300"}
+SYSTEMS = {"V100-SXM3 (DGX-2H)": "dgx-2"}  # where a GPU's usual system is not what the table names
 
 
 def reference(name):
@@ -124,6 +125,8 @@ def cluster(row):
     if name in NVL72:  # the table's node is a tray; what NVLink reaches is a rack, of which powers of two use 64
         node = gpus if gpus <= 72 else 64 if gpus % 64 == 0 else 72 if gpus % 72 == 0 else node
     made = {"gpu": name, "gpus": gpus, "gpus_per_node": min(node, gpus)}
+    if row["gpu"] in SYSTEMS:
+        made["name"] = SYSTEMS[row["gpu"]]
     if row["inter_link"] in NETWORKS and gpus > node:
         made["network"], made["nics_per_node"] = NETWORKS[row["inter_link"]]
     return made
@@ -264,7 +267,7 @@ def request_of(row, table):
         plan["zero3"] = defaults["zero3"]
     if tp > 1 and (defaults["sequence_parallel"] or "sequence parallel" in said):
         plan["sp"] = True
-        if defaults.get("tp_overlap"):
+        if defaults.get("tp_overlap") and row["precision"] not in defaults.get("no_tp_overlap_in", []):
             plan["tp_overlap"] = True
             if defaults.get("tp_scatter_fp8") and row["precision"] == "fp8":
                 plan["tp_scatter_fp8"] = True
@@ -353,6 +356,14 @@ def predicted_rows(rows):
     return rows
 
 
+def mend_heads(rows):
+    """What a source says elsewhere of the heads of a day's runs."""
+    table = frameworks()
+    for row in rows:
+        row["heads"] = table.get(row["framework"], {}).get("heads_noted", {}).get(noted(row), row["heads"])
+    return rows
+
+
 def fill_chunks(rows):
     """A source that gives a model's chunks per stage in one table and leaves them out in another means the same (fine-tuning apart)."""
     known = {(row["source"], row["model"], row["tp"], row["pp"]): row["vp"] for row in rows if row["vp"]}
@@ -363,7 +374,7 @@ def fill_chunks(rows):
 
 
 def evaluate():
-    return predicted_rows(fill_chunks([row for row in read_rows() if is_full(row)]))
+    return predicted_rows(mend_heads(fill_chunks([row for row in read_rows() if is_full(row)])))
 
 
 def figures(rows):
@@ -513,6 +524,8 @@ def scaled_host(scale, folder):
     """A copy of data/ whose hosts take `scale` times as long for everything."""
     data = ROOT / "data"
     copy = pathlib.Path(folder) / f"data-{scale:g}"
+    if copy.exists():
+        return copy
     (copy / "hosts").mkdir(parents=True)
     for path in data.iterdir():
         if path.name != "hosts":
@@ -536,6 +549,7 @@ def vtrain(fitted=True):
             seconds, _ = predict([row["request"] for row in sample], scaled_host(scale, folder))
             return statistics.mean(abs(seconds[i] / row["measured"] - 1) for i, row in enumerate(sample))
         scale = min([0.5 * 1.15 ** power for power in range(14)], key=error)
+        scale = min([scale * 1.15 ** (step / 6) for step in range(-5, 6)], key=error)  # the first says between which two
     with tempfile.TemporaryDirectory() as folder:
         again = with_errors([dict(row) for row in rows], *predict([row["request"] for row in rows], scaled_host(scale, folder)))
     result |= {"scale": scale, "scaled_rows": again, "scaled": figures(again)}

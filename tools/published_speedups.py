@@ -102,6 +102,20 @@ def known_names(kind):
     return {entry["name"] for entry in json.loads(done.stdout)}
 
 
+def loader_of(copies, batch, pair, mapping):
+    """What a source's loader does for every step, as a request's input: all of it is serial work of the loop."""
+    copied = copies.get("step", 0) + copies.get("sample", 0) * batch
+    for link in mapping["host_links"]:  # a shared link is as slow as twice the bytes
+        copied *= link["share"] if matches({"system": link["system"], "gpus": link["gpus"]}, pair) else 1
+    made = {"seconds_per_batch": 0, "workers": 1, "bytes_per_batch": copied}
+    if "parsed" in copies:  # by threads, a sample each at a time
+        turns = -(-batch // copies["threads"])
+        made |= {"seconds_per_batch": turns * copies["parsed"] / mapping["host_copies"]["bytes_per_second"], "workers": 0}
+    if "on_gpu" in copies:
+        made["gpu_bytes_per_batch"] = copies["on_gpu"] * batch
+    return made
+
+
 def requests_of(pair, mapping, recipes):
     """The two requests of a pair, slow and fast, or the reason why there are none."""
     rule = next((rule for rule in mapping["rules"] if matches(rule["match"], pair)), None)
@@ -138,7 +152,7 @@ def requests_of(pair, mapping, recipes):
                          if matches(entry["match"], pair) and entry.get("precision", precision) == precision), None)
         cards = int(pair["gpus"])
         if exchange and cards > 1:
-            request["plan"] = exchange["plan"]
+            request |= {field: exchange[field] for field in ("plan", "exchange_cycle_ms") if field in exchange}
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
         request["cluster"] |= {"name": entry["cluster"] for entry in mapping["systems"] if pair["system"] in entry["system"]}
         for field in ("seq", "mode", "optimizer_impl", "memory_format", "attention", "clip_grad_norm", "software", "reads_loss", "host", "input"):
@@ -147,10 +161,7 @@ def requests_of(pair, mapping, recipes):
             if value is not None:
                 request[field] = value
         if "copies" in rule:
-            copied = rule["copies"].get("step", 0) + rule["copies"].get("sample", 0) * request["batch"]
-            for link in mapping["host_links"]:  # a shared link is as slow as twice the bytes
-                copied *= link["share"] if matches({"system": link["system"], "gpus": link["gpus"]}, pair) else 1
-            request["input"] = {"seconds_per_batch": 0, "workers": 1, "bytes_per_batch": copied}
+            request["input"] = loader_of(rule["copies"], request["batch"], pair, mapping)
         both.append(request)
     return both
 

@@ -73,7 +73,7 @@ CLI::App& command(CLI::App& app, Arguments& arguments, const std::string& name, 
 }
 
 void add_job(CLI::App& sub, Arguments& arguments, bool one_precision = true) {
-  sub.add_option("JOB.json", arguments.job_file, "a request; flags override it")->type_name("");
+  sub.add_option("JOB.json", arguments.job_file, "a request (-: standard input); flags override")->type_name("");
   for (JobFlag flag : job_flags()) {
     if (!one_precision && flag.flag == std::string("--precision")) flag.help = "what --advise starts from";
     add_job_flag(sub, arguments, flag);
@@ -98,6 +98,19 @@ bool among(std::span<const std::string_view> names, std::string_view name) {
 
 std::string not_yet(std::string_view name) { return fmt::format("{}: this version of precog does not have it yet", name); }
 
+// What other programs call it.
+struct Synonym {
+  std::string_view theirs, ours;
+};
+constexpr Synonym kSynonyms[] = {
+    {"--nodes", "--gpus (of all nodes), or --cluster NAME:NODES"}, {"--num-nodes", "--gpus (of all nodes), or --cluster NAME:NODES"},
+    {"--num-gpus", "--gpus"}, {"--world-size", "--gpus"}, {"--batch-size", "--batch"}, {"--micro-batch-size", "--batch"}, {"--train-batch-size", "--global-batch"},
+    {"--seq-len", "--seq"}, {"--seq-length", "--seq"}, {"--sequence-length", "--seq"}, {"--max-seq-len", "--seq"},
+    {"--dtype", "--precision"}, {"--amp", "--precision amp-bf16 or amp-fp16"}, {"--fp16", "--precision fp16 or amp-fp16"}, {"--bf16", "--precision bf16 or amp-bf16"}, {"--mixed-precision", "--precision"},
+    {"--compile", "--mode compile"}, {"--zero", "--fsdp"}, {"--zero-stage", "--fsdp"}, {"--lora", "--frozen, on a captured model"},
+    {"--gradient-checkpointing", "--recompute"}, {"--checkpointing", "--recompute"}, {"--gradient-accumulation-steps", "--micro-batches"},
+    {"--output", "--json, --html FILE or --trace FILE"}, {"-o", "--json, --html FILE or --trace FILE"}};
+
 // What nobody asked for: an unknown command, an unknown flag, one positional too many.
 std::string unexpected(const CLI::App& app, const CLI::App* sub) {
   const CLI::App& where = sub ? *sub : app;
@@ -111,7 +124,11 @@ std::string unexpected(const CLI::App& app, const CLI::App* sub) {
     std::string name = extra.substr(0, extra.find('='));
     if (name == "--advise") return "--advise: belongs to compare: precog compare .. --advise";
     if (name == "--max-batch") return "--max-batch: belongs to predict: precog predict .. --max-batch";
-    return unknown_name("flag", name, flag_names(where), help);
+    const std::vector<std::string> flags = flag_names(where);
+    for (const Synonym& synonym : kSynonyms)
+      if (name == synonym.theirs && std::find(flags.begin(), flags.end(), synonym.ours.substr(0, synonym.ours.find_first_of(" ,"))) != flags.end())
+        return fmt::format("unknown flag '{}'; here it is {} (all: {})", name, synonym.ours, help);
+    return unknown_name("flag", name, flags, help);
   }
   if (extras.empty()) return "";
   if (sub) return fmt::format("'{}' is one argument too many (see: {})", extras.front().substr(0, 80), help);
@@ -294,6 +311,11 @@ Parsed parse_arguments(int argc, const char* const* argv) {
   } catch (const CLI::ArgumentMismatch& error) {  // "--batch: 1 required N missing"
     std::string what = error.what();
     wrong(what.substr(0, std::min(what.find(':'), std::size_t{60})) + ": wants another value after it");
+    return parsed;
+  } catch (const CLI::ConversionError& error) {  // "Could not convert: --sp = maybe": values are texts, so it is a flag without one
+    std::string what = error.what();
+    what = what.substr(std::min(what.find("--"), what.size()));
+    wrong(fmt::format("{}: takes no value: give it, or leave it out", what.substr(0, std::min(what.find(' '), std::size_t{60}))));
     return parsed;
   } catch (const CLI::ParseError& error) {
     std::string extra = unexpected(app, chosen());

@@ -31,17 +31,28 @@ Result<Looked> look(const std::string& precision, const Arguments& arguments, co
     json["cluster"] = {{"gpu", gpu.is_null() ? Json(kInspectedGpu) : gpu}};
   }
   if (!json.contains("cluster")) json["cluster"] = {{"gpu", kInspectedGpu}};
-  auto request = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments), /*default_batch=*/1);
-  if (!request) {
-    Error error = with_flag_names(request.error(), arguments);
-    for (Problem& problem : error.problems)
+  const auto refused = [&](const Error& error) {
+    Error named = with_flag_names(error, arguments);
+    for (Problem& problem : named.problems)
       if (problem.where == "--model") problem.where = "GRAPH";
-    return tl::unexpected(std::move(error));
-  }
+    return tl::unexpected(std::move(named));
+  };
+  auto request = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments), /*default_batch=*/1);
+  if (!request) return refused(request.error());
   json["batch"] = request->inputs.batch;
-  PRECOG_TRY(prediction, predict(*request, context.catalog));
+  auto predicted = predict(*request, context.catalog);
+  if (!predicted) return refused(predicted.error());
+  Prediction& prediction = *predicted;
   Inspection inspection = inspect_step(prediction.graph, prediction.program, prediction.costs, prediction.report.micro_batches);
   return Looked{std::move(json), std::move(prediction), std::move(inspection), request->gpu->name};
+}
+
+// The two precisions of a comparison were given with --diff.
+Result<Looked> named_diff(Result<Looked> looked) {
+  if (!looked)
+    for (Problem& problem : looked.error().problems)
+      if (problem.where == "--precision" || problem.where.ends_with("precision")) problem.where = "--diff";
+  return looked;
 }
 
 }  // namespace
@@ -54,8 +65,8 @@ Result<Output> run_inspect(const Arguments& given, const Context& context) {
   InspectOptions options{"", given.everything};
   if (!given.diff.empty()) {
     const std::string &a = given.diff[0], &b = given.diff[1];
-    PRECOG_TRY(first, look(a, arguments, context));
-    PRECOG_TRY(second, look(b, arguments, context));
+    PRECOG_TRY(first, named_diff(look(a, arguments, context)));
+    PRECOG_TRY(second, named_diff(look(b, arguments, context)));
     options.title = fmt::format("{}: {} against {} on {}", given.name.empty() ? first.prediction.report.model : given.name, a, b, first.gpu);
     if (given.json) {
       Json json = diff_json(first.view(), second.view());

@@ -134,6 +134,9 @@ TEST_CASE("InspectShowsTheCastsOfAutocast") {
   CHECK(diff->text.find("the largest reasons:\n  1. products -") != std::string::npos);
   CHECK(longest_line(diff->text) <= kTextWidth);
   CHECK(diff->text.rfind("bert-base: fp32 against amp-fp16 on h100-sxm\n", 0) == 0);
+  auto unknown = run_inspect(arguments({"inspect", "bert-base", "--diff", "bf16", "nope"}), context());
+  REQUIRE(!unknown);
+  CHECK(unknown.error().problems.front().where == "--diff");
   auto tf32 = [](const char* gpu) {
     auto shown = run_inspect(arguments({"inspect", "resnet18", "--precision", "tf32", "--gpu", gpu, "--json"}), context());
     return Json::parse(shown.value().text);

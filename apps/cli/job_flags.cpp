@@ -1,7 +1,10 @@
 #include "job_flags.h"
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 
 #include <fmt/format.h>
 
@@ -119,6 +122,60 @@ void make_object(Json& field) {
   }
 }
 
+// What a flag sets, as messages call it: "cluster.gpus".
+std::string field_of(const JobFlag& flag) {
+  std::string field = flag.pointer == std::string("/layers") ? "model.layers" : flag.pointer + 1;
+  std::replace(field.begin(), field.end(), '/', '.');
+  return field;
+}
+
+// The field of "request.batch", "job.json: batch" or "batch".
+std::string field_named(const std::string& where, const std::string& request) {
+  for (const std::string& before : {request + ".", request + ": "})
+    if (where.starts_with(before)) return where.substr(before.size());
+  return where;
+}
+
+// Fields that a message speaks of, as the flags they are. Plain words (batch, tokens) are the same in both.
+std::string flags_named_in(const std::string& message) {
+  const auto is_part = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.' || c == '-' || c == '/'; };
+  std::string out;
+  for (std::size_t begin = 0; begin < message.size();) {
+    std::size_t end = begin;
+    while (end < message.size() && is_part(message[end])) ++end;
+    std::string word = message.substr(begin, end - begin);
+    if (word.find_first_of("_.") != std::string::npos)
+      for (const JobFlag& flag : kJobFlags)
+        if (const std::string field = field_of(flag); word == field || (word.find('_') != std::string::npos && field.ends_with("." + word))) word = flag.flag;
+    out += word;
+    if (end < message.size()) out += message[end++];
+    begin = end;
+  }
+  return out;
+}
+
+constexpr const char* kStandardInput = "standard input";
+
+Result<Json> read_standard_input() {
+  std::string text;
+  char piece[1 << 16];
+  while (text.size() <= kMaxInputFileBytes)
+    if (const std::size_t read = std::fread(piece, 1, sizeof piece, stdin); read > 0) text.append(piece, read);
+    else break;
+  if (std::ferror(stdin)) return fail(kStandardInput, "cannot be read");
+  if (text.size() > kMaxInputFileBytes) return fail(kStandardInput, fmt::format("is more than {} MB, the largest accepted", kMaxInputFileBytes >> 20));
+  if (text.empty()) return fail(kStandardInput, "is empty; it wants a request such as {\"model\": ..., \"batch\": ...}");
+  return parse_json(text, kStandardInput);
+}
+
+Result<Json> read_request(const std::string& path) {
+  if (path == "-") return read_standard_input();
+  std::error_code ignored;
+  const bool a_name = path.find_first_of("./") == std::string::npos && !std::filesystem::exists(path, ignored);
+  if (a_name) return fail(shown(path), fmt::format("no such file; a model is given as --model {}", shown(path)));
+  return read_json_file(path);
+}
+
 }  // namespace
 
 std::span<const JobFlag> job_flags() { return kJobFlags; }
@@ -130,7 +187,7 @@ Result<double> any_number(const std::string& text, const std::string& where) {
   if (status == std::errc::result_out_of_range)
     return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
   if (status != std::errc{} || rest != end || !std::isfinite(value))
-    return fail(where, fmt::format("'{}' is not a number", shown(text)));
+    return fail(where, fmt::format("'{}' is not a number, such as 0.5 or 1e12", shown(text)));
   return value;
 }
 
@@ -142,12 +199,15 @@ Result<std::int64_t> whole_number(const std::string& text, const std::string& wh
   if (status == std::errc::result_out_of_range)
     return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
   auto number = any_number(text, where);
-  if (!number || *number != std::floor(*number)) return fail(where, fmt::format("'{}' is not a whole number", shown(text)));
+  if (!number || *number != std::floor(*number)) return fail(where, fmt::format("'{}' is not a whole number, such as 8 or 1e6", shown(text)));
   if (std::abs(*number) > 9e15) return fail(where, fmt::format("'{}' is beyond every number this could be", shown(text)));
   return static_cast<std::int64_t>(*number);
 }
 
-std::string request_name(const Arguments& arguments) { return arguments.job_file.empty() ? "request" : arguments.job_file; }
+std::string request_name(const Arguments& arguments) {
+  if (arguments.job_file == "-") return kStandardInput;
+  return arguments.job_file.empty() ? "request" : arguments.job_file;
+}
 
 std::filesystem::path request_folder(const Arguments& arguments) {
   if (arguments.job_file.empty() || given(arguments, "--model")) return {};
@@ -157,8 +217,10 @@ std::filesystem::path request_folder(const Arguments& arguments) {
 Result<Json> request_json(const Arguments& arguments) {
   Json request = Json::object();
   if (!arguments.job_file.empty()) {
-    PRECOG_TRY(file, read_json_file(arguments.job_file));
-    if (!file.is_object()) return fail(arguments.job_file, "wants an object: a request such as {\"model\": ..., \"batch\": ...}");
+    if (arguments.job_file != "-" && !std::filesystem::exists(arguments.job_file))
+      return fail(arguments.job_file, "no such file; JOB.json is a request, a model's name goes with --model");
+    PRECOG_TRY(file, read_request(arguments.job_file));
+    if (!file.is_object()) return fail(request_name(arguments), "wants an object: a request such as {\"model\": ..., \"batch\": ...}");
     request = std::move(file);
   }
   std::vector<Problem> problems;
@@ -190,7 +252,7 @@ Result<Json> request_json(const Arguments& arguments) {
     Json& outer = request[pointer.substr(1, slash - 1)];
     if (pointer.rfind("/cluster/", 0) == 0) make_object(outer);
     if (!outer.is_object() && !outer.is_null()) {
-      problems.push_back({arguments.job_file, fmt::format("\"{}\" must be an object for {} to override a part of it",
+      problems.push_back({request_name(arguments), fmt::format("\"{}\" must be an object for {} to override a part of it",
                                                           pointer.substr(1, slash - 1), flag.flag)});
       continue;
     }
@@ -203,18 +265,27 @@ Result<Json> request_json(const Arguments& arguments) {
 }
 
 Error with_flag_names(Error error, const Arguments& arguments) {
-  for (Problem& problem : error.problems)
-    for (const JobFlag& flag : kJobFlags) {
-      if (!given(arguments, flag.flag)) continue;
-      std::string path = flag.pointer == std::string("/layers") ? "/model/layers" : flag.pointer;
-      for (char& c : path)
-        if (c == '/') c = '.';
-      std::string field = path.substr(1), name = request_name(arguments);
-      if (problem.where == name + path || problem.where == name + ": " + field) {
-        problem.where = flag.flag;
-        break;
-      }
+  const bool flags_alone = arguments.job_file.empty();  // then what is missing is a flag too
+  for (Problem& problem : error.problems) {
+    const std::string field = field_named(problem.where, request_name(arguments));
+    if (flags_alone) problem.message = flags_named_in(problem.message);
+    if (flags_alone && field == "cluster" && !given(arguments, "--gpu") && !given(arguments, "--cluster")) {
+      problem = {"--gpu", "is missing: a name from `precog gpus` (or --cluster: a system, as dgx-h100:8)"};
+      continue;
     }
+    std::vector<std::string> of_group;  // "cluster" is wrong as a whole: the flags that made it
+    for (const JobFlag& flag : kJobFlags) {
+      const std::string own = field_of(flag);
+      const bool typed = given(arguments, flag.flag) != nullptr;
+      if (typed && own.starts_with(field + ".")) of_group.push_back(flag.flag);
+      if (!typed && !flags_alone) continue;
+      if (own != field && !(own == "model" && field == "model.name")) continue;
+      problem.where = flag.flag;
+      of_group.clear();
+      break;
+    }
+    if (flags_alone && !of_group.empty()) problem.where = join(of_group, ", ");
+  }
   return error;
 }
 

@@ -28,8 +28,8 @@ def _found(variable: str, installed: str, in_checkout: list[pathlib.Path], what:
     for place in places:
         if place.exists():
             return place
-    raise PrecogError("not_installed", f"{what} is not there: run `make build` in the checkout, or `pip install .`; looked in "
-                      + ", ".join(str(place) for place in places))
+    raise PrecogError("not_installed", f"{what} is not there: run `make build` in the checkout, or `pip install .`, or set "
+                      f"{variable} to its path; looked in " + ", ".join(str(place) for place in places))
 
 
 def library() -> pathlib.Path:

@@ -37,6 +37,9 @@ TEST_CASE("NearestNamesFindATypo") {
   const std::vector<std::string> known = {"h100-sxm", "a100-sxm-80gb", "v100-pcie"};
   CHECK(nearest_names("h10-sxm", known, 1) == std::vector<std::string>{"h100-sxm"});
   CHECK(nearest_names("V100", known, 1) == std::vector<std::string>{"v100-pcie"});
+  CHECK(nearest_names("h1000", {"l40s", "t4", "h100-sxm"}, 1) == std::vector<std::string>{"h100-sxm"});  // its beginning, mistyped
+  CHECK(differ_by_one("h1000", "h100"));
+  CHECK_FALSE(differ_by_one("h100", "h100"));
   CHECK(normalised_name("H100_SXM") == "h100-sxm");
 }
 

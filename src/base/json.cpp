@@ -71,7 +71,8 @@ Result<bool> write_text_files(const std::vector<TextFile>& files) {
     std::ofstream out(temporary(file), std::ios::binary);
     out.write(file.text.data(), static_cast<std::streamsize>(file.text.size()));
     out.flush();
-    if (!out) return give_up(file, "");
+    const std::filesystem::path folder = file.path.parent_path();
+    if (!out) return give_up(file, folder.empty() || std::filesystem::is_directory(folder, ignored) ? "" : fmt::format(": there is no folder {}", folder.string()));
   }
   for (std::size_t i = 0; i < files.size(); ++i) {
     std::error_code code;
@@ -143,7 +144,7 @@ bool JsonReader::has(std::string_view key) const {
 
 std::string JsonReader::path(std::string_view key) const {
   if (where_.empty()) return std::string(key);
-  bool is_file = where_.find('/') != std::string::npos || where_.find(".json") != std::string::npos;
+  bool is_file = where_.find('/') != std::string::npos || where_.find(".json") != std::string::npos || where_ == "standard input";
   return where_ + (is_file && where_.find(": ") == std::string::npos ? ": " : ".") + std::string(key);
 }
 

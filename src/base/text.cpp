@@ -46,6 +46,9 @@ std::vector<std::string> nearest_names(std::string_view name, const std::vector<
     std::string folded = normalised_name(candidate);
     std::size_t distance = 2 * edit_distance(wanted, folded);
     if (!wanted.empty() && folded.find(wanted) != std::string::npos) distance = std::min<std::size_t>(distance, 1);
+    // The beginning of a longer name, mistyped: h1000 of h100-sxm.
+    for (std::size_t dash = folded.find('-', 1); dash != std::string::npos; dash = folded.find('-', dash + 1))
+      distance = std::min(distance, 2 * edit_distance(wanted, std::string_view(folded).substr(0, dash)) + 1);
     ranked.emplace_back(distance, candidate);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -54,6 +57,8 @@ std::vector<std::string> nearest_names(std::string_view name, const std::vector<
     if (out.size() < count) out.push_back(candidate);
   return out;
 }
+
+bool differ_by_one(std::string_view a, std::string_view b) { return a.size() <= 64 && edit_distance(a, b) == 1; }
 
 std::string unknown_name(std::string_view what, std::string_view name, const std::vector<std::string>& known,
                          std::string_view list_command) {

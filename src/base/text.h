@@ -12,6 +12,9 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 // The known names closest to `name` by edit distance, best first, at most `count`.
 std::vector<std::string> nearest_names(std::string_view name, const std::vector<std::string>& known, std::size_t count = 3);
 
+// One letter more, less or another: a slip of the finger.
+bool differ_by_one(std::string_view a, std::string_view b);
+
 // "unknown GPU 'h10'; nearest: h100-sxm, h100-pcie. All: precog gpus"
 std::string unknown_name(std::string_view what, std::string_view name, const std::vector<std::string>& known,
                          std::string_view list_command);

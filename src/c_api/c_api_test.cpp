@@ -28,12 +28,17 @@ struct Opened {
   ~Opened() { precog_close(catalog); }
 };
 
+const Opened& data_folder() {  // read once: nobody changes it
+  static const Opened opened;
+  return opened;
+}
+
 const std::string kJob = R"({"model": "bert-base", "batch": 2, "seq": 64, "precision": "amp-bf16", "cluster": {"gpu": "h100-sxm"}})";
 
 }  // namespace
 
 TEST_CASE("ARequestBecomesAReport") {
-  Opened opened;
+  const Opened& opened = data_folder();
   Text answer;
   REQUIRE(precog_predict(opened.catalog, kJob.data(), kJob.size(), nullptr, &answer.pointer) == PRECOG_DONE);
   Json report = answer.json();
@@ -43,7 +48,7 @@ TEST_CASE("ARequestBecomesAReport") {
 }
 
 TEST_CASE("WhatDoesNotFitIsStillAReport") {
-  Opened opened;
+  const Opened& opened = data_folder();
   std::string job = R"({"model": "llama3-8b", "batch": 1, "seq": 2048, "precision": "fp32", "cluster": {"gpu": "h100-sxm"}})";
   Text answer;
   CHECK(precog_predict(opened.catalog, job.data(), job.size(), nullptr, &answer.pointer) == PRECOG_DOES_NOT_FIT);
@@ -51,7 +56,7 @@ TEST_CASE("WhatDoesNotFitIsStillAReport") {
 }
 
 TEST_CASE("EveryProblemOfARequestComesBack") {
-  Opened opened;
+  const Opened& opened = data_folder();
   std::string job = R"({"model": "bert-base", "batch": -1, "seq": 64, "precision": "amp-bf99", "cluster": {"gpu": "h100-sxm"}})";
   Text answer;
   CHECK(precog_predict(opened.catalog, job.data(), job.size(), nullptr, &answer.pointer) == PRECOG_WRONG_INPUT);
@@ -62,7 +67,7 @@ TEST_CASE("EveryProblemOfARequestComesBack") {
 }
 
 TEST_CASE("BrokenRequestsAreErrorsNeverMore") {
-  Opened opened;
+  const Opened& opened = data_folder();
   for (std::string job : {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("{\"model\": \"\\ud800\"}"),
                           std::string("\0\0", 2), std::string(100000, '['), std::string("\xff\xfe"), std::string("{\"precision\": 3}")}) {
     for (auto function : {precog_predict, precog_compare}) {
@@ -74,7 +79,7 @@ TEST_CASE("BrokenRequestsAreErrorsNeverMore") {
 }
 
 TEST_CASE("MissingPointersAreErrorsNeverMore") {
-  Opened opened;
+  const Opened& opened = data_folder();
   Text answer;
   CHECK(precog_predict(nullptr, kJob.data(), kJob.size(), nullptr, &answer.pointer) == PRECOG_WRONG_INPUT);
   Text other;
@@ -93,7 +98,7 @@ TEST_CASE("MissingPointersAreErrorsNeverMore") {
 }
 
 TEST_CASE("AComparisonTakesAllPrecisionsOrThoseNamed") {
-  Opened opened;
+  const Opened& opened = data_folder();
   Json job = Json::parse(kJob);
   Text some;
   job["precision"] = {"fp32", "amp-bf16"};
@@ -125,7 +130,7 @@ TEST_CASE("AComparisonTakesAllPrecisionsOrThoseNamed") {
 }
 
 TEST_CASE("ThreadsGetTheSameAnswer") {
-  Opened opened;
+  Opened opened;  // of its own: what is read when it is first asked for is read by all at once
   std::vector<std::string> answers(8);
   std::vector<std::thread> threads;
   for (std::string& out : answers)
@@ -140,7 +145,7 @@ TEST_CASE("ThreadsGetTheSameAnswer") {
 }
 
 TEST_CASE("NamesAndRuns") {
-  Opened opened;
+  const Opened& opened = data_folder();
   Text names, wrong, validated;
   REQUIRE(precog_names(opened.catalog, "gpus", &names.pointer) == PRECOG_DONE);
   CHECK(names.json()["names"].size() > 10);

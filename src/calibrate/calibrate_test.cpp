@@ -258,4 +258,23 @@ TEST_CASE("all types and directions of a shape are held out together") {
   CHECK(both.rows[0].shape == both.rows[1].shape);
 }
 
+TEST_CASE("images unfolded, folded, padded and sampled are kernels of their own") {
+  const auto kernels = [](const char* line) { return kernels_of(parse_json(line, "").value(), machine().gpu).value(); };
+  const auto unfolded = kernels(R"({"family":"fold","op":"im2col","dtype":"fp32","shape":[4,64,56,56],"kernel":3,"stride":1,"padding":1,"dilation":1})");
+  REQUIRE(unfolded.size() == 1);
+  CHECK(residual_family(unfolded[0]) == "im2col");
+  CHECK(unfolded[0].launches == 4);  // one sample after the other
+  CHECK(unfolded[0].written.value == 9 * unfolded[0].read.value);
+  const auto folded = kernels(R"({"family":"fold","op":"col2im","dtype":"bf16","shape":[4,64,56,56],"kernel":2,"stride":2,"padding":0,"dilation":1})");
+  REQUIRE(folded.size() == 1);
+  CHECK(residual_family(folded[0]) == "col2im");
+  CHECK(folded[0].written.value == folded[0].read.value);
+  const auto padded = kernels(R"({"family":"edge","op":"reflection_pad2d_backward","dtype":"fp32","shape":[2,3,32,32],"by":1})");
+  REQUIRE(padded.size() == 2);
+  CHECK(residual_family(padded[0]) == "fill");
+  CHECK(residual_family(padded[1]) == "reflection_pad2d_backward");
+  CHECK(residual_family(kernels(R"({"family":"sampled","op":"grid_sampler_2d","dtype":"fp32","shape":[2,16,32,32],"to":[8,8]})").back()) == "grid_sampler_2d");
+  CHECK(unusable(R"({"family":"fold","op":"im2col","dtype":"fp32","shape":[4,64,2,2],"kernel":3,"stride":1,"padding":0})").find("larger than the image") != std::string::npos);
+}
+
 }  // namespace precog

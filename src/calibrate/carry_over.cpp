@@ -28,7 +28,7 @@ constexpr std::array<Known, 6> kKnown = {{{"a100-sxm-80gb", "a100_sxm", "mma.syn
 constexpr std::array<std::string_view, 4> kTypes = {"bfloat16", "fp8", "fp8_block", "nvfp4"};
 constexpr std::size_t kThirty = 30, kCandidates = 300;  // timings shown; shapes they are chosen from
 constexpr double kRelativeWeight = 5;  // of a relative's rows among all that the trees learn from
-constexpr double kMostTarget = 0.7;
+constexpr double kMostCarried = 0.7;
 constexpr double kOwnStiffness = 2.5;      // after thirty timings: how much firmer a relative of the same architecture holds ...
 constexpr double kForeignStiffness = 1.0;  // ... than one of another
 
@@ -154,7 +154,7 @@ struct Judged {
 double corrected_by(const std::vector<Tree>& trees, const std::vector<double>& features) {
   double sum = 0;
   for (const Tree& tree : trees) sum += value_of(tree, features);
-  return std::exp(std::clamp(sum, -kMostTarget, kMostTarget));
+  return std::exp(std::clamp(sum, -kMostCarried, kMostCarried));
 }
 
 void add_samples(std::vector<Sample>& out, const Data& d, const std::string& group, const std::vector<ReferenceRow>& rows, double weight, bool all_shapes) {
@@ -163,7 +163,7 @@ void add_samples(std::vector<Sample>& out, const Data& d, const std::string& gro
     if (!all_shapes && row.shape / 7 % 5 == 0) continue;
     Sample s;
     s.features = features(row, *d.gpu, p);
-    s.target = std::clamp(std::log(row.seconds / seconds_of(row, *d.gpu, p)), -kMostTarget, kMostTarget);
+    s.target = std::clamp(std::log(row.seconds / seconds_of(row, *d.gpu, p)), -kMostCarried, kMostCarried);
     s.weight = weight;
     out.push_back(std::move(s));
   }

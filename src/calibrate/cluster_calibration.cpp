@@ -11,11 +11,6 @@ namespace {
 
 constexpr std::size_t kHeldOutEvery = 3, kLeastForHeldOut = 6;
 
-std::string_view name_of(Collective kind) {
-  constexpr std::array<std::string_view, 5> kNames = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 double median(std::vector<double> values) {
   if (values.empty()) return -1;
   std::sort(values.begin(), values.end());
@@ -41,7 +36,7 @@ Result<ClusterCalibration> calibrate_cluster(const std::vector<NcclTest>& tests,
       one.shape = {{test.timings[i].bytes}, test.ranks, test.kind};
       one.seconds = test.timings[i].seconds;
       one.gpu = &cluster.gpu;
-      one.group = fmt::format("{}, {} GPUs on {} {}", name_of(test.kind), test.ranks, hosts, hosts == 1 ? "node" : "nodes");
+      one.group = fmt::format("{}, {} GPUs on {} {}", to_text(test.kind), test.ranks, hosts, hosts == 1 ? "node" : "nodes");
       ClusterSpec& spec = one.cluster;
       spec.gpus = test.ranks;
       spec.gpus_per_node = hosts == 1 ? node : test.ranks / hosts;

@@ -8,22 +8,22 @@
 namespace precog {
 namespace {
 
-constexpr double kScale = 0.08;  // errors well beyond this count by their size, not by its square
-constexpr double kStep = 1e-3;   // of a logarithm, for derivatives
-constexpr int kMostSteps = 40, kMostRetries = 8;
+constexpr double kSoftFrom = 0.08;  // errors well beyond this count by their size, not by its square
+constexpr double kKnobStep = 1e-3;   // of a logarithm, for derivatives
+constexpr int kMostRounds = 40, kMostDampings = 8;
 
-struct Knob {
+struct CollectiveKnob {
   std::function<double&(CollectiveProfile&)> of;
   double spread;       // standard deviation of its logarithm around the start
   double least, most;
 };
 
-using Errors = std::function<std::vector<double>(const std::vector<double>&)>;
+using ErrorsAt = std::function<std::vector<double>(const std::vector<double>&)>;
 
 double soft(double error) { return 2 * (std::sqrt(1 + error * error) - 1); }
 
 // Solves a x = b for a small symmetric positive matrix; a is destroyed.
-std::vector<double> solved(std::vector<std::vector<double>> a, std::vector<double> b) {
+std::vector<double> solution(std::vector<std::vector<double>> a, std::vector<double> b) {
   const std::size_t n = b.size();
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t row = i + 1; row < n; ++row) {
@@ -39,7 +39,7 @@ std::vector<double> solved(std::vector<std::vector<double>> a, std::vector<doubl
 }
 
 // Levenberg and Marquardt's steps from zero; `pulls` are the springs.
-std::vector<double> least_squares(const Errors& errors, const std::vector<double>& pulls) {
+std::vector<double> least_squares(const ErrorsAt& errors, const std::vector<double>& pulls) {
   const std::size_t n = pulls.size();
   std::vector<double> x(n, 0.0);
   const auto objective = [&](const std::vector<double>& at, const std::vector<double>& e) {
@@ -50,13 +50,13 @@ std::vector<double> least_squares(const Errors& errors, const std::vector<double
   };
   std::vector<double> now = errors(x);
   double best = objective(x, now), damping = 1e-2;
-  for (int step = 0; step < kMostSteps; ++step) {
+  for (int step = 0; step < kMostRounds; ++step) {
     std::vector<std::vector<double>> slopes(n);
     for (std::size_t i = 0; i < n; ++i) {
       std::vector<double> moved = x;
-      moved[i] += kStep;
+      moved[i] += kKnobStep;
       slopes[i] = errors(moved);
-      for (std::size_t r = 0; r < now.size(); ++r) slopes[i][r] = (slopes[i][r] - now[r]) / kStep;
+      for (std::size_t r = 0; r < now.size(); ++r) slopes[i][r] = (slopes[i][r] - now[r]) / kKnobStep;
     }
     std::vector<std::vector<double>> a(n, std::vector<double>(n, 0.0));
     std::vector<double> b(n, 0.0);
@@ -72,17 +72,17 @@ std::vector<double> least_squares(const Errors& errors, const std::vector<double
       b[i] -= pulls[i] * x[i];
     }
     bool better = false;
-    for (int retry = 0; retry < kMostRetries && !better; ++retry) {
+    for (int retry = 0; retry < kMostDampings && !better; ++retry) {
       std::vector<std::vector<double>> damped = a;
       for (std::size_t i = 0; i < n; ++i) damped[i][i] += damping * a[i][i] + 1e-9;
-      std::vector<double> moved = solved(damped, b);
+      std::vector<double> moved = solution(damped, b);
       for (std::size_t i = 0; i < n; ++i) moved[i] = x[i] + std::clamp(moved[i], -1.0, 1.0);
       std::vector<double> after = errors(moved);
       const double reached = objective(moved, after);
       if (reached < best - 1e-9 * best) {
         better = true;
         damping = std::max(1e-6, damping / 4);
-        if (best - reached < 1e-6 * best) step = kMostSteps;
+        if (best - reached < 1e-6 * best) step = kMostRounds;
         best = reached, x = std::move(moved), now = std::move(after);
       } else {
         damping *= 6;
@@ -93,26 +93,26 @@ std::vector<double> least_squares(const Errors& errors, const std::vector<double
   return x;
 }
 
-double with_knob(const Knob& knob, double start, double x) { return std::clamp(start * std::exp(x), knob.least, knob.most); }
+double with_knob(const CollectiveKnob& knob, double start, double x) { return std::clamp(start * std::exp(x), knob.least, knob.most); }
 
-void fit_group(std::vector<MeasuredCollective>& timings, CollectiveProfile& profile, const std::vector<Knob>& knobs, double pull) {
+void fit_group(std::vector<MeasuredCollective>& timings, CollectiveProfile& profile, const std::vector<CollectiveKnob>& knobs, double pull) {
   if (timings.empty()) return;
   std::vector<double> start, pulls;
-  for (const Knob& knob : knobs) {
+  for (const CollectiveKnob& knob : knobs) {
     start.push_back(std::max(knob.of(profile), std::max(knob.least, 1e-12)));
     pulls.push_back(pull / (knob.spread * knob.spread));
   }
   const auto set = [&](const std::vector<double>& x) {
     for (std::size_t i = 0; i < knobs.size(); ++i) knobs[i].of(profile) = with_knob(knobs[i], start[i], x[i]);
   };
-  const Errors errors = [&](const std::vector<double>& x) {
+  const ErrorsAt errors = [&](const std::vector<double>& x) {
     set(x);
     std::vector<double> out;
     out.reserve(timings.size());
     for (MeasuredCollective& timing : timings) {
       timing.cluster.collectives.link = profile.link;
       timing.cluster.collectives.network = profile.network;
-      out.push_back(std::log(collective_cost(timing.shape, timing.cluster, *timing.gpu).total.value / timing.seconds) / kScale);
+      out.push_back(std::log(collective_cost(timing.shape, timing.cluster, *timing.gpu).total.value / timing.seconds) / kSoftFrom);
     }
     return out;
   };
@@ -120,7 +120,7 @@ void fit_group(std::vector<MeasuredCollective>& timings, CollectiveProfile& prof
 }
 
 template <class F>
-std::vector<Knob> transfer_knobs(F of) {
+std::vector<CollectiveKnob> transfer_knobs(F of) {
   return {{[of](CollectiveProfile& p) -> double& { return of(p).base.value; }, 1.0, 1e-7, 1e-3},
           {[of](CollectiveProfile& p) -> double& { return of(p).step; }, 1.0, 1e-3, 100},
           {[of](CollectiveProfile& p) -> double& { return of(p).efficiency; }, 0.5, 1e-2, 1.0},
@@ -153,7 +153,7 @@ CollectiveProfile fit_collectives(std::span<const MeasuredCollective> timings, c
   using Algorithm = CollectiveAlgorithm;
   for (Protocol protocol : {Protocol::simple, Protocol::ll, Protocol::ll128}) {
     const auto p = static_cast<std::size_t>(protocol);
-    std::vector<Knob> knobs = transfer_knobs([p](CollectiveProfile& one) -> TransferCoefficients& { return one.link.ring[p]; });
+    std::vector<CollectiveKnob> knobs = transfer_knobs([p](CollectiveProfile& one) -> TransferCoefficients& { return one.link.ring[p]; });
     if (protocol == Protocol::simple) {
       knobs.push_back({[](CollectiveProfile& one) -> double& { return one.link.ring_own_share; }, 1.0, 1e-2, 4});
       if (options.contention) knobs.push_back({[](CollectiveProfile& one) -> double& { return one.link.contention; }, 1.0, 1e-2, 4});
@@ -165,14 +165,14 @@ CollectiveProfile fit_collectives(std::span<const MeasuredCollective> timings, c
   fit_group(reduced, profile, transfer_knobs([](CollectiveProfile& one) -> TransferCoefficients& { return one.link.in_switch; }), options.pull);
   for (Protocol protocol : {Protocol::ll, Protocol::simple}) {
     const std::size_t p = protocol == Protocol::ll ? 0 : 1;
-    std::vector<Knob> knobs = transfer_knobs([p](CollectiveProfile& one) -> TransferCoefficients& { return one.link.direct[p]; });
+    std::vector<CollectiveKnob> knobs = transfer_knobs([p](CollectiveProfile& one) -> TransferCoefficients& { return one.link.direct[p]; });
     if (p == 1) knobs.push_back({[](CollectiveProfile& one) -> double& { return one.link.direct_own_share; }, 1.0, 1e-2, 4});
     auto rows = of_group([&](CollectiveChoice choice, bool across) { return !across && choice == CollectiveChoice{Algorithm::direct, protocol}; });
     fit_group(rows, profile, knobs, options.pull);
   }
 
   // Between nodes.
-  std::vector<Knob> ring, tree, direct;
+  std::vector<CollectiveKnob> ring, tree, direct;
   for (std::size_t p = 0; p < kProtocols; ++p) ring.push_back({[p](CollectiveProfile& one) -> double& { return one.network.hop[p]; }, 1.0, 1e-2, 100});
   ring.push_back({[](CollectiveProfile& one) -> double& { return one.network.ring; }, 0.3, 0.05, 1.05});
   ring.push_back({[](CollectiveProfile& one) -> double& { return one.network.ring_join; }, 0.5, 0.25, 4});

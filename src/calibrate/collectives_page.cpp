@@ -22,7 +22,7 @@ void add(Errors& errors, const MeasuredCollective& one, double seconds) {
   errors.signed_all.push_back(error);
 }
 
-std::string median(std::vector<double> values) {
+std::string median_text(std::vector<double> values) {
   if (values.empty()) return "";
   std::sort(values.begin(), values.end());
   const std::size_t middle = values.size() / 2;
@@ -33,18 +33,13 @@ double predicted_by(const MeasuredCollective& one, const CollectiveCatalog& cata
   return predicted(one, catalog.find(one.cluster.intra_kind, one.gpu->architecture));
 }
 
-std::string_view name_of(Collective kind) {
-  constexpr std::array<std::string_view, 5> kNames = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
-struct Row {
+struct PageRow {
   Errors shipped, without_count, without_sizes;
 };
 
-void write(std::string& out, const std::string& label, const Row& row) {
-  out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", label, row.shipped.below.size() + row.shipped.above.size(), median(row.shipped.below), median(row.shipped.above),
-                     median(row.without_count.below), median(row.without_count.above), median(row.without_sizes.below), median(row.without_sizes.above), median(row.shipped.signed_all));
+void write(std::string& out, const std::string& label, const PageRow& row) {
+  out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", label, row.shipped.below.size() + row.shipped.above.size(), median_text(row.shipped.below), median_text(row.shipped.above),
+                     median_text(row.without_count.below), median_text(row.without_count.above), median_text(row.without_sizes.below), median_text(row.without_sizes.above), median_text(row.shipped.signed_all));
 }
 
 }  // namespace
@@ -55,16 +50,16 @@ std::string collectives_page(const ReferenceCollectives& rows, const CollectiveC
       "Made by `tools/collectives`, which needs the reference data (docs of the figures: [model notes](model_notes/collectives.md)). Median absolute errors in\n"
       "per cent, of messages below 1 MB and from there on. Asked: at most 20 below, at most 10 above.\n"
       "*Held-out GPUs*: the coefficients were fitted without any timing of four GPUs, and these are those timings. *Held-out sizes*: fitted on every\n"
-      "other power of two, and judged on the rest. *Bias* is the median signed error of the shipped coefficients.\n\n"
+      "other power of two, and judged on the rest. *Bias* is the median_text signed error of the shipped coefficients.\n\n"
       "## Inside a node\n\n"
       "NVIDIA aiconfigurator's timings (Apache-2.0): NCCL 2.23 to 2.29, fp16 and int8, 512 B to 512 MiB.\n\n";
   const std::string head = "| | timings | below 1 MB | above | held-out GPUs, below | above | held-out sizes, below | above | bias |\n|---|---|---|---|---|---|---|---|---|\n";
-  std::map<std::string, Row> by_gpu, by_collective, by_ranks, cells;
-  Row all;
+  std::map<std::string, PageRow> by_gpu, by_collective, by_ranks, cells;
+  PageRow all;
   for (const MeasuredCollective& one : rows.measured) {
     const double now = predicted_by(one, shipped);
-    const std::string kind(name_of(one.shape.kind)), ranks = fmt::format("{} GPUs", one.shape.participants);
-    for (Row* row : {&all, &by_gpu[one.group], &by_collective[kind], &by_ranks[ranks], &cells[fmt::format("{}, {}, {}", kind, one.group, ranks)]}) {
+    const std::string kind(to_text(one.shape.kind)), ranks = fmt::format("{} GPUs", one.shape.participants);
+    for (PageRow* row : {&all, &by_gpu[one.group], &by_collective[kind], &by_ranks[ranks], &cells[fmt::format("{}, {}, {}", kind, one.group, ranks)]}) {
       add(row->shipped, one, now);
       if (one.shape.participants == kHeldOutRanks) add(row->without_count, one, predicted_by(one, held_out.at("4 GPUs")));
       if (is_held_out_size(one.shape.bytes.value)) add(row->without_sizes, one, predicted_by(one, held_out.at("sizes")));
@@ -84,15 +79,15 @@ std::string collectives_page(const ReferenceCollectives& rows, const CollectiveC
          "in every short message.\n\n"
          "| what | points | below 1 MB | above | bias |\n|---|---|---|---|---|\n";
   std::map<std::string, Errors> published;
-  for (const MeasuredCollective& one : rows.published) add(published[fmt::format("{}, {}", name_of(one.shape.kind), one.group)], one, predicted_by(one, shipped));
+  for (const MeasuredCollective& one : rows.published) add(published[fmt::format("{}, {}", to_text(one.shape.kind), one.group)], one, predicted_by(one, shipped));
   for (const auto& [label, errors] : published)
-    out += fmt::format("| {} | {} | {} | {} | {} |\n", label, errors.signed_all.size(), median(errors.below), median(errors.above), median(errors.signed_all));
+    out += fmt::format("| {} | {} | {} | {} | {} |\n", label, errors.signed_all.size(), median_text(errors.below), median_text(errors.above), median_text(errors.signed_all));
   Errors one_node, nodes;
   for (const MeasuredCollective& one : rows.published)
     if (one.group.find("host's") == std::string::npos || static_cast<double>(one.shape.bytes.value) > 16 * kLong)
       add(one.cluster.gpus > one.cluster.gpus_per_node ? nodes : one_node, one, predicted_by(one, shipped));
-  out += fmt::format("| **one node, but for the host's launches** | {} | {} | {} | {} |\n", one_node.signed_all.size(), median(one_node.below), median(one_node.above), median(one_node.signed_all));
-  out += fmt::format("| **several nodes** | {} | {} | {} | {} |\n", nodes.signed_all.size(), median(nodes.below), median(nodes.above), median(nodes.signed_all));
+  out += fmt::format("| **one node, but for the host's launches** | {} | {} | {} | {} |\n", one_node.signed_all.size(), median_text(one_node.below), median_text(one_node.above), median_text(one_node.signed_all));
+  out += fmt::format("| **several nodes** | {} | {} | {} | {} |\n", nodes.signed_all.size(), median_text(nodes.below), median_text(nodes.above), median_text(nodes.signed_all));
   out += "\nLeft out: ";
   for (std::size_t i = 0; i < rows.left_out.size(); ++i) out += (i ? "; " : "") + rows.left_out[i];
   out += ".\n";

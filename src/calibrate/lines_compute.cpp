@@ -124,13 +124,13 @@ void recurrent(const Line& line, const std::string& op, Calls& calls) {
   else throw Unusable{"must be forward or backward"};
 }
 
-constexpr LineFamily kLines[] = {{"gemm", product}, {"ragged", product}, {"scaled_mm", scaled_product}, {"sdpa", attention}, {"sdpa_gqa", attention}, {"sdpa_cross", attention},
+constexpr LineFamily kComputeLines[] = {{"gemm", product}, {"ragged", product}, {"scaled_mm", scaled_product}, {"sdpa", attention}, {"sdpa_gqa", attention}, {"sdpa_cross", attention},
                                   {"sdpa_mask", attention}, {"conv", convolution}, {"depthwise", convolution}, {"grouped", convolution}, {"conv1d", convolution},
                                   {"conv3d", convolution}, {"conv_dilated", convolution}, {"conv_transpose", convolution}, {"recurrent", recurrent},
                                   {"recurrent_bidirectional", recurrent}};
 
 }  // namespace
 
-std::span<const LineFamily> compute_lines() { return kLines; }
+std::span<const LineFamily> compute_lines() { return kComputeLines; }
 
 }  // namespace precog

@@ -122,7 +122,43 @@ void resizing(const Line& line, const std::string& op, Calls& calls) {
   else calls.named(name, {calls.tensor(x)}, {calls.tensor(y)});
 }
 
-constexpr LineFamily kLines[] = {{"image", image}, {"norm", image}, {"vocabulary", vocabulary}, {"maps", maps}, {"pool", pooling}, {"resize", resizing}};
+// Blocks of an image as columns, or columns added up to an image.
+void folding(const Line& line, const std::string& op, Calls& calls) {
+  const auto e = line.extents("shape", 4, 4);
+  const std::int64_t kernel = line.extent("kernel"), stride = line.extent("stride"), padding = line.whole("padding"), reach = line.extent("dilation", 1) * (kernel - 1) + 1;
+  std::int64_t blocks = 1;
+  for (std::size_t axis = 2; axis < 4; ++axis) {
+    if (e[axis] + 2 * padding < reach) throw Unusable{"has blocks that are larger than the image"};
+    blocks *= (e[axis] + 2 * padding - reach) / stride + 1;
+  }
+  const TensorId x = calls.tensor({e[0], e[1], e[2], e[3]}), columns = calls.tensor({e[0], e[1] * kernel * kernel, blocks});
+  if (op == "im2col") calls.named(op, {x}, {columns});
+  else if (op == "col2im") calls.named(op, {columns}, {x});
+  else throw Unusable{"must be im2col or col2im"};
+}
+
+// Padding by what lies at the edge.
+void padding_by_edge(const Line& line, const std::string& op, Calls& calls) {
+  const auto e = line.extents("shape", 3, 5);
+  const std::int64_t by = line.extent("by");
+  Shape x, y;
+  for (std::size_t i = 0; i < e.size(); ++i) x.push_back(e[i]), y.push_back(i < 2 ? e[i] : e[i] + 2 * by);
+  if (op.ends_with("_backward")) calls.named(op, {calls.tensor(y), calls.tensor(x)}, {calls.tensor(x)}).phase = Phase::backward;
+  else calls.named(op, {calls.tensor(x)}, {calls.tensor(y)});
+}
+
+// An image at given places.
+void sampling(const Line& line, const std::string& op, Calls& calls) {
+  const auto e = line.extents("shape", 4, 4), to = line.extents("to", 2, 2);
+  const Shape image{e[0], e[1], e[2], e[3]}, result{e[0], e[1], to[0], to[1]}, places{e[0], to[0], to[1], 2};
+  if (op == "grid_sampler_2d") calls.named(op, {calls.tensor(image), calls.tensor(places)}, {calls.tensor(result)});
+  else if (op == "grid_sampler_2d_backward")
+    calls.named(op, {calls.tensor(result), calls.tensor(image), calls.tensor(places)}, {calls.tensor(image), calls.tensor(places)}).phase = Phase::backward;
+  else throw Unusable{"must be grid_sampler_2d or its backward"};
+}
+
+constexpr LineFamily kLines[] = {{"image", image}, {"norm", image}, {"vocabulary", vocabulary}, {"maps", maps}, {"pool", pooling}, {"resize", resizing},
+                                 {"fold", folding}, {"edge", padding_by_edge}, {"sampled", sampling}};
 
 }  // namespace
 

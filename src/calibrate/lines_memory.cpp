@@ -214,11 +214,11 @@ void loss(const Line& line, const std::string& op, Calls& calls) {
   calls.named(known->second, {calls.tensor(shape), calls.tensor(shape)}, {calls.tensor({})});
 }
 
-constexpr LineFamily kLines[] = {{"elementwise", pointwise}, {"pointwise", pointwise}, {"rows", row_wise}, {"permute", permutation}, {"quantise", quantising}, {"broadcast", broadcasting},
+constexpr LineFamily kMemoryLines[] = {{"elementwise", pointwise}, {"pointwise", pointwise}, {"rows", row_wise}, {"permute", permutation}, {"quantise", quantising}, {"broadcast", broadcasting},
                                  {"reduce", reducing}, {"copies", copying}, {"index", indexing}, {"sort", sorting}, {"loss", loss}};
 
 }  // namespace
 
-std::span<const LineFamily> memory_lines() { return kLines; }
+std::span<const LineFamily> memory_lines() { return kMemoryLines; }
 
 }  // namespace precog

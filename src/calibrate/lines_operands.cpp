@@ -18,7 +18,7 @@ bool is_whole(const Shape& shape, const Shape& strides) {
   return true;
 }
 
-void pointwise(const Line& line, const std::string& op, Calls& calls) {
+void strided_pointwise(const Line& line, const std::string& op, Calls& calls) {
   const Shape shape = extents_of(line);
   const Json& list = line.value("strides");
   if (!list.is_array() || list.empty() || list.size() > 3) throw Unusable{"\"strides\" must be one list for each operand"};
@@ -108,10 +108,10 @@ void joining(const Line& line, const std::string& op, Calls& calls) {
   } else throw Unusable{"must be cat or stack"};
 }
 
-constexpr LineFamily kLines[] = {{"strided", pointwise}, {"reduce_strided", reduction}, {"scan", scan}, {"joined", joining}};
+constexpr LineFamily kOperandLines[] = {{"strided", strided_pointwise}, {"reduce_strided", reduction}, {"scan", scan}, {"joined", joining}};
 
 }  // namespace
 
-std::span<const LineFamily> operand_lines() { return kLines; }
+std::span<const LineFamily> operand_lines() { return kOperandLines; }
 
 }  // namespace precog

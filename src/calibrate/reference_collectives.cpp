@@ -13,20 +13,20 @@
 namespace precog {
 namespace {
 
-constexpr std::size_t kMostBytes = 64u << 20;
+constexpr std::size_t kMostTimingsBytes = 64u << 20;
 
 // A file of comma-separated values, some in quotes: of each line its cells by the header's names.
-using Line = std::map<std::string, std::string, std::less<>>;
-Result<std::vector<Line>> read_lines(const std::filesystem::path& file) {
-  PRECOG_TRY(raw, read_text_file(file, kMostBytes));
-  PRECOG_TRY(text, opened(std::move(raw), kMostBytes, file.string()));
-  std::vector<Line> out;
+using TimingLine = std::map<std::string, std::string, std::less<>>;
+Result<std::vector<TimingLine>> read_lines(const std::filesystem::path& file) {
+  PRECOG_TRY(raw, read_text_file(file, kMostTimingsBytes));
+  PRECOG_TRY(text, opened(std::move(raw), kMostTimingsBytes, file.string()));
+  std::vector<TimingLine> out;
   std::vector<std::string> header, cells(1);
   bool quoted = false;
   const auto end_line = [&] {
     if (header.empty()) header = std::move(cells);
     else if (cells.size() == header.size()) {
-      Line& line = out.emplace_back();
+      TimingLine& line = out.emplace_back();
       for (std::size_t i = 0; i < header.size(); ++i) line[header[i]] = std::move(cells[i]);
     }
     cells.assign(1, "");
@@ -100,7 +100,7 @@ ReferenceCluster reference_cluster(const GpuSpec& gpu, const SystemSpec& system,
 Result<ReferenceCollectives> read_reference_collectives(const std::filesystem::path& folder, const ReferenceClusters& clusters) {
   ReferenceCollectives out;
   PRECOG_TRY(measured, read_lines(folder / "measured_ops" / "nccl.csv.gz"));
-  for (const Line& line : measured) {
+  for (const TimingLine& line : measured) {
     const auto place = clusters.find(line.at("gpu"));
     const auto kind = kCollectives.find(line.at("collective"));
     const double elements = number(line.at("message_elements")), ms = number(line.at("latency_ms"));
@@ -111,7 +111,7 @@ Result<ReferenceCollectives> read_reference_collectives(const std::filesystem::p
   }
   PRECOG_TRY(published, read_lines(folder / "published" / "published_nccl.csv.gz"));
   std::map<std::string, int> why;
-  for (const Line& line : published) {
+  for (const TimingLine& line : published) {
     const std::string &gpu = line.at("gpu"), &notes = line.at("notes"), &network = line.at("network");
     const auto place = clusters.find(gpu);
     const auto kind = kCollectives.find(line.at("collective"));

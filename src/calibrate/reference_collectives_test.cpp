@@ -55,12 +55,11 @@ TEST_CASE("CollectivesAreAsNearToTheReferenceAsThePageSays") {
   CHECK(rows->published.size() > 100);
   const CollectiveCatalog shipped = read<CollectiveCatalog>(kData / "collectives" / "nccl.json", CollectiveCatalog::parse);
   std::map<std::string, std::vector<double>> below, above;
-  constexpr std::array<const char*, 5> kNames = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"};
   const auto add = [&](const MeasuredCollective& one, const std::vector<std::string>& groups) {
     const double error = 100 * std::abs(predicted(one, shipped.find(one.cluster.intra_kind, one.gpu->architecture)) / one.seconds - 1);
     for (const std::string& group : groups) (one.shape.bytes.value < 1'000'000 ? below : above)[group].push_back(error);
   };
-  for (const MeasuredCollective& one : rows->measured) add(one, {one.group, kNames[static_cast<std::size_t>(one.shape.kind)]});
+  for (const MeasuredCollective& one : rows->measured) add(one, {one.group, std::string(to_text(one.shape.kind))});
   for (const MeasuredCollective& one : rows->published)
     if (one.cluster.gpus > one.cluster.gpus_per_node) add(one, {"several nodes"});
   for (const Committed& committed : kCommitted) {

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMostBytes = 256u << 20;
 constexpr double kAboveFloor = 4;  // fp8_block: times the shortest call of the file
 
-std::uint32_t hash_of(const std::vector<std::int64_t>& values) {  // FNV-1a, then mixed: the same on every machine
+std::uint32_t shape_hash(const std::vector<std::int64_t>& values) {  // FNV-1a, then mixed: the same on every machine
   std::uint32_t hash = 2166136261u;
   for (std::int64_t value : values)
     for (int byte = 0; byte < 4; ++byte) hash = (hash ^ static_cast<std::uint32_t>(value >> (8 * byte) & 255)) * 16777619u;
@@ -137,7 +137,7 @@ Result<std::vector<ReferenceRow>> read_reference_products(const std::filesystem:
     row.kernel.written = {whole(2 * m * n)};
     row.kernel.name = "linear";
     row.seconds = v[3] * 1e-3;
-    row.shape = hash_of({whole(m), whole(n), whole(k)});
+    row.shape = shape_hash({whole(m), whole(n), whole(k)});
     row.rotated = size * n * k;
     row.beside = type->second == DType::bf16 ? 0 : m * k;
     rows.push_back(row);
@@ -162,7 +162,7 @@ Result<std::vector<ReferenceRow>> read_reference_attention(const std::filesystem
     row.kernel.written = {whole(2 * batch * seq * dim * heads)};
     row.kernel.name = "scaled_dot_product_attention";
     row.seconds = v[5] * 1e-3;
-    row.shape = hash_of({whole(batch), whole(seq), whole(heads), whole(kv_heads), whole(dim)});
+    row.shape = shape_hash({whole(batch), whole(seq), whole(heads), whole(kv_heads), whole(dim)});
     row.beside = 2 * batch * seq * kv_heads * dim;
     rows.push_back(row);
   }

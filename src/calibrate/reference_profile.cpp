@@ -9,7 +9,7 @@
 namespace precog {
 namespace {
 
-constexpr double kMostTarget = 0.7;
+constexpr double kMostOfReference = 0.7;
 
 double at(std::vector<double> values, double share) {
   if (values.empty()) return 0;
@@ -32,7 +32,7 @@ Result<FittedProfile> reference_profile(const std::filesystem::path& products, c
     }
     KernelSample s;
     s.features = features_of(row.kernel, kernel_cost(row.kernel, gpu, physics), gpu);
-    s.target = std::clamp(std::log(row.seconds / seconds_of(row, gpu, timed)), -kMostTarget, kMostTarget);
+    s.target = std::clamp(std::log(row.seconds / seconds_of(row, gpu, timed)), -kMostOfReference, kMostOfReference);
     s.dtype = residual_dtype(row.kernel);
     s.name = row.kernel.name;
     s.shape = row.shape;

@@ -14,9 +14,9 @@ namespace {
 constexpr double kLeastWeight = 0.05;    // of a kernel that takes little of its row's time
 constexpr double kFreedom = 4;           // of Student's distribution: how soon a row counts as an exception
 constexpr double kLeastScale = 0.02;     // of errors: what repeating a measurement gives
-constexpr unsigned kFolds = 5;
+constexpr unsigned kShortFolds = 5;
 constexpr std::size_t kEnoughForRatio = 40;
-constexpr Range kUnknownRatio{0.85, 1.18};  // of families too small to tell: no interval is narrower
+constexpr Range kShortUnknownRatio{0.85, 1.18};  // of families too small to tell: no interval is narrower
 
 struct Choice {
   Likeness likeness{.constant = 0.15, .by_type = 0.06, .by_kernel = 0.08, .warm = 0.2, .spread = 0.12, .length = 4, .across_types = 0.8};
@@ -103,7 +103,7 @@ struct Process {
 
 struct Trusted {
   double share = 1;  // of the process: all, or nothing
-  Range ratio = kUnknownRatio;
+  Range ratio = kShortUnknownRatio;
 };
 
 // Each shape predicted by what the others say: whether to believe that, and how far off measured over predicted then is. Rows
@@ -112,14 +112,14 @@ struct Trusted {
 Trusted trusted(const Process& all, const Choice& choice, const std::vector<KernelSample>& samples, bool learned_below) {
   const bool any_cold = std::any_of(samples.begin(), samples.end(), [](const KernelSample& s) { return !s.warm; });
   std::vector<std::pair<double, double>> found;  // target, predicted
-  for (unsigned fold = 0; fold < kFolds; ++fold) {
+  for (unsigned fold = 0; fold < kShortFolds; ++fold) {
     Process kept;
     for (std::size_t i = 0; i < samples.size(); ++i)
-      if (samples[i].shape % kFolds != fold) kept.points.push_back(all.points[i]), kept.targets.push_back(all.targets[i]), kept.weights.push_back(all.weights[i]);
+      if (samples[i].shape % kShortFolds != fold) kept.points.push_back(all.points[i]), kept.targets.push_back(all.targets[i]), kept.weights.push_back(all.weights[i]);
     if (kept.points.empty()) continue;
     const SmoothPart part = kept.solved(choice);
     for (std::size_t i = 0; i < samples.size(); ++i)
-      if (samples[i].shape % kFolds == fold && samples[i].warm != any_cold) found.emplace_back(samples[i].target, part(all.points[i]));
+      if (samples[i].shape % kShortFolds == fold && samples[i].warm != any_cold) found.emplace_back(samples[i].target, part(all.points[i]));
   }
   Trusted out;
   if (found.empty()) return out;  // of one shape: its constants, which are shrunken as they are
@@ -130,7 +130,7 @@ Trusted trusted(const Process& all, const Choice& choice, const std::vector<Kern
   for (const auto& [target, predicted] : found) ratios.push_back(std::exp(target - out.share * predicted));
   std::sort(ratios.begin(), ratios.end());
   out.ratio = {ratios[ratios.size() / 10], ratios[ratios.size() * 9 / 10]};
-  if (ratios.size() < kEnoughForRatio) out.ratio = {std::min(out.ratio.least, kUnknownRatio.least), std::max(out.ratio.most, kUnknownRatio.most)};
+  if (ratios.size() < kEnoughForRatio) out.ratio = {std::min(out.ratio.least, kShortUnknownRatio.least), std::max(out.ratio.most, kShortUnknownRatio.most)};
   return out;
 }
 

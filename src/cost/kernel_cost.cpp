@@ -10,6 +10,7 @@
 #include "cost/fallback_kernels.h"
 #include "cost/gemm_cost.h"
 #include "cost/profile.h"
+#include "kernel/library_rules.h"
 
 namespace precog {
 namespace {
@@ -22,6 +23,13 @@ constexpr double kForwardFlops = 4;      // per query, key and dimension: two pr
 constexpr double kBackwardFlops = 10;    // five products
 constexpr double kNormColumns = 32;       // columns of a layer norm whose parameter gradients one block sums
 constexpr std::int64_t kNormSplitRows = 65536;
+// Sums down columns are bound by how long a thread waits for its values, one after the other, and the last of the blocks that share a result
+// by their number: read off 9,000 timings on an H200 (data/measured, families rows, reduce and reduce_strided), half of them within 10%.
+constexpr Seconds kColumnFloor{2.2e-6};
+constexpr double kColumnValue = 253, kColumnMeeting = 4000, kColumnSharing = 475;  // clocks: a value, a meeting, each block over the height of one
+constexpr double kRowValue = 200, kPlaced = 2.2;  // clocks; values per SM and clock
+constexpr double kThreadsOfSm = 2048;
+constexpr double kMeasuredBoost = 1.98e9;
 constexpr double kResident = 128 * 1024; // bytes of one channel that a batch norm keeps near its SM between passes
 
 double bytes_of(DType dtype) { return static_cast<double>(bits_of(dtype)) / 8; }
@@ -56,12 +64,29 @@ bool aligned(const GemmShape& shape, double element_bytes, double bytes) {
 // What large products reach where power does not hold them back: the fits on A100, V100, P100 and H200 lie at 0.82 to 0.87.
 constexpr double kUnlimitedEfficiency = 0.84;
 
+// The same of products (convolutions were not looked at) on cards for players. Their tensor cores add up in fp32 at half their rate, 512 operations per SM and clock in 16 bits, and nothing else is
+// as slow; and they run above the clock that their rates are printed at: torch.matmul of 8192 reaches 1.07 (RTX 3090), 0.97 to 1.05 (4090)
+// and 1.13 (5090) of them in bf16. In fp32 SMs with 128 lanes reach 0.61 to 0.69 (those three, RTX A6000, RTX PRO 6000). Source: the submissions
+// of github.com/zzc0721/torch-performance-test-data.
+constexpr double kHalvedEfficiency = 1.05, kWideVectorEfficiency = 0.66, kHalvedRate = 512;
+
+// Operations per SM and clock that products in four bits were seen to reach at most, whatever the tensor cores could: Transformer Engine's
+// documentation (docs/examples/gemm_profiling) has 5.1 PFLOP/s on a B300, whose peak is half as high again as B200's, where that reaches 4.4 to 4.9.
+constexpr double kFourBitRate = 17000;
+
+double unlimited_efficiency(const GpuSpec& gpu, DType math) {
+  if (math == DType::fp32) return gpu.capability() >= 86 ? kWideVectorEfficiency : kUnlimitedEfficiency;
+  const double clocks = gpu.sms * gpu.boost_clock.value;
+  const bool halved = gpu.matrix.has(DType::fp16) && clocks > 0 && gpu.matrix[DType::fp16].value < 1.2 * kHalvedRate * clocks && gpu.capability() >= 75;
+  return halved ? kHalvedEfficiency : kUnlimitedEfficiency;
+}
+
 // L40S and T4 have about one watt per TFLOP/s and throttle; a sibling with more watts per FLOP/s (the consumer cards have
 // three to five times as many) throttles less, one with fewer (L4) more. Proportional until power is no longer the limit.
-double sustained_efficiency(const MathCoefficients& math, const GpuSpec& gpu, FlopsPerSecond peak) {
+double sustained_efficiency(const MathCoefficients& math, double most, const GpuSpec& gpu, FlopsPerSecond peak) {
   if (math.watts_per_tflops <= 0) return math.efficiency;
   const double own = gpu.power.value / (peak.value * 1e-12);
-  return std::min(std::max(kUnlimitedEfficiency, math.efficiency), math.efficiency * own / math.watts_per_tflops);
+  return std::min(most < kUnlimitedEfficiency ? most : std::max(most, math.efficiency), math.efficiency * own / math.watts_per_tflops);
 }
 
 // Weight gradients of depthwise filters over 5x5 have no kernel of their own in cuDNN 9's NHWC fp32 and fall to its direct one for
@@ -81,13 +106,15 @@ struct Costing {
 
   double launches() const { return std::max(1, kernel.launches); }
 
-  KernelCost product(GemmProblem problem, double factor, CostSource source, Seconds overhead = {}) const {
+  // `most`: the efficiency that power alone keeps it from.
+  KernelCost product(GemmProblem problem, double factor, CostSource source, double most, Seconds overhead = {}) const {
     const Unit unit = unit_of(kernel, gpu);
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(unit.math)];
     problem.element_bytes = bytes_of(kernel.input);
     problem.bytes = moved(kernel) / launches();
     problem.peak = unit.peak;
-    problem.efficiency = sustained_efficiency(math, gpu, unit.peak) * factor;
+    problem.efficiency = sustained_efficiency(math, most, gpu, unit.peak) * factor;
+    if (unit.math == DType::nvfp4 && gpu.boost_clock.value > 0) problem.efficiency = std::min(problem.efficiency, kFourBitRate * gpu.sms * gpu.boost_clock.value / unit.peak.value);
     problem.k_latency_clocks = math.k_latency_clocks;
     const GemmTime time = gemm_time(problem, gpu, profile.gemm);
     return finish(time.compute, time.memory, time.launch + overhead, time.total + overhead, source, launches());
@@ -102,17 +129,17 @@ struct Costing {
     const auto real = [](std::int64_t v) { return static_cast<double>(std::max<std::int64_t>(1, v)); };
     GemmProblem problem;
     problem.batch = real(shape.batch), problem.m = real(shape.m), problem.n = real(shape.n), problem.k = real(shape.k);
-    return product(problem, factor, math.source);
+    return product(problem, factor, math.source, unlimited_efficiency(gpu, unit_of(kernel, gpu).math));
   }
 
   KernelCost operator()(const ConvShape& s) const {
     if (s.depthwise())
       return depthwise(s, profile.depthwise[static_cast<std::size_t>(depthwise_kernel(s))][static_cast<std::size_t>(s.direction)]);
     const Unit unit = unit_of(kernel, gpu);
-    const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], gpu, unit.peak);
+    const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], kUnlimitedEfficiency, gpu, unit.peak);
     ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     if (gpu.capability() < 80) problem.product.may_split = true;  // the kernels that do not are sm80's
-    return product(problem.product, problem.factor, profile.convolution.source, problem.overhead);
+    return product(problem.product, problem.factor, profile.convolution.source, kUnlimitedEfficiency, problem.overhead);
   }
 
   DepthwiseKernel depthwise_kernel(const ConvShape& s) const {
@@ -163,9 +190,11 @@ struct Costing {
     const double rows = attention_rows(s);
     const double blocks = real(s.batch * s.heads) * std::ceil(real(s.q_len) / rows) / sms;
     const double keys = s.causal ? std::min(kv, (kv + rows) / 2) : kv;
-    const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(wide ? DType::fp32 : kernel.math)];
-    const double power = math.efficiency > 0 ? sustained_efficiency(math, gpu, peak) / math.efficiency : 1;
-    const double idle = math.watts_per_tflops > 0 ? unthrottled(sustained_efficiency(math, gpu, peak), blocks) : 1;
+    const DType type = wide ? DType::fp32 : kernel.math;
+    const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(type)];
+    const double sustained = sustained_efficiency(math, unlimited_efficiency(gpu, type), gpu, peak);
+    const double power = math.efficiency > 0 ? sustained / math.efficiency : 1;
+    const double idle = math.watts_per_tflops > 0 ? unthrottled(sustained, blocks) : 1;
     const double rate = peak.value / sms * std::min(std::max(0.95, c.efficiency), c.efficiency * power * idle) * std::pow(std::min(1.0, dim / 128), c.head_dim_exponent);
     const double work = (s.backward ? kBackwardFlops : kForwardFlops) * rows * dim / rate;
     const double compute = std::max(blocks, 1.0) * (c.block_overhead.value + work * keys) +
@@ -194,6 +223,20 @@ struct Costing {
     return s.row_length > kNormSplitRows && blocks < gpu.sms / 2.0 ? gpu.sms : std::min<double>(gpu.sms, blocks);
   }
 
+  Seconds column_sum(const MemoryShape& s) const {
+    const ReductionGrid grid = reduction_grid(s.rows, s.row_length, true, gpu.sms);
+    const double threads = static_cast<double>(grid.width * grid.height), room = gpu.sms * std::max(1.0, std::floor(kThreadsOfSm / threads));
+    const double waves = std::ceil(static_cast<double>(grid.blocks) / room);
+    const double meeting = grid.sharing > 1 ? kColumnMeeting + kColumnSharing * static_cast<double>(grid.sharing) / static_cast<double>(grid.height) : 0;
+    return {(waves * static_cast<double>(grid.values) * kColumnValue + meeting) / gpu.boost_clock.value};
+  }
+  // Others wait for the values of a row, too, and work out the place of each where the axes that are summed do not form one.
+  Seconds row_sum(const MemoryShape& s, Seconds access) const {
+    const ReductionGrid grid = reduction_grid(s.rows, s.row_length, s.channels_last, gpu.sms);
+    const double meeting = grid.sharing > 1 && s.rows > 1 ? kColumnMeeting : 0, all = static_cast<double>(s.rows * s.row_length);
+    const double waited = static_cast<double>(grid.values) * (s.channels_last ? kColumnValue : kRowValue) + meeting, placed = s.axes >= 3 ? all / (kPlaced * gpu.sms) : 0;
+    return std::max(access, Seconds{std::max(waited, placed) / gpu.boost_clock.value});
+  }
   // Time of the SMs to issue the reads and writes.
   Seconds access(const MemoryShape& s, const MemoryCoefficients& c) const {
     const double accesses = static_cast<double>(kernel.read.value) / bytes_of(kernel.input) +
@@ -214,10 +257,13 @@ struct Costing {
 
   KernelCost operator()(const MemoryShape& s) const {
     const MemoryCoefficients& c = streaming(s);
-    const Seconds compute = access(s, c);
+    const bool columns = s.pattern == MemoryPattern::bias_gradient && s.rows > 1;
+    const bool rows = s.pattern == MemoryPattern::reduction && !kernel.estimated && !kernel.fused && launches() == 1;  // PyTorch's reduce_kernel
+    const Seconds compute = columns ? column_sum(s) * launches() : rows ? row_sum(s, access(s, c)) : access(s, c);
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const bool to_one = s.pattern == MemoryPattern::reduction && s.rows == 1;  // the blocks' sums are then summed by the last to finish
-    const Seconds launch = c.launch_floor * (launches() + (to_one ? 1 : 0));
+    const Seconds floor = columns ? kColumnFloor * (kMeasuredBoost / gpu.boost_clock.value) : c.launch_floor;
+    const Seconds launch = floor * (launches() + (to_one ? 1 : 0));
     KernelCost cost = finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
     if (cost.bound == Bound::compute) cost.bound = Bound::memory;  // issuing loads and stores is not arithmetic
     return cost;

@@ -13,7 +13,6 @@ namespace precog {
 namespace {
 
 constexpr double kFadeOctaves = 2;  // so far outside what was seen nothing of the correction is left
-constexpr std::size_t kMostNodes = 4096;
 constexpr std::array<std::string_view, 4> kKinds = {"gemm", "convolution", "attention", "memory"};  // by FeatureKind
 
 // How much of a correction to believe: all of it inside the sizes seen, less with every octave outside. Not so where kernels that
@@ -117,19 +116,7 @@ class Reading {
     } else {
       reader.problem("seen", "must have a pair for each feature");
     }
-    if (const Json* trees = reader.raw("trees"); trees && trees->is_array()) {
-      for (const Json& text : *trees) {
-        Tree tree;
-        std::string_view left = text.is_string() ? std::string_view(text.get_ref<const std::string&>()) : std::string_view();
-        if (!grow(left, places, tree, 0) || !left.empty()) {
-          reader.problem("trees", "has one that is no tree: a text \"feature limit left right\", or \"-1 value\"");
-          break;
-        }
-        family.trees.push_back(std::move(tree));
-      }
-    } else {
-      reader.problem("trees", "must be a list, empty perhaps");
-    }
+    read_trees(reader, places, family);
     if (auto smooth = reader.object("smooth")) family.smooth = read_smooth_part(*smooth, family.kind);
     if (auto quality = reader.object("held_out")) {
       FamilyResidual::Quality& q = family.quality;
@@ -146,6 +133,25 @@ class Reading {
     return family;
   }
 
+  // As tree_text.h has them; or written out, "feature limit left right" and "-1 value", as profiles of other days are.
+  void read_trees(JsonReader& reader, const std::vector<std::int32_t>& places, FamilyResidual& family) {
+    const auto packed = reader.text("splits");
+    const double unit = reader.number("leaf", 0, 10).value_or(0);
+    TreeSplits splits;
+    if (packed && !read_splits(*packed, places.size(), splits)) return reader.problem("splits", "must be \"feature how-many limit limit ...\", feature after feature");
+    for (auto& [feature, limit] : splits) feature = places[static_cast<std::size_t>(feature)];
+    if (std::any_of(splits.begin(), splits.end(), [](const auto& split) { return split.first < 0; })) return;  // reported with the list of features
+    const Json* trees = reader.raw("trees");
+    if (!trees || !trees->is_array()) return reader.problem("trees", "must be a list, empty perhaps");
+    for (const Json& text : *trees) {
+      Tree tree;
+      std::string_view left = text.is_string() ? std::string_view(text.get_ref<const std::string&>()) : std::string_view();
+      if (packed ? !read_tree(left, splits, unit, tree) : !grow(left, places, tree, 0) || !left.empty())
+        return reader.problem("trees", packed ? "has one that is no tree: a text of three characters a node" : "has one that is no tree: a text \"feature limit left right\", or \"-1 value\"");
+      family.trees.push_back(std::move(tree));
+    }
+  }
+
   // Takes a number and the space after it off the front.
   template <class Number>
   static bool take(std::string_view& left, Number& value) {
@@ -156,7 +162,7 @@ class Reading {
     return true;
   }
   static bool grow(std::string_view& left, const std::vector<std::int32_t>& places, Tree& tree, int depth) {
-    if (depth > 16 || tree.size() >= kMostNodes) return false;
+    if (depth > 16 || tree.size() >= kMostTreeNodes) return false;
     std::int64_t feature = 0;
     double number = 0;
     if (!take(left, feature) || !take(left, number) || !std::isfinite(number)) return false;
@@ -182,23 +188,17 @@ class Reading {
 std::string number(double x) { return fmt::format("{:.4g}", x == 0 ? 0.0 : x); }
 std::string limits(const Range& r) { return fmt::format("[{},{}]", number(r.least), number(r.most)); }
 
-std::string tree_text(const Tree& tree) {
-  std::string out = "\"";  // a text: a tenth of the time to read that so many JSON numbers would take
-  for (const TreeNode& node : tree)
-    out += node.feature < 0 ? fmt::format("{}-1 {:.3g}", out.size() > 1 ? " " : "", std::abs(node.number) < 2e-5 ? 0.0 : node.number) : fmt::format("{}{} {}", out.size() > 1 ? " " : "", node.feature, number(node.number));
-  return out + "\"";
-}
-
 std::string family_text(const FamilyResidual& f) {
   std::string constants, seen, trees;
   for (const auto& [key, value] : f.constants) constants += fmt::format("{}{}:{}", constants.empty() ? "" : ",", Json(key).dump(), number(value));
   for (const Range& one : f.seen) seen += (seen.empty() ? "" : ",") + limits(one);
-  for (const Tree& tree : f.trees) trees += (trees.empty() ? "" : ",") + tree_text(tree);
+  const TreeTexts texts = tree_texts(f.trees);
+  for (const std::string& text : texts.trees) trees += fmt::format("{}\"{}\"", trees.empty() ? "" : ",", text);
   const FamilyResidual::Quality& q = f.quality;
   return fmt::format("{{\"kind\":\"{}\",{}\"held_out\":{{\"fitted_rows\":{},\"fitted_shapes\":{},\"rows\":{},\"median\":{},\"p95\":{},\"bias\":{},\"physics_median\":{}}},"
-                     "\"ratio\":{},\"correction\":{},\"constants\":{{{}}},\"seen\":[{}],\"trees\":[{}]{}}}",
+                     "\"ratio\":{},\"correction\":{},\"constants\":{{{}}},\"seen\":[{}],\"splits\":\"{}\",\"leaf\":{},\"trees\":[{}]{}}}",
                      kKinds[static_cast<std::size_t>(f.kind)], f.carried ? "\"carried\":true," : "", q.rows, q.shapes, q.held_out, number(q.median), number(q.p95),
-                     number(q.bias), number(q.physics_median), limits(f.ratio), limits(f.correction), constants, seen, trees,
+                     number(q.bias), number(q.physics_median), limits(f.ratio), limits(f.correction), constants, seen, texts.splits, texts.unit, trees,
                      f.smooth.empty() ? "" : ",\"smooth\":" + smooth_text(f.smooth, f.kind));
 }
 

@@ -15,15 +15,10 @@
 #include "base/json.h"
 #include "cost/features.h"
 #include "cost/smooth_part.h"
+#include "cost/tree_text.h"
 
 namespace precog {
 
-struct TreeNode {
-  std::int32_t feature = -1;  // -1: a leaf
-  std::int32_t right = 0;     // where the larger values go; the others go to the next node
-  double number = 0;          // the leaf's value, or the largest feature value that goes left
-};
-using Tree = std::vector<TreeNode>;  // in the order of a walk that goes left first
 double value_of(const Tree& tree, const std::vector<double>& features);
 
 struct Range {

@@ -124,8 +124,13 @@ TEST_CASE("a profile that is none says what is wrong") {
   };
   CHECK(problem([](Json& j) { j.erase("gpu"); }).find("gpu") != std::string::npos);
   CHECK(problem([](Json& j) { j["features"]["gemm"][0] = "colour"; }).find("'colour', which this precog does not compute") != std::string::npos);
-  CHECK(problem([](Json& j) { j["families"]["gemm"]["trees"][0] = "0 1 -1"; }).find("no tree") != std::string::npos);
-  CHECK(problem([](Json& j) { j["families"]["gemm"]["trees"][0] = "99 1 -1 0 -1 0"; }).find("no tree") != std::string::npos);
+  CHECK(problem([](Json& j) { j["families"]["gemm"]["trees"][0] = "AAAgAA"; }).find("no tree") != std::string::npos);  // has no right side
+  CHECK(problem([](Json& j) { j["families"]["gemm"]["trees"][0] = "ABCgAAgAA"; }).find("no tree") != std::string::npos);  // a split that is none
+  CHECK(problem([](Json& j) { j["families"]["gemm"]["splits"] = "999 1 0.5"; }).find("splits") != std::string::npos);
+  const auto written_out = [](const char* tree) { return [tree](Json& j) { j["families"]["gemm"].erase("splits"), j["families"]["gemm"]["trees"] = {tree}; }; };
+  CHECK(problem(written_out("0 1 -1 0.5 -1 0.25")) == "");
+  CHECK(problem(written_out("0 1 -1")).find("no tree") != std::string::npos);
+  CHECK(problem(written_out("999 1 -1 0 -1 0")).find("no tree") != std::string::npos);
   CHECK(problem([](Json& j) { j["families"]["gemm"]["ratio"] = {1.2, 0.9}; }).find("ratio") != std::string::npos);
   CHECK(problem([](Json& j) { j["families"]["gemm"]["seen"] = Json::array(); }).find("seen") != std::string::npos);
   CHECK(problem([](Json& j) { j["kind"] = "datasheet"; }).find("precog calibrate") != std::string::npos);

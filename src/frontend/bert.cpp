@@ -4,6 +4,7 @@
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
+namespace bert {
 namespace {
 
 struct Bert {
@@ -146,9 +147,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace bert
 
 ModelFamily bert_family() {
-  return {.name = "bert", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
+  return {.name = "bert", .language = true, .learned_positions = true, .check = [](JsonReader& r) { bert::read(r); }, .build = bert::build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

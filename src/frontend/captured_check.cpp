@@ -10,19 +10,19 @@
 namespace precog::captured {
 namespace {
 
-constexpr std::int64_t kMost = std::int64_t{1} << 50;
+constexpr std::int64_t kMostSettings = std::int64_t{1} << 50;
 
 // The product, or nothing above 2^50.
 std::optional<std::int64_t> product(std::initializer_list<std::int64_t> factors) {
   std::int64_t out = 1;
   for (std::int64_t factor : factors)
-    if (factor < 0 || __builtin_mul_overflow(out, factor, &out) || out > kMost) return std::nullopt;
+    if (factor < 0 || __builtin_mul_overflow(out, factor, &out) || out > kMostSettings) return std::nullopt;
   return out;
 }
 
 std::string sizes(const std::vector<Extent>& extents, const Symbols& symbols, std::vector<std::int64_t>& out) {
   for (const Extent& extent : extents) {
-    const auto value = evaluate(extent, symbols, kMost);
+    const auto value = evaluate(extent, symbols, kMostSettings);
     if (!value) return "a setting is negative or above 2^50 at these sizes";
     out.push_back(*value);
   }
@@ -122,7 +122,7 @@ std::string norm_of(const Call& call, const OperandView& shapes, const Symbols& 
   NormAttributes norm;
   norm.training = s.training;
   if (s.width) {
-    const auto width = evaluate(*s.width, symbols, kMost);
+    const auto width = evaluate(*s.width, symbols, kMostSettings);
     if (!width || *width < 1) return "attrs.width must be at least 1";
     norm.width = *width;
   } else if (!shapes.in.empty() && shapes.in[0].rank() > 0) {
@@ -163,7 +163,7 @@ std::string check_conv(const ConvAttributes& a, const OperandView& shapes) {
   bool fits = x.rank() == a.axes + 2 && w.rank() == a.axes + 2 && y.rank() == a.axes + 2 && x[0] == y[0];
   if (fits) {
     const Shape &many = a.transposed ? y : x, &few = a.transposed ? x : y;  // the weight is [few's, many's per group, ...]
-    fits = few[1] == w[0] && w[1] <= kMost / a.groups && many[1] == w[1] * a.groups;
+    fits = few[1] == w[0] && w[1] <= kMostSettings / a.groups && many[1] == w[1] * a.groups;
     for (int axis = 0; axis < a.axes; ++axis) fits = fits && w[axis + 2] == a.kernel[static_cast<std::size_t>(axis)];
   }
   if (fits) return "";

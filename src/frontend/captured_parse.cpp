@@ -230,6 +230,9 @@ class Parser {
     const auto stream = json.find("stream");
     if (stream == json.end() || !stream->is_array()) return wrong("'stream' is missing or no list");
     if (!read_stream(*stream)) return false;
+    // The file says what most convolutions met. Where no weight and no input lies so, these are tokens looked at as images, which
+    // views tell one by one.
+    if (!images_last_) model_.memory_format = MemoryFormat::contiguous;
     place_.clear();
     document_->tensors = defined_;
     const auto loss = json.find("loss");
@@ -322,6 +325,7 @@ class Parser {
     if (!text(item, "name", entry.name) || !keys(item, {"tensor", "name", "shape", "type", "frozen", "layout"})) return false;
     if (!text(item, "tensor", role, true) || !flag(item, "frozen", entry.frozen) || !text(item, "layout", layout)) return false;
     if (!layout.empty() && layout != "channels_last" && layout != "contiguous") return wrong("'layout' must be contiguous or channels_last");
+    images_last_ = images_last_ || layout == "channels_last";
     if (role == "parameter") entry.role = Role::parameter;
     else if (role == "input") entry.role = Role::input;
     else if (role == "buffer" || role == "constant") entry.role = Role::buffer;
@@ -562,6 +566,7 @@ class Parser {
   }
 
   std::shared_ptr<Document> document_;
+  bool images_last_ = false;  // of weights or inputs
   CapturedModel model_;
   std::string problem_, place_;
   std::int64_t defined_ = 0, entries_ = 0, operands_ = 0;  // so far, repeats counted
@@ -581,6 +586,9 @@ Result<CapturedModel> parse_captured(std::string_view bytes, const std::string& 
   }
   if (bytes.size() > CapturedLimits::kTextBytes)
     return fail(where, fmt::format("is {} MB; the largest accepted is {} MB", bytes.size() >> 20, CapturedLimits::kTextBytes >> 20));
+  if (bytes.empty()) return fail(where, "is empty; a captured graph was expected");
+  if (where.ends_with(".zst") && opened.empty() && bytes.find_first_not_of(" \t\r\n") != bytes.find('{'))
+    return fail(where, "is not compressed with Zstandard, as its name says, and no JSON either: is it a captured graph, whole?");
   PRECOG_TRY(json, parse_json(bytes, where));
   return captured::Parser(where).run(json);
 }

@@ -5,6 +5,7 @@
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
+namespace deepseek_v3 {
 namespace {
 
 struct DeepseekV3 {
@@ -188,9 +189,10 @@ std::vector<int> kinds(JsonReader& r) {
 }
 
 }  // namespace
+}  // namespace deepseek_v3
 
 ModelFamily deepseek_v3_family() {
-  return {.name = "deepseek_v3", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = kinds};
+  return {.name = "deepseek_v3", .language = true, .check = [](JsonReader& r) { deepseek_v3::read(r); }, .build = deepseek_v3::build, .layer_kinds = deepseek_v3::kinds};
 }
 
 }  // namespace precog::zoo

@@ -3,6 +3,7 @@
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
+namespace gpt2 {
 namespace {
 
 struct Gpt2 {
@@ -84,9 +85,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace gpt2
 
 ModelFamily gpt2_family() {
-  return {.name = "gpt2", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
+  return {.name = "gpt2", .language = true, .learned_positions = true, .check = [](JsonReader& r) { gpt2::read(r); }, .build = gpt2::build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

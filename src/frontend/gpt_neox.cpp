@@ -3,6 +3,7 @@
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
+namespace gpt_neox {
 namespace {
 
 struct NeoX {
@@ -97,9 +98,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace gpt_neox
 
 ModelFamily gpt_neox_family() {
-  return {.name = "gpt_neox", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
+  return {.name = "gpt_neox", .language = true, .check = [](JsonReader& r) { gpt_neox::read(r); }, .build = gpt_neox::build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

@@ -3,6 +3,7 @@
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
+namespace hf_vit {
 namespace {
 
 struct HfVit {
@@ -76,7 +77,8 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace hf_vit
 
-ModelFamily hf_vit_family() { return {.name = "hf_vit", .check = [](JsonReader& r) { read(r); }, .build = build}; }
+ModelFamily hf_vit_family() { return {.name = "hf_vit", .check = [](JsonReader& r) { hf_vit::read(r); }, .build = hf_vit::build}; }
 
 }  // namespace precog::zoo

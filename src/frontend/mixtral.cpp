@@ -8,6 +8,7 @@
 #include <algorithm>
 
 namespace precog::zoo {
+namespace mixtral {
 namespace {
 
 struct Mixtral {
@@ -79,9 +80,10 @@ std::vector<int> kinds(JsonReader& r) {
 }
 
 }  // namespace
+}  // namespace mixtral
 
 ModelFamily mixtral_family() {
-  return {.name = "mixtral", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = kinds};
+  return {.name = "mixtral", .language = true, .check = [](JsonReader& r) { mixtral::read(r); }, .build = mixtral::build, .layer_kinds = mixtral::kinds};
 }
 
 }  // namespace precog::zoo

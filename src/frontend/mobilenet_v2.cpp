@@ -2,6 +2,7 @@
 #include "frontend/vision.h"
 
 namespace precog::zoo {
+namespace mobilenet_v2 {
 namespace {
 
 struct MobileNet {
@@ -62,9 +63,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace mobilenet_v2
 
 ModelFamily mobilenet_v2_family() {
-  return {.name = "mobilenet_v2", .layered = false, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "mobilenet_v2", .layered = false, .check = [](JsonReader& r) { mobilenet_v2::read(r); }, .build = mobilenet_v2::build};
 }
 
 }  // namespace precog::zoo

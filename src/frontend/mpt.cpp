@@ -8,6 +8,7 @@
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
+namespace mpt {
 namespace {
 
 struct Mpt {
@@ -98,9 +99,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace mpt
 
 ModelFamily mpt_family() {
-  return {.name = "mpt", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
+  return {.name = "mpt", .language = true, .learned_positions = true, .check = [](JsonReader& r) { mpt::read(r); }, .build = mpt::build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

@@ -15,7 +15,7 @@ namespace precog::onnx {
 namespace {
 
 using Operands = std::span<const Constant* const>;
-using Result = std::optional<std::vector<Constant>>;
+using Folded = std::optional<std::vector<Constant>>;
 using Extents = std::vector<std::int64_t>;
 
 Constant constant(Shape shape, DType type, std::vector<double> values) {
@@ -105,7 +105,7 @@ const std::unordered_map<std::string_view, Unary>& unaries() {
   return kAll;
 }
 
-Result elementwise(const Node& node, Operands in, Binary apply) {
+Folded elementwise(const Node& node, Operands in, Binary apply) {
   Constant total = *in[0];
   for (std::size_t i = 1; i < in.size(); ++i) {
     if (!in[i]) return std::nullopt;
@@ -121,7 +121,7 @@ Result elementwise(const Node& node, Operands in, Binary apply) {
   return std::vector{total};
 }
 
-Result where(const Node& node, Operands in) {
+Folded where(const Node& node, Operands in) {
   const Shape shape = broadcast_shapes(node, broadcast_shapes(node, in[0]->shape, in[1]->shape), in[2]->shape);
   if (shape.elements() > kMaxFolded) return std::nullopt;
   const Broadcast c(*in[0], shape.rank()), a(*in[1], shape.rank()), b(*in[2], shape.rank());
@@ -130,7 +130,7 @@ Result where(const Node& node, Operands in) {
   return std::vector{constant(shape, in[1]->type, std::move(out))};
 }
 
-Result expand(const Node& node, const Constant& x, const Shape& shape) {
+Folded expand(const Node& node, const Constant& x, const Shape& shape) {
   if (shape.elements() > kMaxFolded) return std::nullopt;
   if (broadcast_shapes(node, x.shape, shape) != shape) return std::nullopt;
   const Broadcast from(x, shape.rank());
@@ -139,7 +139,7 @@ Result expand(const Node& node, const Constant& x, const Shape& shape) {
   return std::vector{constant(shape, x.type, std::move(out))};
 }
 
-Result gather(const Node& node, const Constant& x, const Constant& index) {
+Folded gather(const Node& node, const Constant& x, const Constant& index) {
   const int axis = axis_of(node, node.integer("axis", 0), x.shape.rank());
   Extents out_shape;
   for (int i = 0; i < axis; ++i) out_shape.push_back(x.shape[i]);
@@ -165,7 +165,7 @@ Result gather(const Node& node, const Constant& x, const Constant& index) {
 }
 
 // Rows of `index` name elements of x (all its axes: the form that indexing with several tensors takes).
-Result gather_nd(const Node& node, const Constant& x, const Constant& index) {
+Folded gather_nd(const Node& node, const Constant& x, const Constant& index) {
   if (node.integer("batch_dims", 0) != 0 || index.shape.rank() < 1 || index.shape[-1] != x.shape.rank()) return std::nullopt;
   const Extents step = strides(x.shape);
   Shape shape;
@@ -188,7 +188,7 @@ Result gather_nd(const Node& node, const Constant& x, const Constant& index) {
   return std::vector{constant(shape, x.type, std::move(out))};
 }
 
-Result concat(const Node& node, Operands in) {
+Folded concat(const Node& node, Operands in) {
   const int axis = axis_of(node, node.integer("axis", 0), in[0]->shape.rank());
   Extents out_shape = extents(in[0]->shape);
   for (std::size_t i = 1; i < in.size(); ++i) {
@@ -212,7 +212,7 @@ Result concat(const Node& node, Operands in) {
   return std::vector{constant(shape, in[0]->type, std::move(out))};
 }
 
-Result slice(const Node& node, Operands in) {
+Folded slice(const Node& node, Operands in) {
   const auto ranges = slice_ranges(node, in[0]->shape, in);
   if (!ranges) return std::nullopt;
   Constant out = *in[0];
@@ -234,7 +234,7 @@ Result slice(const Node& node, Operands in) {
   return std::vector{out};
 }
 
-Result transpose(const Node& node, const Constant& x) {
+Folded transpose(const Node& node, const Constant& x) {
   Extents order = node.integers("perm");
   if (order.empty())
     for (int i = x.shape.rank() - 1; i >= 0; --i) order.push_back(i);
@@ -256,7 +256,7 @@ Result transpose(const Node& node, const Constant& x) {
   return std::vector{constant(result, x.type, std::move(out))};
 }
 
-Result squeeze(const Node& node, Operands in, bool add) {
+Folded squeeze(const Node& node, Operands in, bool add) {
   const Constant& x = *in[0];
   const bool named = node.find("axes") || (in.size() > 1 && in[1]);
   const auto count = named ? axes_of(node, in, Shape::kMaxRank) : std::vector<int>{};  // how many, to know the rank
@@ -277,7 +277,7 @@ Result squeeze(const Node& node, Operands in, bool add) {
   return std::vector{Constant{result, x.type, x.values}};
 }
 
-Result range(const Node& node, Operands in) {
+Folded range(const Node& node, Operands in) {
   const double start = in[0]->values->at(0), end = in[1]->values->at(0), step = in[2]->values->at(0);
   const double steps = step == 0 ? -1 : std::ceil((end - start) / step);
   if (std::isnan(steps) || step == 0 || steps > 1e12)
@@ -289,7 +289,7 @@ Result range(const Node& node, Operands in) {
   return std::vector{constant(Shape{count}, in[0]->type, std::move(out))};
 }
 
-Result reduce(const Node& node, Operands in) {
+Folded reduce(const Node& node, Operands in) {
   const Constant& x = *in[0];
   auto axes = axes_of(node, in, x.shape.rank());
   if (!axes) return std::nullopt;
@@ -332,7 +332,7 @@ Result reduce(const Node& node, Operands in) {
   return std::vector{constant(Shape(shape), x.type, std::move(out))};
 }
 
-Result cumsum(const Node& node, Operands in) {
+Folded cumsum(const Node& node, Operands in) {
   const Constant& x = *in[0];
   if (node.integer("reverse", 0) != 0 || node.integer("exclusive", 0) != 0 || in[1]->values->empty()) return std::nullopt;
   const int axis = axis_of(node, to_integer(in[1]->values->at(0)), x.shape.rank());
@@ -343,7 +343,7 @@ Result cumsum(const Node& node, Operands in) {
   return std::vector{constant(x.shape, x.type, std::move(out))};
 }
 
-Result trilu(const Node& node, Operands in) {
+Folded trilu(const Node& node, Operands in) {
   const Constant& x = *in[0];
   if (x.shape.rank() < 2) return std::nullopt;
   const double shift = in.size() > 1 && in[1] && !in[1]->values->empty() ? in[1]->values->at(0) : 0;
@@ -357,7 +357,7 @@ Result trilu(const Node& node, Operands in) {
   return std::vector{constant(x.shape, x.type, std::move(out))};
 }
 
-Result shape_of(const Node& node, const Constant& x) {
+Folded shape_of(const Node& node, const Constant& x) {
   const auto rank = static_cast<std::int64_t>(x.shape.rank());
   auto clamp = [&](std::int64_t at) { return std::clamp<std::int64_t>(at < 0 ? at + rank : at, 0, rank); };
   const std::int64_t start = clamp(node.integer("start", 0)), end = clamp(node.integer("end", rank));

@@ -4,6 +4,7 @@
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
+namespace opt {
 namespace {
 
 struct Opt {
@@ -109,9 +110,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace opt
 
 ModelFamily opt_family() {
-  return {.name = "opt", .language = true, .learned_positions = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
+  return {.name = "opt", .language = true, .learned_positions = true, .check = [](JsonReader& r) { opt::read(r); }, .build = opt::build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

@@ -5,6 +5,7 @@
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
+namespace phi {
 namespace {
 
 struct Phi {
@@ -102,9 +103,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace phi
 
 ModelFamily phi_family() {
-  return {.name = "phi", .language = true, .check = [](JsonReader& r) { read(r); }, .build = build, .layer_kinds = equal_layers};
+  return {.name = "phi", .language = true, .check = [](JsonReader& r) { phi::read(r); }, .build = phi::build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

@@ -2,6 +2,7 @@
 #include "frontend/vision.h"
 
 namespace precog::zoo {
+namespace resnet {
 namespace {
 
 struct ResNet {
@@ -60,9 +61,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace resnet
 
 ModelFamily resnet_family() {
-  return {.name = "resnet", .layered = false, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "resnet", .layered = false, .check = [](JsonReader& r) { resnet::read(r); }, .build = resnet::build};
 }
 
 }  // namespace precog::zoo

@@ -26,7 +26,7 @@ constexpr const char* kWhatAPathMayBe =
 std::string clipped(const std::string& text) { return text.size() <= 120 ? text : text.substr(0, 117) + "..."; }
 
 #if defined(PRECOG_READS_GRAPHS) || defined(PRECOG_READS_ONNX)
-constexpr std::int64_t kMaxSequence = std::int64_t{1} << 20;
+constexpr std::int64_t kMaxGraphSequence = std::int64_t{1} << 20;
 
 // What a read graph and a read ONNX model say of themselves in the same words; `build` turns one into a Graph.
 template <class Model>
@@ -41,7 +41,7 @@ ModelSource whole_graph_source(Model&& model, const char* door, const std::strin
   out.default_batch = std::max<std::int64_t>(1, model.captured_batch);  // a graph without a batch is one sample
   out.default_seq = model.captured_seq;
   out.default_src_seq = model.captured_src_seq;
-  out.max_seq = kMaxSequence;
+  out.max_seq = kMaxGraphSequence;
   out.fixed_batch = !model.has_batch;
   out.fixed_seq = !model.has_seq;
   out.fixed_src_seq = !model.has_src_seq;

@@ -3,6 +3,7 @@
 #include "frontend/text_blocks.h"
 
 namespace precog::zoo {
+namespace t5 {
 namespace {
 
 struct T5 {
@@ -174,9 +175,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace t5
 
 ModelFamily t5_family() {
-  return {.name = "t5", .language = true, .encoder_decoder = true, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "t5", .language = true, .encoder_decoder = true, .check = [](JsonReader& r) { t5::read(r); }, .build = t5::build};
 }
 
 }  // namespace precog::zoo

@@ -2,6 +2,7 @@
 #include "frontend/vision.h"
 
 namespace precog::zoo {
+namespace vgg {
 namespace {
 
 struct Vgg {
@@ -50,9 +51,10 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace vgg
 
 ModelFamily vgg_family() {
-  return {.name = "vgg", .layered = false, .check = [](JsonReader& r) { read(r); }, .build = build};
+  return {.name = "vgg", .layered = false, .check = [](JsonReader& r) { vgg::read(r); }, .build = vgg::build};
 }
 
 }  // namespace precog::zoo

@@ -5,6 +5,7 @@
 #include "frontend/vision.h"
 
 namespace precog::zoo {
+namespace vit {
 namespace {
 
 struct Vit {
@@ -93,7 +94,8 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }
 
 }  // namespace
+}  // namespace vit
 
-ModelFamily vit_family() { return {.name = "vit", .check = [](JsonReader& r) { read(r); }, .build = build}; }
+ModelFamily vit_family() { return {.name = "vit", .check = [](JsonReader& r) { vit::read(r); }, .build = vit::build}; }
 
 }  // namespace precog::zoo

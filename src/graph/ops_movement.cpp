@@ -51,7 +51,7 @@ void cat_gradient(GradientContext& c) {
 }
 
 // embedding(weight, indices): reads the gathered rows, not the table.
-Work gather_work(const Graph& graph, const Op& op) {
+Work index_work(const Graph& graph, const Op& op) {
   Work work;
   work.written = graph.bytes(graph.output(op));
   work.read = work.written + graph.bytes(graph.inputs(op).back());
@@ -132,9 +132,9 @@ OperatorDefinition define_split() { return {Family::view, Autocast::none, nothin
 OperatorDefinition define_allocate() { return {Family::view, Autocast::none, nothing}; }
 OperatorDefinition define_contiguous() { return {Family::copy, Autocast::none, nullptr, contiguous_gradient}; }
 OperatorDefinition define_cat() { return {Family::copy, Autocast::none, nullptr, cat_gradient}; }
-OperatorDefinition define_embedding() { return {Family::embedding, Autocast::none, gather_work, embedding_gradient}; }
+OperatorDefinition define_embedding() { return {Family::embedding, Autocast::none, index_work, embedding_gradient}; }
 OperatorDefinition define_embedding_backward() { return {Family::embedding, Autocast::none, embedding_backward_work}; }
-OperatorDefinition define_index_select() { return {Family::index, Autocast::none, gather_work, index_select_gradient}; }
+OperatorDefinition define_index_select() { return {Family::index, Autocast::none, index_work, index_select_gradient}; }
 OperatorDefinition define_index_add() { return {Family::index, Autocast::none, index_add_work, index_add_gradient}; }
 OperatorDefinition define_topk() { return {Family::index, Autocast::none, nullptr, topk_gradient}; }
 OperatorDefinition define_mean() { return {Family::reduction, Autocast::none, nullptr, mean_gradient}; }

@@ -8,7 +8,7 @@
 namespace precog {
 namespace {
 
-Work nothing(const Graph&, const Op&) { return {}; }
+Work work_of_view(const Graph&, const Op&) { return {}; }
 
 Work collective_work(const Graph& graph, const Op& op) {
   const Bytes bytes = message_bytes(graph, op);
@@ -57,7 +57,7 @@ OperatorDefinition define_all_gather() { return {Family::collective, Autocast::n
 OperatorDefinition define_reduce_scatter() { return {Family::collective, Autocast::none, collective_work, reduce_scatter_gradient}; }
 OperatorDefinition define_all_to_all() { return {Family::collective, Autocast::none, collective_work, all_to_all_gradient}; }
 OperatorDefinition define_send_recv() { return {Family::collective, Autocast::none, collective_work, send_recv_gradient}; }
-OperatorDefinition define_enter_region() { return {Family::view, Autocast::none, nothing, enter_region_gradient}; }
-OperatorDefinition define_scatter_region() { return {Family::view, Autocast::none, nothing, scatter_region_gradient}; }
+OperatorDefinition define_enter_region() { return {Family::view, Autocast::none, work_of_view, enter_region_gradient}; }
+OperatorDefinition define_scatter_region() { return {Family::view, Autocast::none, work_of_view, scatter_region_gradient}; }
 
 }  // namespace precog

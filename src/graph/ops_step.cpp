@@ -23,7 +23,7 @@ Work accumulate_work(const Graph& graph, const Op& op) {
   return {{static_cast<double>(elements)}, graph.bytes(graph.input(op, 0)) + sum, sum};
 }
 
-Work nothing(const Graph&, const Op&) { return {}; }
+Work work_on_host(const Graph&, const Op&) { return {}; }
 
 }  // namespace
 
@@ -31,7 +31,7 @@ OperatorDefinition define_accumulate_gradient() { return {Family::pointwise, Aut
 OperatorDefinition define_multi_tensor() { return {Family::optimizer, Autocast::none, multi_tensor_work}; }
 OperatorDefinition define_unscale_and_check() { return {Family::loss_scaling, Autocast::none, multi_tensor_work}; }
 OperatorDefinition define_update_scale() { return {Family::loss_scaling}; }
-OperatorDefinition define_read_back() { return {Family::host, Autocast::none, nothing}; }
+OperatorDefinition define_read_back() { return {Family::host, Autocast::none, work_on_host}; }
 OperatorDefinition define_bucket_copy() { return {Family::copy}; }
 OperatorDefinition define_shard_copy() { return {Family::copy, Autocast::none, shard_copy_work}; }
 

@@ -307,6 +307,9 @@ TEST_CASE("BatchesAreCalledAsTheFileCallsThem") {
   own["global_batch"] = 64;
   CHECK(batches_said_by(with_imports(own, "request", kExamples).value()["imported"]).find("global_batch") == std::string::npos);
   CHECK(batches_said_by(Json(3)).empty());
+  const auto open = import_text(R"({"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": true}})", "ds.json");
+  REQUIRE(open.has_value());
+  CHECK(open->said_by.at("batch") == "train_micro_batch_size_per_gpu (\"auto\")");
 }
 
 TEST_CASE("AccelerateThatContradictsItselfIsRefused") {

@@ -132,6 +132,7 @@ void Settings::section(std::string_view key) {
 std::optional<std::int64_t> Settings::give(Json& request, const char* field, std::string_view key) {
   const auto found = whole(key);
   if (found) request[field] = *found, said_by_[field] = shown(key);
+  else if (const Setting* open = look(key); open && open->value == "auto") said_by_[field] = shown(key) + " (\"auto\")";
   return found;
 }
 

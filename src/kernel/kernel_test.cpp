@@ -38,6 +38,34 @@ TEST_CASE("SixteenBitConvolutionsInNchwAreTransposedOnTheWay") {
   CHECK(layouts(program_of(convolutions(), uniform(DType::fp32), MemoryFormat::contiguous)) == 0);
 }
 
+// ConvNeXt, hierarchical transformers: the stem meets an image, the layers behind it tokens that are looked at as one.
+TEST_CASE("AnImageMadeOfTokensLiesChannelsLastWhateverTheOthersDo") {
+  GraphBuilder b;
+  TensorId x = b.view(b.input("tokens", {4, 64, 16}), {4, 16, 64}, ViewKind::transpose);
+  x = b.conv2d_layer("c", b.view(x, {4, 16, 8, 8}, ViewKind::transpose), 16, 3, 1, 1);
+  x = b.view(b.adaptive_avg_pool2d(x, 1), {4, 16});
+  b.cross_entropy(x, b.input("t", {4}, DType::int64));
+  const KernelProgram program = program_of(std::move(b).finish(), uniform(DType::bf16), MemoryFormat::contiguous);
+  CHECK(layouts(program) == 0);
+  int last = 0;
+  for (const Kernel& kernel : program.kernels)
+    if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) last += conv->channels_last ? 1 : 0;
+  CHECK(last == 2);  // forward and the weight gradient
+}
+
+// cat_out_cuda joins in one kernel what has one type; skip connections under autocast have two.
+TEST_CASE("TensorsOfTwoTypesAreJoinedByACopyEach") {
+  GraphBuilder b;
+  const TensorId wide = b.input("wide", {8, 16}), narrow = b.linear_layer("l", b.input("x", {8, 16}), 16, false);
+  const TensorId both = b.cat({narrow, wide}, 1);
+  b.cross_entropy(b.linear_layer("out", both, 4, false), b.input("t", {8}, DType::int64));
+  int parts = 0, joins = 0;
+  for (const Kernel& kernel : program_of(std::move(b).finish(), amp(DType::bf16), MemoryFormat::contiguous).kernels)
+    parts += kernel.name == "cat_part" ? 1 : 0, joins += kernel.name == "cat" ? 1 : 0;
+  CHECK(parts == 2);
+  CHECK(joins == 0);
+}
+
 TEST_CASE("ViewsAreCallsWithoutKernels") {
   const KernelProgram program = program_of(two_layers(), uniform(DType::fp32), MemoryFormat::contiguous);
   for (const Call& call : program.calls)

@@ -8,21 +8,19 @@
 namespace precog {
 namespace {
 
-// Which axis of `from` each axis of `to` is, moving as few as possible; nothing where no order of axes explains it.
+// Which axis of `from` each axis of `to` is, those of one extent in the order that they had: the two sides of a square image stay what
+// they are when its channels move. Nothing where no order of axes explains it.
 std::optional<std::vector<int>> order_of(const Shape& from, const Shape& to) {
   const int rank = from.rank();
   if (rank != to.rank()) return std::nullopt;
-  std::vector<int> order(static_cast<std::size_t>(rank), -1);
+  std::vector<int> order;
   std::vector<bool> used(static_cast<std::size_t>(rank), false);
-  for (int axis = 0; axis < rank; ++axis)
-    if (from[axis] == to[axis]) order[static_cast<std::size_t>(axis)] = axis, used[static_cast<std::size_t>(axis)] = true;
   for (int axis = 0; axis < rank; ++axis) {
-    if (order[static_cast<std::size_t>(axis)] >= 0) continue;
-    int found = -1;
-    for (int other = 0; other < rank && found < 0; ++other)
-      if (!used[static_cast<std::size_t>(other)] && from[other] == to[axis]) found = other;
-    if (found < 0) return std::nullopt;
-    order[static_cast<std::size_t>(axis)] = found, used[static_cast<std::size_t>(found)] = true;
+    int found = 0;
+    while (found < rank && (used[static_cast<std::size_t>(found)] || from[found] != to[axis])) ++found;
+    if (found == rank) return std::nullopt;
+    order.push_back(found);
+    used[static_cast<std::size_t>(found)] = true;
   }
   if (std::is_sorted(order.begin(), order.end())) {  // extents alike hide it: the last two that are
     for (int b = rank - 1; b > 0; --b)

@@ -1,6 +1,6 @@
 // Where the elements of a step's tensors lie, as strides, and how a pointwise kernel or a reduction walks through them.
 // Strides follow the views of a graph from shapes alone: which axes a transposition exchanged is told by the extents that moved
-// (the fewest that explain the result). A tensor about which nothing is known is contiguous. No bytes, no costs.
+// (those of one extent keep their order). A tensor about which nothing is known is contiguous. No bytes, no costs.
 // Takes views in the order of the graph, or strides that somebody measured; returns what PyTorch's TensorIterator makes of them.
 #pragma once
 

@@ -35,6 +35,7 @@ struct Views {
 TEST_CASE("Layouts: views move strides, and the extents tell which axes moved") {
   CHECK(Views({2, 128, 12, 64}).view(ViewKind::transpose, {2, 12, 128, 64}).strides() == Shape{98304, 64, 768, 1});
   CHECK(Views({16, 8, 7, 8, 7, 64}).view(ViewKind::transpose, {16, 8, 8, 7, 7, 64}).strides() == Shape{200704, 25088, 448, 3584, 64, 1});
+  CHECK(Views({2, 14, 14, 8}).view(ViewKind::transpose, {2, 8, 14, 14}).strides() == Shape{1568, 1, 112, 8});  // a square image: its rows stay rows
   CHECK(Views({64, 64}).view(ViewKind::transpose, {64, 64}).strides() == Shape{1, 64});  // extents alike: the last two
   CHECK(Views({4, 2304}).view(ViewKind::slice, {4, 768}).strides() == Shape{2304, 1});
   CHECK(Views({3, 4, 8}).view(ViewKind::slice, {4, 8}).strides() == Shape{8, 1});

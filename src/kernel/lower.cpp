@@ -29,6 +29,11 @@ bool has_no_pattern_of_its_own(OpKind kind) {
   }
 }
 
+// Copies and gathers that go another way than others of their kind: a thread per pixel that adds up or looks up what belongs there.
+bool goes_its_own_way(std::string_view name) {
+  return name == "im2col" || name == "col2im" || name.starts_with("reflection_pad") || name.starts_with("replication_pad") || name.starts_with("grid_sampler");
+}
+
 Collective collective_of(OpKind kind) {
   switch (kind) {
     case OpKind::all_gather: return Collective::all_gather;
@@ -58,11 +63,16 @@ class Lowering {
       call_.collective = op.on_communication_stream;
       call_.first_kernel = static_cast<std::uint32_t>(program_.kernels.size());
       call_.compiled = fusion_ && fusion_->ops[i].compiled;
+      last_ = runs_channels_last(op);
       if ((!fusion_ || !fusion_->ops[i].compiled || !fusion_->ops[i].absorbed) && !is_on_host(op)) lower(op);
+      if (last_ && format_ == MemoryFormat::contiguous) lay_last(op);
       if (fusion_) put_fused(fusion_->ops[i]);
       call_.kernel_count = static_cast<std::uint32_t>(program_.kernels.size()) - call_.first_kernel;
       if (has_no_pattern_of_its_own(op.kind))
         for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k) program_.kernels[k].estimated = true;
+      if (known_ && goes_its_own_way(known_->name))
+        for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k)
+          if (program_.kernels[k].name == known_->name) program_.kernels[k].estimated = true;
       program_.calls.push_back(call_);
     }
     if (fusion_) program_.last_use = fusion_->last_use;
@@ -83,6 +93,39 @@ class Lowering {
       if (graph_.tensors[id].shape.rank() > 0) return false;
     for (TensorId id : graph_.outputs(op)) on_host_[id.index()] = true;
     return true;
+  }
+  // Tensor::suggest_memory_format (c10/core/MemoryFormat.h, is_channels_last_strides_2d): tokens that are looked at as images lie so.
+  bool lies_last(TensorId id) const {
+    const Shape& shape = graph_.tensors[id].shape;
+    if (shape.rank() != 4 || layouts_.is_plain(id)) return false;
+    const Shape strides = layouts_.strides(id);
+    std::int64_t least = 0;
+    if (strides[1] == 0) return false;
+    for (int axis : {1, 3, 2, 0}) {
+      if (shape[axis] == 0 || strides[axis] < least || (axis == 0 && least == strides[1])) return false;
+      least = strides[axis] * std::max<std::int64_t>(1, shape[axis]);
+    }
+    return true;
+  }
+  // Whether kernels on images go through them channel by channel of a pixel: all of a step do, or those whose image lies so. A
+  // convolution's gradients go by its input and not by what arrives (determine_backend_memory_format, native/Convolution.cpp).
+  bool runs_channels_last(const Op& op) const {
+    if (format_ == MemoryFormat::channels_last) return true;
+    const std::size_t image = op.kind == OpKind::conv2d_backward || op.kind == OpKind::batch_norm_backward ? 1 : 0;
+    switch (definition(op.kind).family) {
+      case Family::convolution:
+      case Family::normalization:
+      case Family::pooling: return op.input_count > image && lies_last(graph_.input(op, image));
+      default: return false;
+    }
+  }
+  // Then their results lie so too.
+  void lay_last(const Op& op) {
+    if (op.kind == OpKind::layer_norm || op.kind == OpKind::group_norm || op.kind == OpKind::layer_norm_backward || op.kind == OpKind::group_norm_backward) return;
+    for (TensorId id : graph_.outputs(op)) {
+      const Shape& shape = graph_.tensors[id].shape;
+      if (shape.rank() == 4 && graph_.tensors[id].role != Role::parameter) layouts_.set(id, Shape{shape[1] * shape[2] * shape[3], 1, shape[3] * shape[1], shape[1]});
+    }
   }
   void put_fused(const FusionPlan::PerOp& planned) {
     for (std::int32_t index : planned.kernels) {
@@ -245,13 +288,38 @@ class Lowering {
   // Parts that lie side by side are joined by a kernel of wide loads, others by one that works out each element's place, of up to
   // four axes; of more they are copied one by one (aten/native/cuda/Shape.cu, cat_out_cuda).
   static constexpr int kMostJoinedAxes = 4;
+  // Of different types they are copied into their places one by one, too.
+  bool joins_types(const Op& op) {
+    bool alike = true;
+    for (TensorId id : graph_.inputs(op)) alike = alike && graph_.tensors[id].dtype == out(op).dtype;
+    if (alike || call_.compiled) return false;
+    const Shape& result = out(op).shape;
+    for (std::size_t i = 0; i < op.input_count; ++i) {
+      const Tensor& part = in(op, i);
+      const bool converts = part.dtype != out(op).dtype;
+      const Bytes written{part.shape.elements() * bits_of(out(op).dtype) / 8};
+      std::int64_t row = 1;  // elements that lie side by side in the result
+      bool whole = true;     // along the axes that were passed
+      for (int axis = 1; axis <= std::min(part.shape.rank(), result.rank()) && whole; ++axis) row *= part.shape[-axis], whole = part.shape[-axis] == result[-axis];
+      row = std::max<std::int64_t>(1, row);
+      const std::int64_t rows = std::max<std::int64_t>(1, part.shape.elements() / row);
+      Kernel& kernel = memory("cat_part", op, converts ? MemoryPattern::cast : rows > 1 ? MemoryPattern::permute : MemoryPattern::copy, in_bytes(op, i), written, rows, row);
+      kernel.input = part.dtype;
+      auto& place = std::get<MemoryShape>(kernel.shape);
+      if (rows > 1) place.axes = 2, place.part = row;
+    }
+    return true;
+  }
   void lower_cat(const Op& op) {
+    if (joins_types(op)) return;
     Kernel& kernel = memory(name_of(op), op, MemoryPattern::copy);
     rows_of(kernel, op, op.input_count);
-    bool plain = !op.strided;
+    bool plain = !op.strided, last = true;
     int axes = 1;
+    for (TensorId id : graph_.inputs(op)) last = last && lies_last(id);
+    if (last) lay_last(op);
     for (TensorId id : graph_.inputs(op)) {
-      plain = plain && layouts_.is_plain(id);
+      plain = plain && (last || layouts_.is_plain(id));
       axes = std::max(axes, graph_.tensors[id].shape.rank());
     }
     // Stacked along a new last axis they get it first; along another they are joined and the axis is cut afterwards (native/TensorShape.cpp).
@@ -389,7 +457,14 @@ class Lowering {
           const Shape& from = widest_input(op);
           how = walk_reduction(from, op.strided ? layouts_.strides(widest_operand(op)) : contiguous_strides(from), kept_axes(from, out(op).shape));
         }
-        reduce(name_of(op), op, work.read, work.written, kept, all / kept, how);
+        Bytes read = work.read;
+        // Truths are made numbers of the result's type first, and those are summed (make_reduction, native/ReduceOpsUtils.h).
+        if ((op.kind == OpKind::sum || op.kind == OpKind::mean) && in(op, 0).dtype == DType::boolean && op.output_count > 0 && !call_.compiled) {
+          read = Bytes{all * bits_of(out(op).dtype) / 8};
+          memory("cast", op, MemoryPattern::cast, work.read, read, 1, all);
+        }
+        Kernel& sum = reduce(name_of(op), op, read, work.written, kept, all / kept, how);
+        if (in(op, 0).dtype == DType::boolean && op.output_count > 0) sum.input = out(op).dtype;
         return;
       }
       case Family::pooling: {
@@ -402,7 +477,7 @@ class Lowering {
         const bool shrinks = from.rank() >= 3 && from.rank() == to.rank() && std::min(from[-1], to[-1]) > 0;
         rows_of(kernel, op, window ? window->kernel : shrinks ? std::max(from[-1], to[-1]) / std::min(from[-1], to[-1]) : 0);
         // A gradient goes by how it arrives.
-        const bool last = format_ == MemoryFormat::channels_last && !planar_[graph_.input(op, 0).index()];
+        const bool last = last_ && !planar_[graph_.input(op, 0).index()];
         std::get<MemoryShape>(kernel.shape).channels_last = last;
         if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
           kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], last || (forward && op.strided), large[1]};
@@ -573,8 +648,17 @@ class Lowering {
     memory(name_of(op), op, MemoryPattern::index);
   }
 
-  // Seen in operator timings: layers this narrow take a fraction of a launch per time step, but for bf16.
-  static bool is_persistent(const Op& op, const RnnAttributes& a) { return a.hidden <= 96 && op.math != DType::bf16; }
+  // One kernel keeps the recurrent weights on chip where they are few, but for bf16: recorded kernels of 690 layers (cuDNN 9.19), LSTMs and
+  // GRUs up to 128 wide, plain ones up to 320.
+  static constexpr std::int64_t kWeightsOnChip = 105'000;
+  static bool is_persistent(const Op& op, const RnnAttributes& a) { return a.gates * a.hidden * a.hidden <= kWeightsOnChip && op.math != DType::bf16; }
+  // Long sums of one step's product are split, or gathered in what was cleared: a kernel more.
+  static bool splits_step(const Op& op, const RnnAttributes& a) {
+    const std::int64_t length = a.gates * a.hidden;
+    if (is_16bit(op.math)) return length >= (a.hidden % 8 == 0 ? 3072 : 1024);
+    const std::int64_t tiles = (a.batch + 63) / 64 * ((a.hidden + 63) / 64);
+    return a.batch > 1 && (op.math == DType::fp32 || length >= std::max<std::int64_t>(1024, 80 * tiles));
+  }
 
   // cuDNN's recurrent layers: the inputs of all time steps as one product, then one product after the other along time,
   // each followed by the gates. Backward the same for the data, and two large products for the weights.
@@ -603,15 +687,15 @@ class Lowering {
         // language models and of deep-speech-2).
         const std::int64_t chunks = a.directions == 1 && a.layers > 1 ? (a.steps + 7) / 8 : 1;
         if (!backward) product("rnn_input", rows / chunks, width, in_width, chunks, false);
-        product(backward ? "rnn_recurrent_backward" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
+        const bool pair = a.directions > 1;
+        product(backward ? pair ? "rnn_recurrent_backward_pair" : "rnn_recurrent_backward" : pair ? "rnn_recurrent_pair" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
                 a.steps, false);
         const Bytes gates = bytes(rows * (width + a.hidden));
-        memory(backward ? "rnn_gates_backward" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
+        memory(backward ? pair ? "rnn_gates_backward_pair" : "rnn_gates_backward" : pair ? "rnn_gates_pair" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
             static_cast<std::int32_t>(a.steps);
         if (!backward) continue;
-        // The long sums of these products are split; in 16 bits not those of aligned rows, which run on newer kernels.
-        if (!is_16bit(op.math) || a.hidden % 8 != 0) clear(op, static_cast<std::int32_t>(a.steps));
-        memory("rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
+        if (splits_step(op, a)) clear(op, static_cast<std::int32_t>(a.steps));
+        memory(pair ? "rnn_bias_gradient_pair" : "rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
         product("rnn_data_gradient", rows / chunks, in_width, width, chunks, false);
         product("rnn_weight_gradient", width, in_width, rows, 1, true);
         product("rnn_weight_gradient", width, a.hidden, rows, 1, true);
@@ -679,11 +763,11 @@ class Lowering {
     const bool idle_tf32 = op.math == DType::tf32 && gpu_.matrix[DType::tf32] < gpu_.vector[DType::fp32] * 1.5;
     if (op.math == DType::fp32 || !gpu_.matrix.has(op.math) || idle_tf32) {
       const bool of_volume = gpu_.capability() >= 80 && conv.axes == 3 && direction == ConvDirection::weight_gradient && conv.volume() > 1;
-      if (of_volume && conv.groups == 1) return format_ != MemoryFormat::channels_last;  // the one kernel there is wants NHWC
-      if (format_ != MemoryFormat::channels_last || image[1] <= 4 || conv.groups > 1) return false;
+      if (of_volume && conv.groups == 1) return !last_;  // the one kernel there is wants NHWC
+      if (!last_ || image[1] <= 4 || conv.groups > 1) return false;
       return direction != ConvDirection::weight_gradient || (conv.kernel[0] == 3 && unit_stride(conv));
     }
-    if (format_ == MemoryFormat::channels_last) return false;
+    if (last_) return false;
     return !(conv.volume() == 1 && unit_stride(conv) && conv.groups == 1);
   }
   static bool unit_stride(const ConvAttributes& conv) { return conv.stride[0] * conv.stride[1] * conv.stride[2] == 1; }
@@ -696,7 +780,7 @@ class Lowering {
   // tensor cores, and strided ones only of many channels (use_cudnn_depthwise, aten/src/ATen/native/Convolution.cpp; the
   // recorded kernels of an H200 agree). In NHWC it is cuDNN always.
   bool native_depthwise(const Op& op, const Shape& image, const ConvAttributes& a) const {
-    if (format_ == MemoryFormat::channels_last) return false;
+    if (last_) return false;
     const bool dilated = a.dilation[0] * a.dilation[1] * a.dilation[2] > 1;
     if (op.math != DType::fp16 || gpu_.capability() < 70 || a.transposed || a.axes > 2 || dilated || image[1] < 32) return true;
     const bool row = a.axes == 1 || image[2] == 1;
@@ -720,7 +804,7 @@ class Lowering {
     const std::int64_t kernel_w = a.kernel[static_cast<std::size_t>(last)];
     ConvShape shape{direction, image[0], image[1], result[1], height(image), width(image), height(result), width(result),
                     a.volume() / std::max<std::int64_t>(1, kernel_w), kernel_w, std::max({a.stride[0], a.stride[1], a.stride[2]}), a.groups,
-                    format_ == MemoryFormat::channels_last};
+                    last_};
     shape.stride_volume = a.stride[0] * a.stride[1] * a.stride[2];
     shape.native = shape.depthwise() && native_depthwise(op, x, a);
     shape.dilation = std::max({a.dilation[0], a.dilation[1], a.dilation[2]});
@@ -791,7 +875,11 @@ class Lowering {
     const bool both = op.output_count > 1 && out(op, 1).shape.rank() > 1;  // then the input's comes first
     Bytes largest;  // each gradient is a call of its own: its workspace is given back before the next one's is taken
     // A part of a larger gradient (what a concatenation hands back) is copied first.
-    if (format_ == MemoryFormat::contiguous && !call_.compiled && order_[graph_.input(op, 0).index()] != Order::plain)
+    if (format_ == MemoryFormat::contiguous && !call_.compiled && lies_last(graph_.input(op, 0)) != last_) {
+      Kernel& kernel = memory("conv_gradient_copy", op, MemoryPattern::transpose, in_bytes(op, 0), in_bytes(op, 0), y.elements() / std::max<std::int64_t>(1, y[-1]), y[-1]);
+      auto& place = std::get<MemoryShape>(kernel.shape);
+      place.part = last_ ? pixels(y) : y[1], place.axes = 3, place.across = 50;
+    } else if (format_ == MemoryFormat::contiguous && !call_.compiled && !last_ && order_[graph_.input(op, 0).index()] != Order::plain)
       memory("conv_gradient_copy", op, MemoryPattern::permute, in_bytes(op, 0), in_bytes(op, 0), 1, y.elements());
     if (has_gaps(graph_.input(op, 1))) copy_inside(op, 1, "conv_input_copy");
     for (std::size_t i = 0; i < op.output_count; ++i) {
@@ -810,7 +898,7 @@ class Lowering {
       } else {
         const std::int64_t length = y.elements() / std::max<std::int64_t>(1, result.elements());
         if (!call_.compiled) {  // a plain sum over images and pixels, of which the channel is the innermost axis only in NHWC
-          const bool last = format_ == MemoryFormat::channels_last;
+          const bool last = last_;
           const std::int64_t plane = pixels(y);
           reduce("conv_bias_gradient", op, in_bytes(op, 0), out_bytes(op, i), result.elements(), length,
                  Walk{.axes = last || y[0] == 1 ? 2 : 3, .inner = last ? result.elements() : plane, .keeps = last || plane == 1});
@@ -828,7 +916,7 @@ class Lowering {
   // H200: winogradWgradData4x4 and winogradWgradDelta4x4, one of each for every such layer of ResNet and VGG).
   bool transforms_weight_gradient(const Op& op, const ConvAttributes& a, const Shape& image) const {
     return op.math == DType::fp32 && a.axes == 2 && a.kernel[0] == 3 && a.kernel[1] == 3 && unit_stride(a) && a.groups == 1 && !a.transposed &&
-           image[1] > 4 && format_ != MemoryFormat::channels_last;
+           image[1] > 4 && !last_;
   }
   // 6x6 numbers for each 4x4 tile of the images and of the filters' gradients, all at once.
   static Bytes transformed(const Shape& x, const Shape& y, const Shape& w) {
@@ -955,7 +1043,7 @@ class Lowering {
     const Bytes image = in_bytes(op, 0), small{rows * 16};
     const Bytes read = backward && op.input_count > 1 ? image + in_bytes(op, 1) : image;
     // Its kernels want images plane by plane (Tensor::contiguous in native/group_norm.cpp).
-    if (!backward && format_ == MemoryFormat::channels_last && x.rank() >= 4 && !call_.compiled)
+    if (!backward && last_ && x.rank() >= 4 && !call_.compiled)
       std::get<MemoryShape>(memory("group_norm_copy", op, MemoryPattern::transpose, image, image, x[0] * pixels(x), x[1]).shape).part = x[1];
     memory(backward ? "group_norm_sums" : "group_norm_moments", op, MemoryPattern::reduction, read, small, rows, length);
     memory("group_norm_parameters", op, MemoryPattern::pointwise, small, small, 1, rows);
@@ -999,7 +1087,8 @@ class Lowering {
     // Nor does it take rows without pixels, of which the channels lie innermost (native/Normalization.cpp, cuda/Normalization.cuh).
     const bool rows_alone = image.rank() == 2;
     const bool native = rows_alone || image_type == DType::bf16 || (image_type == DType::fp16 && weight_type == DType::fp16);
-    const bool last = rows_alone || format_ == MemoryFormat::channels_last;
+    const bool apart = backward && format_ == MemoryFormat::contiguous && lies_last(graph_.input(op, 0)) != last_;  // gradient and image
+    const bool last = rows_alone || (last_ && !(apart && native));
     const MemoryPattern pattern = backward ? (native ? MemoryPattern::native_batch_norm_backward : MemoryPattern::batch_norm_backward)
                                            : (native ? MemoryPattern::native_batch_norm_forward : MemoryPattern::batch_norm_forward);
     if (last && !call_.compiled) {  // counters of blocks that share a channel
@@ -1038,6 +1127,7 @@ class Lowering {
   const Graph& graph_;
   const GpuSpec& gpu_;
   MemoryFormat format_;
+  bool last_ = false;  // of the operator at hand: the channels of its image lie innermost
   const FusionPlan* fusion_;  // of a compiled step
   Layouts layouts_;
   std::vector<Order> order_ = std::vector<Order>(graph_.tensors.size(), Order::plain);

@@ -30,6 +30,7 @@ class Limiter {
       i < end_ ? visit(op, i) : graph_.keep(op);
     }
     if (layers == 0) return fail("plan.expert_capacity", "limits experts, and this model has none that are run as one grouped product");
+    if (capacity_.factor > most_) return fail("plan.expert_capacity", fmt::format("is {:g}; an expert gets each token once at most, which is {:.4g} times the mean expert's here", capacity_.factor, most_));
     return std::move(graph_.out);
   }
 
@@ -70,6 +71,7 @@ class Limiter {
     for (std::size_t i = first; i < end_; ++i)
       if (op(i).kind == OpKind::index_select && graph_.in.tensors[graph_.in.output(op(i))].shape.rank() == 2 && extent(graph_.in.output(op(i))) == rows_)
         tokens = std::min(tokens, std::max<std::int64_t>(1, extent(graph_.in.input(op(i), 0))));
+    most_ = std::min(most_, static_cast<double>(tokens) * static_cast<double>(experts) / static_cast<double>(std::max<std::int64_t>(1, rows_)));
     const std::int64_t taken = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(static_cast<double>(rows_) * capacity_.factor / static_cast<double>(experts))), 1, tokens);
     Graph& out = graph_.out;
     const TensorId columns = out.add_tensor({.shape = {experts, tokens}, .dtype = DType::fp32}), best = out.add_tensor({.shape = {experts, taken}, .dtype = DType::fp32});
@@ -117,10 +119,19 @@ class Limiter {
   std::vector<char> resized_;       // by tensor
   std::size_t end_ = 0, last_product_ = 0;
   std::int64_t rows_ = 0, each_ = 0, kept_ = 0;  // of a layer's experts: as the model has them; of one expert, of all, as they are left
+  double most_ = 1e9;               // the capacity that takes every token
   bool travels_ = false;            // rows are with their experts
 };
 
 }  // namespace
+
+double dropped_share(const ExpertCapacity& capacity, double imbalance) {
+  const double c = capacity.factor, most = std::max(1.0, imbalance);
+  if (c <= 0 || c >= most) return 0;
+  if (most == 1) return 1 - c;
+  const double full = std::pow(c / most, 1 / (most - 1));  // from here on places are full
+  return 1 - c + c * full * (1 - 1 / most);
+}
 
 Result<Graph> limit_experts(const ExpertCapacity& capacity, Graph forward) { return Limiter(capacity, std::move(forward)).run(); }
 

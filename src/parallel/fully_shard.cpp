@@ -204,7 +204,10 @@ class FullySharded {
     group.arriving = out_.tensor(group.gathered.value, DType::uint8);
     copy(plain + narrow, foreach_launches(tensors), shard, shard, group.arriving);
     arrived_ = group.arrived = out_.event();
-    out_.put({OpKind::all_gather, phase, type, CollectiveAttributes{group.gathered, ranks_}}, {group.arriving}, {group.arrived});
+    const bool lists = by_module_ && by_module_->lists;
+    const TensorId sent = lists ? out_.event() : group.arrived;
+    out_.put({OpKind::all_gather, phase, type, CollectiveAttributes{group.gathered, ranks_}}, {group.arriving}, {sent});
+    if (lists) out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{group.elements, ranks_, group.gathered, group.gathered}, kListOfRanks, true}, {group.arriving, sent}, {group.arrived});
   }
 
   // A rank by itself has all of a group's parameters come up, in the type that the host keeps them in.
@@ -311,6 +314,7 @@ class FullySharded {
       const bool divides = sent == DType::fp16;  // the range of fp16: divided by about the root of the ranks before and after
       if (divides) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {});
       reduced_ = out_.event();
+      if (by_module_ && by_module_->lists) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, ranks_, whole, whole}, kListOfRanks, true}, {message_}, {});
       out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, ranks_}}, {message_}, {shard, reduced_});
       if (copies_ > 1) sum_over_groups(out_, Phase::backward, sent, bytes_of(part, sent), ranks_, copies_, shard);
       if (divides) copy(part, sent, sent, shard, {});

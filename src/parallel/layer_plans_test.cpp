@@ -143,6 +143,23 @@ TEST_CASE("ExpertsTakeNoMoreThanTheirCapacity") {
   CHECK_FALSE(shard_layers({}, llama(kSeq), false, {}, {1.5, true}).has_value());
 }
 
+TEST_CASE("DroppedRowsAreNoWorkOfTheModels") {
+  CHECK(dropped_share({}, 4) == 0);
+  CHECK(dropped_share({.factor = 2}, 2) == 0);
+  CHECK(dropped_share({.factor = 0.75}, 1) == doctest::Approx(0.25));
+  CHECK(dropped_share({.factor = 1}, 2) == doctest::Approx(0.25));  // loads evenly from 0 to 2: the upper half loses its quarter
+  CHECK(dropped_share({.factor = 0.75}, 1.001) == doctest::Approx(0.25).epsilon(0.01));
+  const double all = split({}, mixtral()).model_flops.value;
+  const double experts = 3.0 * 2 * 2 * kBatch * kSeq * kTopK * 3 * kInner * kHidden;  // three products each, two layers
+  CHECK(split({}, mixtral(), {.factor = 0.75}).model_flops.value == doctest::Approx(all - experts / 4));
+  CHECK(split({}, mixtral(), {.factor = 1}).model_flops.value == doctest::Approx(all));
+  // An expert gets each token once at most: of two choices among eight, four times the mean.
+  CHECK(shard_layers({}, mixtral(), false, {}, {.factor = 4}).has_value());
+  const auto more = shard_layers({}, mixtral(), false, {}, {.factor = 4.5});
+  REQUIRE_FALSE(more.has_value());
+  CHECK(more.error().text().find("4 times the mean") != std::string::npos);
+}
+
 TEST_CASE("ExpertsAreSplitLikeAnyMlp") {
   for (bool sp : {false, true}) {
     const Plan plan{.tp = 2, .sp = sp};

@@ -22,6 +22,9 @@ struct ModuleGathers {
   std::int64_t reuse = 1'000'000'000;       // stage3_max_reuse_distance: what is wanted again before so many others is kept
   std::int64_t persistent = 100'000;        // stage3_param_persistence_threshold: parameters up to here every rank has
   std::int64_t reduced = 500'000'000;       // reduce_bucket_size: gradients reduced together
+  // Each collective is given every rank's part as a tensor of its own (DeepSpeed before 0.5, partition_parameters.py: all_gather(partitions, ...)), which
+  // PyTorch copies one by one from or to the message (ProcessGroupNCCL.cpp, flattenForScatterGather).
+  bool lists = false;
   friend bool operator==(const ModuleGathers&, const ModuleGathers&) = default;
 };
 

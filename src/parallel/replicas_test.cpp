@@ -192,4 +192,11 @@ TEST_CASE("ModulesAreGatheredAheadAndWhatIsSmallStays") {
   CHECK(sent(ahead, OpKind::reduce_scatter).size() == 1);
   CHECK(sent(with({.reduced = 1}), OpKind::reduce_scatter).size() == 2);
   for (const StepGraph* step : {&ahead, &late, &full}) CHECK(verify(step->graph).empty());
+  // Older ones give each collective a list: as many copies as ranks behind every gather, and in front of the reduction.
+  const StepGraph lists = with({.persistent = 200, .lists = true});
+  std::int64_t copies = 0;
+  for (const Op& op : lists.graph.ops)
+    if (op.kind == OpKind::shard_copy && lists.graph.name(op.label) == "rank_parts") copies += std::get<ShardCopyAttributes>(op.attributes).launches;
+  CHECK(copies == 4 * 3);
+  CHECK(verify(lists.graph).empty());
 }

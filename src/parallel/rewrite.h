@@ -133,6 +133,8 @@ inline DType kept_type(const PrecisionRecipe& recipe, DType gradient) {
 // What a group of ranks has reduced, summed over the `copies` groups that hold the same shards; on a stream of its own, where the
 // label kAcrossGroups puts it. Reads what the reduction made, so that it comes after.
 inline constexpr std::string_view kAcrossGroups = "replicas";
+// Every rank's part of a message, copied one by one; the host makes a view of each first.
+inline constexpr std::string_view kListOfRanks = "rank_parts";
 inline TensorId sum_over_groups(Rewrite& out, Phase phase, DType type, Bytes shard, int ranks, int copies, TensorId reduced) {
   const TensorId summed = out.event();
   out.put({OpKind::all_reduce, phase, type, CollectiveAttributes{shard, copies, out.step.replica_stride * ranks}, kAcrossGroups}, {reduced}, {summed});

@@ -34,6 +34,18 @@ void sum_up(const Graph& graph, const DistinctChunks& chunks, Flops& flops, std:
     for (Flops one : of_chunk[at]) flops += one;
 }
 
+// What experts compute of the step, of which what is dropped is no part.
+Flops flops_of_experts(const Graph& forward, const DistinctChunks& chunks) {
+  Flops total;
+  for (const Op& op : forward.ops) {
+    if (op.kind != OpKind::grouped_linear) continue;
+    int products = 1;
+    for (std::size_t i = 0; i < 2 && i < op.input_count; ++i) products += forward.tensors[forward.input(op, i)].requires_grad ? 1 : 0;
+    total += work_of(forward, op).flops * (products * chunks.times_of(op.block));
+  }
+  return total;
+}
+
 }  // namespace
 
 Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_chunk, DistinctChunks foreseen, const ExpertCapacity& capacity) {
@@ -55,6 +67,7 @@ Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_ch
     sum_up(forward, chunks, sums.model_flops, sums.parameters);
   }
   if (capacity.factor > 0) {
+    sums.model_flops = sums.model_flops - flops_of_experts(forward, chunks) * dropped_share(capacity, plan.expert_imbalance);
     PRECOG_TRY(limited, limit_experts(capacity, std::move(forward)));
     forward = std::move(limited);
   }

@@ -33,6 +33,10 @@ struct ExpertCapacity {
   bool padded = false;  // and always, filled up
 };
 
+// The share of the rows that find no room, where the busiest place has `imbalance` times the mean. Loads are taken to lie as imbalance x
+// u^(imbalance - 1) for u from 0 to 1, the simplest curve with this largest value and a mean of 1: all equal for 1, evenly spread for 2.
+double dropped_share(const ExpertCapacity& capacity, double imbalance);
+
 // All that of a plan changes the forward graph. Of a pipeline's equal chunks it keeps one, unless asked for each; where `foreseen`
 // leaves any out, the graph was built without them.
 Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_chunk = false, DistinctChunks foreseen = {}, const ExpertCapacity& capacity = {});

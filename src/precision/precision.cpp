@@ -509,8 +509,10 @@ std::vector<std::string> unmatched_rules(const Graph& forward, std::span<const P
       std::erase(*names, "");  // what the model calls outside any module
     }
     const std::string& pattern = module ? rule.operators : rule.modules;
-    out.push_back(fmt::format("'{}' matches no {} of the model; nearest: {}", pattern.substr(0, 80), module ? "operator" : "module",
-                              join(nearest_names(pattern.substr(0, 80), module ? operators : modules), ", ")));
+    const bool is_operator = !module && std::find(operators.begin(), operators.end(), pattern) != operators.end();
+    out.push_back(fmt::format("'{}' matches no {} of the model; {}", pattern.substr(0, 80), module ? "operator" : "module",
+                              is_operator ? fmt::format("the operator is op:{}", pattern)
+                                          : "nearest: " + join(nearest_names(pattern.substr(0, 80), module ? operators : modules), ", ")));
   }
   return out;
 }

@@ -68,12 +68,18 @@ void list_fitted_profiles(const fs::path& folder, Catalog& catalog, std::vector<
 template <class T>
 Result<const T*> find(const std::vector<T>& items, const std::string& name, std::string_view what, std::string_view list_command) {
   const std::string wanted = normalised_name(name);
-  std::vector<std::string> known;
+  std::vector<std::string> known, aliases;
   for (const T& item : items) {
     if (normalised_name(item.name) == wanted) return &item;
     for (const std::string& alias : item.aliases)
       if (normalised_name(alias) == wanted) return &item;
     known.push_back(item.name);
+    aliases.insert(aliases.end(), item.aliases.begin(), item.aliases.end());
+  }
+  // An alias that is nearly it (h1000 of h100) brings its name to the front.
+  if (const auto near = nearest_names(name, aliases, 1); !near.empty() && differ_by_one(wanted, normalised_name(near.front()))) {
+    const auto of = std::find_if(items.begin(), items.end(), [&](const T& item) { return std::find(item.aliases.begin(), item.aliases.end(), near.front()) != item.aliases.end(); });
+    std::rotate(known.begin(), known.begin() + (of - items.begin()), known.begin() + (of - items.begin()) + 1);
   }
   return fail("", unknown_name(what, name, known, list_command));
 }

@@ -57,6 +57,7 @@ struct Request {
   TrainingOptions training;
   Checkpoints checkpoints;  // which layers are recomputed, where any are
   MemoryFormat memory_format = MemoryFormat::contiguous;
+  Seconds exchange_cycle;   // between two looks for gradients to exchange, where a thread of its own does so (Horovod); 0: at once
   bool reads_loss = false;  // the loop reads the loss back in every step (loss.item()): the host waits for the GPU
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;

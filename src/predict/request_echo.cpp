@@ -28,6 +28,7 @@ void RequestReader::echo() {
   if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
   if (r.software) out["software"] = r.software->name;
   if (r.reads_loss) out["reads_loss"] = true;
+  if (r.exchange_cycle.value > 0) out["exchange_cycle_ms"] = 1e3 * r.exchange_cycle.value;
   constexpr const char* kRecompute[] = {"none", "selective", "full", "up-projections"};
   if (r.training.recompute == Recompute::parts) out["recompute"] = parts_text(r.checkpoints.parts);
   else out["recompute"] = r.checkpoints.per_operator ? "per-op" : kRecompute[static_cast<int>(r.training.recompute)];
@@ -72,6 +73,7 @@ void RequestReader::echo() {
   if (r.expert_capacity.padded) out["plan"]["expert_padding"] = true;
   if (const auto& z = r.replicas.by_module)
     out["plan"]["zero3"] = {{"prefetch_elements", z->prefetch}, {"live_elements", z->live}, {"reuse_elements", z->reuse}, {"persistent_elements", z->persistent}, {"reduce_elements", z->reduced}};
+  if (r.replicas.by_module && r.replicas.by_module->lists) out["plan"]["zero3"]["lists"] = true;
   constexpr const char* kSplits[] = {"column", "row", "whole"};
   for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
   if (r.plan.pp > 1) out["plan"]["vpp"] = r.plan.vpp, out["plan"]["schedule"] = to_text(r.plan.schedule);
@@ -81,6 +83,7 @@ void RequestReader::echo() {
   if (r.input) {
     out["input"] = {{"seconds_per_batch", r.input->per_batch.value}, {"workers", r.input->workers}, {"prefetch", r.input->prefetch}};
     if (r.input->copied.value > 0) out["input"]["bytes_per_batch"] = r.input->copied.value;
+    if (r.input->on_gpu.value > 0) out["input"]["gpu_bytes_per_batch"] = r.input->on_gpu.value;
   }
   if (r.allow_emulated) out["allow_emulated"] = true;
   Json run = Json::object();

@@ -13,8 +13,8 @@ void RequestReader::read_model() {
   if (!request_.model) return;
   const ModelSource& model = *request_.model;
   if (!model.language && (inputs.seq || inputs.src_seq))
-    root_.problem("seq", fmt::format("does not apply: {} takes {}", model.name, model.unit));
-  if (inputs.src_seq && !model.encoder_decoder)
+    root_.problem(inputs.seq ? "seq" : "src_seq", fmt::format("does not apply: {} takes {}", model.name, model.unit));
+  else if (inputs.src_seq && !model.encoder_decoder)
     root_.problem("src_seq", fmt::format("does not apply: {} has no encoder of its own", model.name));
   if (model.language) accept("seq", inputs.seq, model.default_seq, model.fixed_seq);
   if (model.encoder_decoder)
@@ -79,7 +79,8 @@ void RequestReader::read_source() {
     given.erase("layers");
     take(reader, "family", family_source(given, ""));
   } else if (ways == 0 || reader.has("name")) {
-    read_named(reader, "name", reader.required_text("name"));
+    if (!reader.has("name")) reader.problem("name", "is missing: a name from `precog models`");
+    else if (auto name = reader.text("name")) read_named(reader, "name", *name);
   }
   request_.inputs.layers = reader.integer("layers", 1, 4096);
   if (request_.inputs.layers && request_.model && request_.model->layers == 0)

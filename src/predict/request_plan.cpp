@@ -13,7 +13,7 @@ void RequestReader::read_plan() {
     std::int64_t product = read_split_layers(*plan) * read_pipeline(*plan);
     if (problems_.size() == before && gpus % product != 0)
       plan->problem(request_.plan.tp > 1 ? "tp" : request_.plan.cp > 1 ? "cp" : "pp",
-                    fmt::format("is part of tp x cp x pp = {} GPUs for one replica, of which {} make no whole number", product, gpus));
+                    fmt::format("makes one replica of tp x cp x pp = {} GPUs; of {} GPUs that is no whole number of replicas", product, gpus));
     dp = std::max<std::int64_t>(1, gpus / product);
     if (auto given = plan->integer("dp", 1, kMaxGpus)) dp = *given;
     product *= dp;
@@ -104,8 +104,9 @@ std::int64_t RequestReader::read_split_layers(JsonReader& plan) {
     plan.problem("expert_imbalance", fmt::format("is {:g}; the busiest of ep = {} ranks has at most all of the tokens, {} times the mean", out.expert_imbalance, out.ep, out.ep));
   ExpertCapacity& capacity = request_.expert_capacity;
   capacity.factor = plan.number("expert_capacity", 0.01, 1000).value_or(0);
-  if (capacity.factor > 0 && capacity.factor < 1)
-    request_.warnings.push_back(fmt::format("expert_capacity {:g}: at least {:.0f}% of the tokens' choices find no room and are dropped; MFU and TFLOP/s count them as done", capacity.factor, 100 * (1 - capacity.factor)));
+  if (const double dropped = dropped_share(capacity, out.expert_imbalance); dropped > 0)
+    request_.warnings.push_back(fmt::format("expert_capacity {:g}: about {:.2g}% of the tokens' choices find no room and are dropped{}; MFU and TFLOP/s leave their products out", capacity.factor, 100 * dropped,
+                                            out.expert_imbalance > 1 ? fmt::format(" (loads spread up to {:g} times the mean)", out.expert_imbalance) : ""));
   capacity.padded = plan.boolean("expert_padding").value_or(false);
   if (capacity.padded && capacity.factor == 0) plan.problem("expert_padding", "fills experts up to their capacity: it needs expert_capacity");
   if (capacity.padded && out.expert_imbalance > 1) plan.problem("expert_imbalance", "says how much the busiest expert has, and with expert_padding all have their capacity: leave one out");

@@ -96,7 +96,7 @@ class RequestReader {
     if (!text) return fallback;
     std::vector<std::string> names;
     for (const auto& [name, value] : known) {
-      if (*text == name) return value;
+      if (normalised_name(*text) == normalised_name(name)) return value;
       names.emplace_back(name);
     }
     reader.problem(key, fmt::format("is '{}'; known: {}", text->substr(0, 80), join(names, ", ")));

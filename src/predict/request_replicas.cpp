@@ -45,6 +45,7 @@ void RequestReader::read_module_gathers(JsonReader& plan) {
   ModuleGathers out;
   for (auto [key, field] : {std::pair{"prefetch_elements", &out.prefetch}, {"live_elements", &out.live}, {"reuse_elements", &out.reuse}, {"persistent_elements", &out.persistent}, {"reduce_elements", &out.reduced}})
     *field = given->integer(key, 0, std::int64_t{1} << 50).value_or(*field);
+  out.lists = given->boolean("lists").value_or(false);
   given->reject_unknown_keys();
   if (request_.plan.fsdp != Sharding::full) plan.problem("zero3", "says how parameters are gathered module by module: it needs fsdp zero3 (or full, hybrid)");
   request_.replicas.by_module = out;

@@ -10,9 +10,11 @@
 namespace precog {
 namespace {
 
-// A checkpoint is written by all nodes at once to shared storage. 2 GB/s per node is an estimate: parallel file systems of such clusters
-// give a few GB/s per client. If it is too high, checkpoints come out too short and too frequent.
+// A checkpoint is written by the nodes that have a part of it of their own, at once, to shared storage. 2 GB/s per node is an estimate: parallel
+// file systems of such clusters give a few GB/s per client. If it is too high, checkpoints come out too short and too frequent.
 constexpr double kCheckpointBytesPerSecondPerNode = 2e9;
+// Agreeing on who writes what, opening files, waiting for the last: seconds however small the model. Estimate.
+constexpr double kCheckpointFixedSeconds = 3;
 // Noticing, replacing a node and starting up again: minutes in published accounts. Estimate.
 constexpr double kRestartSeconds = 600;
 constexpr double kShortestInterval = 1;  // checkpoints that cost nothing would be taken all the time
@@ -37,6 +39,16 @@ double checkpoint_bytes(const Request& request, std::int64_t parameters) {
 
 }  // namespace
 
+// States that are shared out are written by every rank. Else one replica writes: its rank 0 (torch.save), or the ranks that share its layers.
+int writing_nodes(const Request& request) {
+  const Plan& plan = request.plan;
+  const int nodes = request.cluster.nodes(), each = request.cluster.gpus_per_node;
+  if (plan.fsdp != Sharding::none) return nodes;
+  const int stage = std::max(plan.tp, plan.ep), across = (stage + each - 1) / each;  // replicas' first ranks are neighbours
+  const int apart = std::max(1, request.cluster.gpus / std::max(1, plan.pp));         // from one stage to the next
+  return std::min(nodes, apart >= each ? plan.pp * across : (plan.pp * apart + each - 1) / each);
+}
+
 double expected_largest(std::int64_t draws) {
   if (draws <= 1) return 0;
   const auto n = static_cast<double>(draws);
@@ -60,7 +72,7 @@ void add_failures(const Request& request, std::int64_t parameters, Report& repor
   RunLosses losses;
   losses.between_failures = {m};
   losses.checkpoint_bytes = checkpoint_bytes(request, parameters);
-  losses.checkpoint = {run.checkpoint_s ? *run.checkpoint_s : losses.checkpoint_bytes / (kCheckpointBytesPerSecondPerNode * request.cluster.nodes())};
+  losses.checkpoint = {run.checkpoint_s ? *run.checkpoint_s : kCheckpointFixedSeconds + losses.checkpoint_bytes / (kCheckpointBytesPerSecondPerNode * writing_nodes(request))};
   losses.checkpoint_estimated = !run.checkpoint_s;
   losses.restart = {run.restart_s.value_or(kRestartSeconds)};
   losses.restart_estimated = !run.restart_s;

@@ -17,6 +17,9 @@ double expected_largest(std::int64_t draws);
 // independently), and all wait. What is waited is communication that takes longer, and is counted there.
 StepTimes with_stragglers(StepTimes times, double sigma, std::int64_t ranks);
 
+// How many nodes write a checkpoint.
+int writing_nodes(const Request& request);
+
 // Failures and checkpoints on top of the steps' own time. A job of n GPUs fails n times as often as one; each failure costs a restart and what was
 // done since the last checkpoint, which are taken as often as Daly (2006) has it: sqrt(2 c m) - c for checkpoints of c seconds and m seconds
 // between failures. The whole is Daly's m e^(r/m) (e^((t+c)/m) - 1) T / t. Changes total and cost; says in a warning where the job would not advance.

@@ -62,3 +62,17 @@ TEST_CASE("AJobThatHardlyAdvancesHasNoTotal") {
   CHECK_FALSE(report.cost_usd);
   REQUIRE(report.warnings.size() == 1);
 }
+
+TEST_CASE("OneReplicaWritesItsCheckpointUnlessStatesAreSharedOut") {
+  Request request;
+  request.cluster.gpus = 64;
+  request.cluster.gpus_per_node = 8;
+  CHECK(writing_nodes(request) == 1);  // rank 0
+  request.plan.fsdp = Sharding::full;
+  CHECK(writing_nodes(request) == 8);
+  request.plan.fsdp = Sharding::none;
+  request.plan.tp = 8, request.plan.pp = 4;  // a node of each stage's two
+  CHECK(writing_nodes(request) == 4);
+  request.plan.tp = 2, request.plan.pp = 32;  // four stages to a node: all have a part
+  CHECK(writing_nodes(request) == 8);
+}

@@ -100,18 +100,42 @@ std::string casts_pair(const Group& group) {
   return fmt::format("{:.0f}>{:.0f}", group.a.casts.count, group.b.casts.count);
 }
 
-// ": mostly pow -2.1 ms, mul -1.9 ms", for a reason that many operators make up.
-std::string mostly(const std::vector<Group>& all, const Reason& reason) {
+// The operators of a reason's part that differ by at least a tenth of it, the largest first.
+std::vector<std::pair<std::string, Seconds>> by_operator(const std::vector<Group>& all, const Reason& reason) {
   std::map<std::string, Seconds> by_name;
   for (const Group& group : all)
     if (std::string_view(part_of(group.family)) == reason.part) by_name[group.name] += group.b.own - group.a.own;
-  std::vector<std::pair<Seconds, std::string>> sorted;
+  std::vector<std::pair<std::string, Seconds>> sorted;
   for (const auto& [name, time] : by_name)
-    if (std::abs(time.value) > 0.1 * std::abs(reason.difference.value)) sorted.emplace_back(time, name);
-  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& x, const auto& y) { return std::abs(x.first.value) > std::abs(y.first.value); });
+    if (std::abs(time.value) > 0.1 * std::abs(reason.difference.value)) sorted.emplace_back(name, time);
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& x, const auto& y) { return std::abs(x.second.value) > std::abs(y.second.value); });
+  return sorted;
+}
+
+// ": pow -2.1 ms, mul -1.9 ms", for a reason that many operators make up; "mostly" where those that go its way are more than half of it.
+std::string made_of(const std::vector<Group>& all, const Reason& reason) {
+  const auto sorted = by_operator(all, reason);
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < sorted.size() && i < 3; ++i) names.push_back(fmt::format("{} {}", sorted[i].second, signed_short(sorted[i].first)));
-  return names.empty() ? "" : ": mostly " + join(names, ", ");
+  Seconds its_way;
+  for (std::size_t i = 0; i < sorted.size() && i < 3; ++i) {
+    names.push_back(fmt::format("{} {}", sorted[i].first, signed_short(sorted[i].second)));
+    if ((sorted[i].second.value < 0) == (reason.difference.value < 0)) its_way += sorted[i].second;
+  }
+  if (names.empty()) return "";
+  const bool most = std::abs(its_way.value) > 0.5 * std::abs(reason.difference.value);
+  return (most ? ": mostly " : ": among others ") + join(names, ", ");
+}
+
+// "layer_norm" -> "fp32 list | runs in its inputs' type", for operators that the two treat differently by another rule.
+struct RulePair {
+  std::string a, b;
+};
+std::map<std::string, RulePair> rules_that_differ(const std::vector<Group>& all) {
+  std::map<std::string, RulePair> out;
+  auto said = [](const std::string& why) { return why.empty() ? std::string("the model's type") : why; };
+  for (const Group& group : all)
+    if (group.differs() && group.a.why != group.b.why) out.try_emplace(group.name, RulePair{said(group.a.why), said(group.b.why)});
+  return out;
 }
 
 Bytes total(const std::map<std::string, Bytes>& saved) {
@@ -164,14 +188,11 @@ std::string diff_text(const Inspected& a, const Inspected& b, const InspectOptio
   if (rows) out += table.text(style);
   if (hidden > 0) out += fmt::format("  and {} groups of operators that differ less (--all shows them)\n", hidden);
 
-  std::map<std::string, std::string> rules;  // "layer_norm" -> "fp32 list; runs in its inputs' type"
-  for (const Group& group : all)
-    if (group.differs() && group.a.why != group.b.why)
-      rules.try_emplace(group.name, fmt::format("{} | {}", group.a.why.empty() ? "the model's type" : group.a.why, group.b.why.empty() ? "the model's type" : group.b.why));
+  const auto rules = rules_that_differ(all);
   if (!rules.empty()) {
     out += '\n' + style(Ink::bold, fmt::format("Why ({} | {})", name_a, name_b)) + '\n';
     std::map<std::string, std::vector<std::string>> by_rule;
-    for (const auto& [name, rule] : rules) by_rule[rule].push_back(name);
+    for (const auto& [name, rule] : rules) by_rule[fmt::format("{} | {}", rule.a, rule.b)].push_back(name);
     for (const auto& [rule, names] : by_rule) out += wrapped("  ", fmt::format("{}: {}", join(names, ", "), rule));
   }
 
@@ -196,7 +217,7 @@ std::string diff_text(const Inspected& a, const Inspected& b, const InspectOptio
   out += '\n' + style(Ink::bold, wrapped("", fmt::format("{} takes {} {} than {}; the largest reasons:", name_b,
                                                          to_text(Seconds{std::abs((b.report.step - a.report.step).value)}),
                                                          b.report.step < a.report.step ? "less" : "more", name_a)));
-  for (std::size_t i = 0; i < why.size() && i < 3; ++i) out += wrapped(fmt::format("  {}. ", i + 1), why[i].text + mostly(all, why[i]));
+  for (std::size_t i = 0; i < why.size() && i < 3; ++i) out += wrapped(fmt::format("  {}. ", i + 1), why[i].text + made_of(all, why[i]));
   return out;
 }
 
@@ -205,23 +226,41 @@ Json diff_json(const Inspected& a, const Inspected& b) {
     if (side.count == 0) return nullptr;
     return {{"dtype", side.dtype}, {"why", side.why}, {"s", side.own.value}, {"casts", side.casts.count}, {"casts_s", side.casts.time.value}};
   };
-  Json rows = Json::array(), why = Json::array();
-  for (const Group& group : groups(a, b, false)) {
+  Json rows = Json::array(), why = Json::array(), rules = Json::array(), parts = Json::object();
+  const std::vector<Group> all = groups(a, b, false);
+  for (const Group& group : all) {
     if (!group.differs() && group.difference().value == 0) continue;
     rows.push_back({{"operator", group.name}, {"module", group.module}, {"count", group.count}, {"a", side_json(group.a)}, {"b", side_json(group.b)},
                     {"difference_s", group.difference().value}});
   }
-  for (const Reason& reason : reasons(a.report, b.report)) why.push_back({{"part", reason.part}, {"difference_s", reason.difference.value}, {"text", reason.text}});
+  for (const Reason& reason : reasons(a.report, b.report)) {
+    Json operators = Json::array();
+    for (const auto& [name, time] : by_operator(all, reason)) operators.push_back({{"operator", name}, {"difference_s", time.value}});
+    why.push_back({{"part", reason.part}, {"difference_s", reason.difference.value}, {"text", reason.text + made_of(all, reason)}, {"operators", std::move(operators)}});
+  }
+  for (const auto& [name, rule] : rules_that_differ(all)) rules.push_back({{"operator", name}, {"a", rule.a}, {"b", rule.b}});
   auto both = [](auto x, auto y) { return Json{{"a", x}, {"b", y}}; };
+  const auto parts_a = time_parts(a.report.breakdown), parts_b = time_parts(b.report.breakdown);
+  for (std::size_t i = 0; i < parts_a.size() && i < parts_b.size(); ++i) parts[parts_a[i].key] = both(parts_a[i].time.value, parts_b[i].time.value);
+  auto saved_by_type = [](const Inspected& x) {
+    Json out = Json::object();
+    for (const auto& [type, bytes] : x.inspection.saved) out[type] = bytes.value;
+    return out;
+  };
   return {{"schema", 1},
+          {"model", a.report.model},
           {"a", a.report.precision},
           {"b", b.report.precision},
           {"step_s", both(a.report.step.value, b.report.step.value)},
           {"difference_s", (b.report.step - a.report.step).value},
+          {"parts_s", std::move(parts)},
           {"casts", both(a.inspection.all_casts().count, b.inspection.all_casts().count)},
+          {"casts_s", both(a.inspection.all_casts().time.value, b.inspection.all_casts().time.value)},
           {"peak_bytes", both(a.report.memory.peak.value, b.report.memory.peak.value)},
           {"saved_bytes", both(total(a.inspection.saved).value, total(b.inspection.saved).value)},
+          {"saved_bytes_by_type", both(saved_by_type(a), saved_by_type(b))},
           {"kernels", both(a.report.kernels, b.report.kernels)},
+          {"rules", std::move(rules)},
           {"reasons", std::move(why)},
           {"differences", std::move(rows)}};
 }

@@ -187,6 +187,9 @@ TEST_CASE("DiffShowsOperatorsInAnotherArithmetic") {
   CHECK(json["differences"][0]["b"]["dtype"] == "bf16");
   CHECK(json["differences"][0]["difference_s"] == doctest::Approx(6e-3));
   CHECK(json["casts"]["b"] == 9);
+  CHECK(json["casts_s"]["b"] == doctest::Approx(9e-3));
+  CHECK(json["parts_s"]["casts"]["b"].is_number());
+  CHECK(json["saved_bytes_by_type"]["b"]["bf16"] == 24);
   CHECK(json["difference_s"] == doctest::Approx(-5e-3));
   double sum = 0;
   for (const Json& reason : json["reasons"]) sum += reason["difference_s"].get<double>();

@@ -32,6 +32,16 @@ const char* line_of(const ProvenanceEntry& entry) {
   return entry.what == "collective" || entry.what == "communication" ? "communication" : "kernels";
 }
 
+// What is waited for alone, as a row of the table has it.
+std::string in_words(const std::string& exchange) {
+  if (exchange == "from_host") return "copies from host";
+  if (exchange == "to_host") return "copies to host";
+  if (exchange == "cpu_adam") return "optimizer on host";
+  if (exchange == "rank_parts") return "copies of parts";
+  if (exchange == "stragglers") return "slowest rank";
+  return "exposed " + exchange;
+}
+
 }  // namespace
 
 Seconds exposed_total(const Breakdown& breakdown) {
@@ -42,7 +52,7 @@ Seconds exposed_total(const Breakdown& breakdown) {
 
 std::vector<TimePart> time_parts(const Breakdown& b) {
   std::string communication = "communication";
-  if (b.exposed_communication.size() == 1) communication = "exposed " + b.exposed_communication.begin()->first;
+  if (b.exposed_communication.size() == 1) communication = in_words(b.exposed_communication.begin()->first);
   else if (b.exposed_communication.size() > 1) communication = "exposed comm.";
   std::vector<TimePart> out = {{"forward", "forward", b.forward, kColourForward, Ink::blue},
           {"backward", "backward", b.backward, kColourBackward, Ink::cyan},

@@ -9,7 +9,7 @@
 namespace precog {
 namespace {
 
-constexpr std::size_t kMaxDepth = 16;  // recipes that stand on each other; deeper is a mistake
+constexpr std::size_t kMaxExtended = 16;  // recipes that stand on each other; deeper is a mistake
 
 void merge(Json& base, const Json& over) {
   for (const auto& [key, value] : over.items()) {
@@ -43,7 +43,7 @@ Result<Json> resolve(const Json& recipe, const std::vector<NamedJson>& known, co
       for (const NamedJson& one : known) names.push_back(one.first);
       return fail(where + ": extends", unknown_name("precision", name, names, "precog precisions"));
     }
-    if (on_the_way.size() >= kMaxDepth || std::find(on_the_way.begin(), on_the_way.end(), found->first) != on_the_way.end())
+    if (on_the_way.size() >= kMaxExtended || std::find(on_the_way.begin(), on_the_way.end(), found->first) != on_the_way.end())
       return fail(where + ": extends", fmt::format("'{}' leads back to itself: {}", found->first, join(on_the_way, " -> ")));
     on_the_way.push_back(found->first);
     PRECOG_TRY(base, resolve(found->second, known, where, on_the_way));

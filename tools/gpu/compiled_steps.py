@@ -7,11 +7,13 @@
 
 One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager), and in its
 turn (turns.py), alone on the machine, times eager and compiled steps (compiled ones only, if asked: the garden's eager steps are
-garden_steps.py's) before it profiles one. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
+garden_steps.py's) before it profiles one. Beside each row stand the machine's speed at that moment (anchor_s) and the seconds inside the generated programs
+(host_programs_s); the stacks of `precog host` are timed in every sixth turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
 longest only, because their names and counts are the fusion groups. Output, all written as it goes:
 
   compiled_steps.jsonl     measured runs, one line per mode
   compiled_kernels.jsonl.gz   {"id", "kernels": [[name, count, microseconds]]}
+  host_compiled.json       the host of that sitting, as `precog host`'s stacks describe it
   wrappers.tar.gz          the programs that Inductor wrote, by row: which operators each kernel holds
 """
 from __future__ import annotations
@@ -22,6 +24,7 @@ import io
 import json
 import os
 import shutil
+import statistics
 import sys
 import tarfile
 import tempfile
@@ -112,6 +115,7 @@ FIFTH: list[tuple[str, int | None, int, int | None, int | None]] = [
 LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
+HOST_EVERY = 6  # processes
 MODES = {"compile": None, "compile-cudagraphs": "reduce-overhead"}
 
 
@@ -141,6 +145,11 @@ def coordinate(args: argparse.Namespace) -> int:
         waiting += [{"model": m, "precision": "amp-bf16", "mode": "compile-cudagraphs"} for m in GRAPHED]
     waiting = [{**job, "dry_run": args.dry_run, "compiled_only": args.compiled_only, "host": args.host or common.HOST}
                for job in waiting if not args.only or job["model"][0].removeprefix("garden:") in args.only]
+    for number, job in enumerate(waiting):
+        job["host_too"] = number % HOST_EVERY == 0
+    speeds: list[dict[str, float]] = []
+    anchors: list[float] = []
+    machine: dict[str, Any] = {}
     scratch = tempfile.mkdtemp(prefix="compiled_steps_")
     lines = [common.Lines(os.path.join(args.out, name), {"host": common.HOST, "script": "compiled_steps.py", "dry_run": args.dry_run})
              for name in ("compiled_steps.jsonl", "compiled_kernels.jsonl.gz")]
@@ -155,10 +164,15 @@ def coordinate(args: argparse.Namespace) -> int:
         elif "id" in message:
             lines[0].write(message)
             measured = message.get("measured", {})
+            anchors.extend(measured.get("anchors_s", []))
             say("%s %s: %s" % (message["id"], message["request"]["mode"], "%.2f ms, GPU %.2f ms, %d kernels, host %.2f ms (compiled in %.0f s)" % (
                 measured["step_s"] * 1e3, measured["gpu_busy_s"] * 1e3, measured["kernels"], measured["host_enqueue_s"] * 1e3,
                 message["setup"]["compile_s"]) if measured else message.get("error", "out of memory")))
+        elif "host" in message:
+            speeds.append(message["host"])
+            say("host: %s" % message["host"])
         elif "meta" in message:
+            machine.update(message["meta"])
             lines[0].write(message)
 
     def ended(job: turns.Job) -> None:
@@ -172,6 +186,9 @@ def coordinate(args: argparse.Namespace) -> int:
                               {"TORCHINDUCTOR_CACHE_DIR": facts["cache"], "TRITON_CACHE_DIR": os.path.join(facts["cache"], "triton"),
                                "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1" if args.dry_run else "2"}, facts))
     turns.run(jobs, args.budget, 1 if args.dry_run else args.processes, take, say, ended)
+    if speeds:
+        import host_speed
+        host_speed.write(os.path.join(args.out, "host_compiled.json"), speeds, args.host or common.HOST, machine, anchors)
     for file in lines:
         file.close()
     wrappers.close()
@@ -221,10 +238,13 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
     import torch
 
     import common
+    import host_speed
     import models
     import precisions
+    from graph_clock import GraphClock
     from precog.gpu import steps
-    device = common.Device(job["dry_run"])
+    from precog.gpu.host_issue import make_anchor
+    device, clock = common.Device(job["dry_run"]), GraphClock()
     name, layers, batch, seq, src_seq = job["model"]
     if job["dry_run"]:
         batch, seq, src_seq = 2, seq and 16, src_seq and 32
@@ -253,8 +273,12 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
     compile_s = time.perf_counter() - started
     trainer.close()
     device.free()
+    anchor = make_anchor(device)
+    anchor()
     worker.turn()
     worker.tell(meta=common._device.describe_machine(job["dry_run"]))
+    if job["host_too"]:
+        worker.tell(host=host_speed.now(device, anchor))
     from torch._dynamo.utils import counters
     modes = {"eager": model, job["mode"]: compiled}
     if job["mode"] != "compile" or job["compiled_only"]:
@@ -263,6 +287,14 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
     for mode, row in rows.items():
         trainer = make(modes[mode])
         row["measured"], _ = steps.time_steps(device, trainer, warmup=3, profiled=False)
+        got = row["measured"]
+        got["anchors_s"] = [anchor()]
+        got["host_programs_s"] = inside_programs(device, trainer, clock)
+        means, enqueues = steps.time_blocks(device, trainer, got["steps_per_block"], 3)  # and some more a moment later: the host's speed wanders
+        means = got["block_means_s"] + means
+        got["anchors_s"].append(anchor())
+        got.update({"step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means), "blocks": len(means), "block_means_s": means,
+                    "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchor_s": statistics.median(got["anchors_s"])})
         trainer.close()
         device.free()
         row["setup"] = {"compile_s": round(compile_s, 1), "graphs": counters["stats"].get("unique_graphs", 0),
@@ -277,6 +309,16 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
         row["measured"].update(summary)
         worker.tell(**row)
         worker.tell(id=row["id"], kernels=kernels)
+
+
+def inside_programs(device: Any, trainer: Any, clock: Any) -> dict[str, float]:
+    """Phase -> seconds inside the programs that Inductor wrote, of three steps from an idle GPU."""
+    taken: dict[str, list[float]] = {}
+    for _ in range(3):
+        device.sync()
+        clock.take()
+        trainer.phases(lambda phase: taken.setdefault(phase, []).append(clock.take()))
+    return {phase: round(statistics.median(values), 7) for phase, values in taken.items() if phase != "optimizer"}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ blocks between events, and the events are read much later. A block's own time (t
 The measuring process is started again when a library call takes it down.
 
 `--workers N`: for cases that cost the host far more than the GPU (cuDNN plans an attention for a third of a second). So many
-processes prepare cases side by side; who measures holds a lock, and the GPU is otherwise idle but for first calls.
+processes prepare cases side by side; who measures holds a lock, and the GPU is otherwise idle but for first calls. With `--names`
+those are captured instead of run, so that it is idle, and DIR/choices.jsonl.gz has the kernels of every case.
 """
 from __future__ import annotations
 
@@ -34,6 +35,7 @@ from typing import Any, Callable, Iterator
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import in_package  # noqa: E402,F401
+from captured import Choices  # noqa: E402
 
 BLOCKS = 3
 BLOCK_S, MOST_IN_BLOCK = 8e-5, 6
@@ -42,6 +44,7 @@ PEAK = {"fp32": 40e12, "tf32": 300e12, "fp16": 600e12, "bf16": 600e12, "fp8": 11
 BANDWIDTH, LAUNCH_S = 3.8e12, 3e-6
 CYCLES_PER_S = 1.98e9
 POOL_BYTES, FLUSH_BYTES = 4 << 30, 160 << 20
+MOST_APART = 1.15  # the second of the blocks from the fastest
 TIGHT_S = 2.0  # kept for the last events
 DIED = 3
 TRACES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../data/measured/2026-11-15-h200-garden/garden_traces.jsonl.gz")
@@ -60,7 +63,8 @@ class Timer:
         self.host: dict[str, float] = {}  # seconds to queue a call, by operator
         self.free: list[Any] = []
         self.event_s = 0.0
-        self.late = 0
+        self.late = self.apart = 0
+        self.steady = False  # whether blocks that differ are thrown away: another process may have been at work
         self.scratch = torch.empty(64 if device.dry_run else FLUSH_BYTES // 4, device=device.type)
 
     def event(self) -> Any:
@@ -97,7 +101,9 @@ class Timer:
             record, events, calls = self.waiting.popleft()
             times = sorted((a.elapsed_time(b) * 1e-3 - self.event_s) / calls for a, b in zip(events, events[1:]))
             self.free += [] if self.device.dry_run else events
-            if times[0] > 0:
+            if self.steady and times[1] > MOST_APART * times[0]:
+                self.apart += 1
+            elif times[0] > 0:
                 record.update(s=round(times[1], 9), s_min=round(times[0], 9), calls=calls * BLOCKS)
                 self.write(record)
 
@@ -122,10 +128,8 @@ def shares_of(plan: str) -> dict[str, Any]:
     return importlib.import_module("precog.gpu.plan." + plan).SHARES
 
 
-def measure(timer: Timer, case: Any, make: Callable[..., Any]) -> int:
-    """Queues a case's operators; returns how many."""
-    device = timer.device
-    device.tf32(case.dtype == "tf32", case.dtype == "tf32")
+def ready(case: Any, make: Callable[..., Any], device: Any) -> tuple[list[Any], list[tuple[str, int, float, bool]]]:
+    """A case's operands, as often as it is timed; of each operator how many calls a block has, how long one may take, whether out of the cache."""
     copies = [make(case, device.type)]
     plans: list[tuple[str, int, float, bool]] = []
     for op in case.ops:
@@ -138,6 +142,12 @@ def measure(timer: Timer, case: Any, make: Callable[..., Any]) -> int:
     wanted = 1 + max([BLOCKS * count for _, count, _, cold in plans if cold], default=0)
     while len(copies) < wanted:
         copies.append(make(case, device.type))
+    return copies, plans
+
+
+def measure(timer: Timer, case: Any, copies: list[Any], plans: list[tuple[str, int, float, bool]]) -> int:
+    """Queues a case's operators; returns how many."""
+    timer.device.tf32(case.dtype == "tf32", case.dtype == "tf32")
     for op, count, each_s, cold in plans:
         works = [copy[op] for copy in copies]
         with works[0].within():
@@ -167,10 +177,10 @@ def held(lock: Any) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_UN)
 
 
-def prepare(device: Any, case: Any, make: Callable[..., Any]) -> None:
+def prepare(device: Any, case: Any, made: dict[str, Any]) -> None:
     """The first call of each operator, in which libraries plan."""
     device.tf32(case.dtype == "tf32", case.dtype == "tf32")
-    for work in make(case, device.type).values():
+    for work in made.values():
         with work.within():
             work.call()
     device.sync()
@@ -194,13 +204,16 @@ def child(arguments: argparse.Namespace) -> int:
         rows[record["family"]] += 1
 
     timer = Timer(device, write)
+    timer.steady = arguments.workers > 1 and not device.dry_run
     if not device.dry_run:
-        ready = torch.empty((60 << 30) // arguments.workers, dtype=torch.uint8, device="cuda")  # one cudaMalloc now instead of thousands later
-        del ready
-    pools = [Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES // min(arguments.workers, 2)) for _ in range(2)]
+        reserved = torch.empty((60 << 30) // arguments.workers, dtype=torch.uint8, device="cuda")  # one cudaMalloc now instead of thousands later
+        del reserved
+    share = 1 if arguments.workers < 2 else 2 if arguments.workers < 8 else 3
+    pools = [Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES // share) for _ in range(2)]
     lock = open(os.path.join(arguments.out, "lock"), "w") if arguments.workers > 1 else None
     with held(lock):
         timer.measure_events()
+        choices = Choices(device, arguments.file.replace("operators", "choices")) if arguments.names and not device.dry_run else None
     lines.write(json.dumps({"meta": {"script": "dense_operators.py", "seed": arguments.seed, "event_s": timer.event_s,
                                      **describe_machine(arguments.dry_run)}}) + "\n")
     if arguments.plan == "dense_ops" and os.path.exists(TRACES):
@@ -217,10 +230,13 @@ def child(arguments: argparse.Namespace) -> int:
         computes = case.family.startswith(("gemm", "scaled", "conv", "depth", "group", "sdpa"))
         try:
             with using(pools[0 if computes else 1]):
-                if lock:
-                    prepare(device, case, make)
+                copies, plans = ready(case, make, device)
+                if choices:
+                    choices.note(case, copies[0])
+                elif lock and not arguments.names:
+                    prepare(device, case, copies[0])
                 with held(lock):
-                    measure(timer, case, make)
+                    measure(timer, case, copies, plans)
                     if lock:
                         timer.read(True)
         except Exception as error:  # noqa: BLE001: whatever one library call throws, the rest is worth measuring
@@ -239,14 +255,16 @@ def child(arguments: argparse.Namespace) -> int:
         if time.time() > said + 20:
             said = time.time()
             lines.flush()
-            print("%4.0f s left: %d rows, %d failed, %d late, %.0f GB" % (
-                arguments.until - said, sum(rows.values()), sum(failed.values()), timer.late,
+            print("%4.0f s left: %d rows, %d failed, %d late, %d apart, %.0f GB" % (
+                arguments.until - said, sum(rows.values()), sum(failed.values()), timer.late, timer.apart,
                 0 if device.dry_run else torch.cuda.memory_reserved() / 1e9), flush=True)
     timer.read(True)
     lines.close()
+    if choices:
+        choices.close()
     for name in chosen:
         print("%-20s %6.1f s" % (name, spent[name]))
-    print(dict(rows), "late", timer.late)
+    print(dict(rows), "late", timer.late, "apart", timer.apart, choices.said() if choices else "")
     for text, count in failed.most_common(25):
         print(count, text)
     return 0
@@ -259,7 +277,8 @@ def keep_measuring(arguments: argparse.Namespace, until: float, worker: int) -> 
     while time.time() < until - 15 or seed == first:
         command = [sys.executable, os.path.abspath(__file__), "--out", arguments.out, "--plan", arguments.plan, "--only", arguments.only,
                    "--skip", arguments.skip, "--seed", str(seed), "--until", str(until), "--file", path, "--workers", str(arguments.workers)]
-        status = subprocess.run(command + (["--dry-run"] if arguments.dry_run else [])).returncode
+        names = ["--names"] if arguments.names and seed == first else []  # what died may have died of it
+        status = subprocess.run(command + names + (["--dry-run"] if arguments.dry_run else [])).returncode
         if status == 0:
             break
         print("the measuring process ended with", status, flush=True)
@@ -271,10 +290,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", type=float, default=540)
-    parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions"), help="which module of precog.gpu.plan")
+    parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions", "convolutions_more"), help="which module of precog.gpu.plan")
     parser.add_argument("--only", default="", help="families, with commas: see the plan's SHARES")
     parser.add_argument("--skip", default="", help="families that are left out")
     parser.add_argument("--workers", type=int, default=1, help="processes that prepare cases side by side")
+    parser.add_argument("--names", action="store_true", help="record the kernels of each case too (convolutions), without running them: captured.py")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dry-run", action="store_true", help="small cases on the CPU: the times mean nothing")
     parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)
@@ -293,12 +313,18 @@ def main() -> int:
         files = list(workers.map(lambda worker: keep_measuring(arguments, until, worker), range(arguments.workers)))
     if watch:
         watch.terminate()
-    with gzip.open(os.path.join(arguments.out, "operators.jsonl.gz"), "wb", 9) as packed:
+    pack(files, os.path.join(arguments.out, "operators.jsonl.gz"))
+    if arguments.names:
+        pack([path.replace("operators", "choices") for path in files], os.path.join(arguments.out, "choices.jsonl.gz"))
+    return 0
+
+
+def pack(files: list[str], into: str) -> None:
+    with gzip.open(into, "wb", 9) as packed:
         for path in files:
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as plain:
                 shutil.copyfileobj(plain, packed)
                 os.remove(path)
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half fifth --host h200-vm-clean --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half sixth --host h200-vm-clean --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
 The split is the lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
 program is written; the others are measured once each, after the program and the coefficients that they judge have been committed.
-`unopened`, `third` and `fourth` have been looked at since; `fifth` takes their place, under the same rule.
+`unopened`, `third`, `fourth` and `fifth` have been looked at since; `sixth` takes their place, under the same rule.
 
 A process per model (turns.py): all of them build and run every row once, side by side; then each in its turn, alone on the machine,
 times its rows, those in which the host counts a second time, and only then profiles them: the profiler slows the host down for as
@@ -33,11 +33,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch  # noqa: E402
 
 import common  # noqa: E402
+import host_speed  # noqa: E402
 import turns  # noqa: E402
 
 import garden  # noqa: E402
 from precog.gpu import steps, trainer  # noqa: E402
-from precog import hosting  # noqa: E402
 from precog.gpu.host_issue import make_anchor  # noqa: E402
 
 PRECISIONS = ("amp-bf16", "tf32", "amp-fp16", "fp32", "bf16", "fp16")  # the last two cast the model for good
@@ -158,9 +158,32 @@ FIFTH = {  # like the fourth: an order of kinds, chosen before anything of them 
     "poolformer_s12": ((16, None), (192, None)),
     "tf_efficientnet_b4": ((4, None), (32, None)),
 }
+SIXTH = {  # like the fifth
+    "vgg16_bn": ((16, None), (128, None)),
+    "flan-t5-base": ((8, 128), (32, 256)),
+    "swin_v2_t": ((16, None), (128, None)),
+    "gpt-bigcode-1b": ((1, 512), (3, 1024)),
+    "levit_256": ((32, None), (384, None)),
+    "blip-base": ((4, 32), (32, 32)),
+    "nfnet_f0": ((16, None), (128, None)),
+    "vit-base-lora": ((16, None), (128, None)),
+    "dpn68": ((16, None), (160, None)),
+    "falcon-h1-short": ((1, 256), (8, 256)),
+    "maxvit_t": ((8, None), (64, None)),
+    "mbart-large": ((4, 128), (16, 256)),
+    "mobilenet_v2-channels-last": ((32, None), (256, None)),
+    "volo_d1_224": ((16, None), (96, None)),
+    "bert-base-upper-half": ((8, 128), (64, 256)),
+    "swin3d_t": ((1, None), (8, None)),
+    "googlenet": ((32, None), (256, None)),
+    "crossvit_small_240": ((16, None), (128, None)),
+    "dpt-large": ((1, None), (8, None)),
+    "repvgg_b0": ((32, None), (256, None)),
+}
 PROFILING = 0.3  # of a model's share
-HOST_EVERY = 4  # models
-HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+HOST_EVERY = 2  # models
+VISITS = 4  # of a row in which the host counts
+HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
@@ -196,22 +219,23 @@ def train(campaign, entry, model, precision, size, timed):
 def first_visit(campaign, model, record, anchor):
     def timed(loop, switches):
         record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=2, blocks=3, profiled=False, block_s=0.1)
-        record["measured"]["anchor_s"] = anchor()  # how fast the machine was just then (precog.gpu.host_issue)
+        record["measured"]["anchors_s"] = [anchor()]  # how fast the machine was just then (precog.gpu.host_issue)
+        record["measured"]["anchor_s"] = record["measured"]["anchors_s"][0]
         record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
                            "cudnn_benchmark": torch.backends.cudnn.benchmark, **switches}
     return timed
 
 
-def second_visit(campaign, record):
+def next_visit(campaign, record, anchor):
     """Three more blocks, some seconds later: the host's speed wanders, and a row's median should not be of one moment."""
     def timed(loop, switches):
         for _ in range(2):
             loop.step()
         got = record["measured"]
         means, enqueues = steps.time_blocks(campaign.device, loop, got["steps_per_block"], 3)
-        means = got["block_means_s"] + means
+        means, anchors = got["block_means_s"] + means, got["anchors_s"] + [anchor()]
         got.update({"step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means), "blocks": len(means), "block_means_s": means,
-                    "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues])})
+                    "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchors_s": anchors, "anchor_s": statistics.median(anchors)})
     return timed
 
 
@@ -265,21 +289,23 @@ def measure_model(campaign, worker, entry, settings, turn):
     anchor()
     campaign.clock = common.Clock(worker.turn())
     if turn % HOST_EVERY == 0:
-        worker.tell(host=host_speed(campaign))
+        worker.tell(host=sitting_speed(campaign, anchor))
     timing, timed = campaign.clock.budget_s * (1 - PROFILING), []
     for record, precision, size in rows:
-        if campaign.clock.elapsed() > timing / 1.3:  # a quarter of it is for the second visit
+        if campaign.clock.elapsed() > timing / 1.3:  # a quarter of it is for the next visits
             campaign.note("budget: " + record["id"])
             continue
         with campaign.survive(record["id"], common.Told(worker), record):
             train(campaign, entry, model, precision, size, first_visit(campaign, model, record, anchor))
             timed.append((record, precision, size))
-    for record, precision, size in timed:
-        got = record["measured"]
-        ahead = got["host_enqueue_s"] < 0.8 * got["step_s"]  # the GPU decides, and its speed does not wander
-        if not ahead and campaign.clock.elapsed() < timing:
-            with campaign.survive(record["id"] + ", second visit"):
-                train(campaign, entry, model, precision, size, second_visit(campaign, record))
+    for visit in range(1, VISITS):
+        for record, precision, size in timed:
+            got = record["measured"]
+            ahead = got["host_enqueue_s"] < 0.8 * got["step_s"]  # the GPU decides, and its speed does not wander
+            if not ahead and campaign.clock.elapsed() < timing:
+                with campaign.survive("%s, visit %d" % (record["id"], visit + 1)):
+                    train(campaign, entry, model, precision, size, next_visit(campaign, record, anchor))
+    for record, _, _ in timed:
         worker.tell(timed=record)
     for record, precision, size in timed:
         if campaign.clock.left() < 0:
@@ -304,30 +330,9 @@ def work(job):
     os._exit(0)  # the driver takes its time otherwise
 
 
-def reference():
-    with open(os.path.join(ROOT, "data", "hosts", "%s.json" % hosting.REFERENCE)) as file:
-        return json.load(file)
-
-
-def host_speed(campaign):
-    """What `precog host` measures, for a moment: how long its stacks take here over what they took on the reference machine."""
+def sitting_speed(campaign, anchor):
     with campaign.survive("the host's speed"):
-        found = hosting.ratios(campaign.device, reference()["reference"], 1.0, lambda *said: None)
-        campaign.device.free()
-        return found
-
-
-def write_host(campaign, speeds):
-    """The host's description over the whole sitting, by its own stacks: the steps themselves have no part in it."""
-    speeds = [one for one in speeds if one]
-    if not speeds:
-        return
-    found = {phase: statistics.median(one[phase] for one in speeds) for phase in speeds[0]}
-    host = hosting.scaled(reference(), found, campaign.host, campaign.meta)
-    host["sources"]["stacks"] += "; the median of %d times in one sitting: %s" % (
-        len(speeds), "; ".join(", ".join("%s %.2f" % pair for pair in one.items()) for one in speeds))
-    with open(os.path.join(campaign.out, "host.json"), "w") as file:
-        file.write(hosting.host_text(host))
+        return host_speed.now(campaign.device, anchor)
 
 
 def main():
@@ -356,7 +361,7 @@ def main():
     jobs = [turns.Job(name, [os.path.abspath(__file__), "--worker", json.dumps({
         "model": name, "settings": settings, "turn": turn, "dry_run": args.dry_run, "precisions": args.precisions, "host": args.host})],
         {"OMP_NUM_THREADS": "1" if args.dry_run else "4"}) for turn, (name, settings) in enumerate(chosen)]
-    speeds = []
+    speeds, anchors = [], []
 
     def take(job, message):
         if "host" in message:
@@ -366,6 +371,7 @@ def main():
             record = message["timed"]
             timed_lines.write(record)
             got = record["measured"]
+            anchors.extend(got["anchors_s"])
             campaign.say("%-44s %8.2f ms, host %8.2f, peak %6.2f GB (%.1f s)" % (
                 record["id"], got["step_s"] * 1e3, got["host_enqueue_s"] * 1e3, got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"]))
         elif "step" in message:
@@ -378,7 +384,7 @@ def main():
         elif "spent" in message:
             campaign.say("%s: %.1f of %.1f s" % (job.label, message["spent"], message["share"]))
     turns.run(jobs, campaign.clock.left(), 1 if args.dry_run else args.processes, take, campaign.say)
-    write_host(campaign, speeds)
+    host_speed.write(os.path.join(campaign.out, "host.json"), speeds, campaign.host, campaign.meta, anchors)
     for file in (timed_lines, lines, kernel_lines):
         file.close()
     campaign.say("done; %d models not started" % len(jobs))

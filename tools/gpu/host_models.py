@@ -99,23 +99,34 @@ def one_by_one(device: common.Device, wanted: list[Any], lines: common.Lines, an
     return 1
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(description: str, seconds: float) -> argparse.ArgumentParser:
+    """What every sitting over stacks takes."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="results")
-    parser.add_argument("--seconds", type=float, default=180.0, help="stop after this long, whatever is left")
+    parser.add_argument("--seconds", type=float, default=seconds, help="stop after this long, whatever is left")
     parser.add_argument("--only", default="", help="stacks whose name contains this")
-    parser.add_argument("--alone", action="store_true", help="one stack at a time, dropped before the next")
-    parser.add_argument("--unprofiled", action="store_true", help="with --alone: never profile; launches are taken from another sitting")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU; the figures mean nothing")
-    args = parser.parse_args()
+    return parser
+
+
+def sitting(script: str, file: str, args: argparse.Namespace) -> tuple[common.Device, common.Lines, Any]:
+    """The device, the file that is written as it goes, and the anchor, warm."""
     os.makedirs(args.out, exist_ok=True)
-    begun = time.perf_counter()
     device = common.Device(args.dry_run)
-    meta = {"script": "host_models.py", "host": common.HOST, **common._device.describe_machine(args.dry_run)}
-    lines = common.Lines(os.path.join(args.out, "host_models_alone.jsonl" if args.alone else "host_models.jsonl"), meta)
+    lines = common.Lines(os.path.join(args.out, file), {"script": script, "host": common.HOST, **common._device.describe_machine(args.dry_run)})
     anchor = make_anchor(device)
     for _ in range(5):
         anchor()
+    return device, lines, anchor
+
+
+def main() -> int:
+    parser = options(__doc__ or "", 180.0)
+    parser.add_argument("--alone", action="store_true", help="one stack at a time, dropped before the next")
+    parser.add_argument("--unprofiled", action="store_true", help="with --alone: never profile; launches are taken from another sitting")
+    args = parser.parse_args()
+    begun = time.perf_counter()
+    device, lines, anchor = sitting("host_models.py", "host_models_alone.jsonl" if args.alone else "host_models.jsonl", args)
     listed = [(i, stack) for i, stack in enumerate(host_stacks.stacks()) if args.only in stack.name]
     # Every stack in fp32 and autocast before any in the others, so that a short budget loses the least.
     wanted = [(stack, precision) for rank in range(4) for i, stack in listed for precision in host_stacks.precisions(i)[rank:rank + 1]]

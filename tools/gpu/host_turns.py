@@ -12,7 +12,6 @@ host_models.py: host_turns.jsonl (host_turns_launches.jsonl).
 """
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -22,10 +21,8 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import common  # noqa: E402
-from host_models import ready  # noqa: E402
+from host_models import options, ready, sitting  # noqa: E402
 from precog.gpu import host_stacks  # noqa: E402
-from precog.gpu.host_issue import make_anchor  # noqa: E402
 
 PRECISIONS = ("fp32", "amp-bf16", "bf16", "amp-fp16", "fp16")
 TURNS, STEPS = 3, 4
@@ -39,21 +36,11 @@ def chosen() -> list[host_stacks.Stack]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="results")
-    parser.add_argument("--seconds", type=float, default=90.0, help="stop after this long, whatever is left")
-    parser.add_argument("--only", default="", help="stacks whose name contains this")
+    parser = options(__doc__ or "", 90.0)
     parser.add_argument("--launches", action="store_true", help="count launches instead of timing")
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU; the figures mean nothing")
     args = parser.parse_args()
-    os.makedirs(args.out, exist_ok=True)
     begun = time.perf_counter()
-    device = common.Device(args.dry_run)
-    meta = {"script": "host_turns.py", "host": common.HOST, **common._device.describe_machine(args.dry_run)}
-    lines = common.Lines(os.path.join(args.out, "host_turns_launches.jsonl" if args.launches else "host_turns.jsonl"), meta)
-    anchor = make_anchor(device)
-    for _ in range(5):
-        anchor()
+    device, lines, anchor = sitting("host_turns.py", "host_turns_launches.jsonl" if args.launches else "host_turns.jsonl", args)
     done = 0
     for stack in chosen():
         if args.only not in stack.name:

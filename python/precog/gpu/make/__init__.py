@@ -18,6 +18,7 @@ _MAKERS: dict[str, Callable[[Case, str], dict[str, Work]]] = {
     "broadcast": memory.broadcast, "reduce": memory.reduce, "permute": memory.permute, "copies": memory.copies,
     "index": memory.index, "sort": memory.sort, "loss": memory.loss, "quantise": memory.quantise,
     "transfer": memory.transfer, "image": layers.image, "norm": layers.norm, "pool": layers.pool, "resize": layers.resize,
+    "fold": layers.fold, "edge": layers.edge, "sampled": layers.sampled,
     "strided": operands.strided, "reduce_strided": operands.reduce_strided, "scan": operands.scan, "joined": operands.joined,
     "vocabulary": layers.vocabulary, "maps": layers.maps, "optimizer": layers.optimizer}
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from ..plan.case import Case
-from .work import DTYPES, Work, formatted, gradient, random
+from .work import DTYPES, Work, gradient, laid, random
 
 Made = dict[str, Work]
 FP8 = torch.float8_e4m3fn
@@ -60,16 +60,17 @@ def convolution(case: Case, device: str) -> Made:
     padding = each(shape.get("padding", [0 if extent == 16 else extent // 2 for extent in kernel]))
     stride, dilation = each(shape["stride"]), each(shape.get("dilation", 1))
     cin, cout = shape["cin"], shape["cout"]
-    x = formatted(random(device, shape["batch"], cin, *each(shape["size"]), dtype=dtype), shape["layout"])
-    channels = (cin, cout // groups) if transposed else (cout, cin // groups)
-    w = formatted(random(device, *channels, *kernel, dtype=dtype), shape["layout"])
+    size, layout = each(shape["size"]), shape["layout"]
+    reach = [spread * (extent - 1) + 1 for spread, extent in zip(dilation, kernel)]
+    result = [(s - 1) * t - 2 * p + r if transposed else (s + 2 * p - r) // t + 1 for s, t, p, r in zip(size, stride, padding, reach)]
+    x = laid(device, (shape["batch"], cin, *size), dtype, layout)
+    w = laid(device, (*((cin, cout // groups) if transposed else (cout, cin // groups)), *kernel), dtype, layout)
     settings = (None, stride, padding, dilation, transposed, [0] * dims, groups)
     forward = functools.partial(torch.ops.aten.convolution, x, w, *settings)
-    y = forward()
-    grad = torch.randn_like(y)
-    positions = (x if transposed else y).numel()
+    grad = laid(device, (shape["batch"], cout, *result), dtype, layout)  # as the result lies
+    positions = (x if transposed else grad).numel()
     flops = 2 * positions * ((cout if transposed else cin) // groups) * math.prod(kernel)
-    moved = x.nbytes + w.nbytes + y.nbytes
+    moved = x.nbytes + w.nbytes + grad.nbytes
 
     def backward(*mask: bool) -> Callable[[], Any]:
         return lambda: torch.ops.aten.convolution_backward(grad, x, w, *settings, mask)

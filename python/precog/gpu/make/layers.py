@@ -93,6 +93,40 @@ def resize(case: Case, device: str) -> Made:
     return _both(case, x, forward, x, (ratio, ratio))
 
 
+def fold(case: Case, device: str) -> Made:
+    """Blocks of an image as columns, and columns added up to an image."""
+    shape, dtype, aten = case.shape, DTYPES[case.dtype], torch.ops.aten
+    window = [[shape[key]] * 2 for key in ("kernel", "dilation", "padding", "stride")]
+    batch, channels, *sides = shape["shape"]
+    blocks = [(side + 2 * shape["padding"] - shape["dilation"] * (shape["kernel"] - 1) - 1) // shape["stride"] + 1 for side in sides]
+    x = random(device, batch, channels, *sides, dtype=dtype)
+    columns = random(device, batch, channels * shape["kernel"] ** 2, blocks[0] * blocks[1], dtype=dtype)
+    moved = x.nbytes + columns.nbytes
+    return {"im2col": Work(lambda: aten.im2col(x, *window), moved, kernels=batch), "col2im": Work(lambda: aten.col2im(columns, sides, *window), moved)}
+
+
+def edge(case: Case, device: str) -> Made:
+    """Padding by what lies at the edge, `by` elements each way."""
+    by, dtype = case.shape["by"], DTYPES[case.dtype]
+    batch, channels, *sides = case.shape["shape"]
+    x = random(device, batch, channels, *sides, dtype=dtype)
+    grad = random(device, batch, channels, *(side + 2 * by for side in sides), dtype=dtype)
+    forward, backward = (getattr(torch.ops.aten, op) for op in case.ops)
+    padding = [by] * 2 * len(sides)
+    return {case.ops[0]: Work(lambda: forward(x, padding), x.nbytes + grad.nbytes), case.ops[1]: Work(lambda: backward(grad, x, padding), x.nbytes + grad.nbytes, kernels=2)}
+
+
+def sampled(case: Case, device: str) -> Made:
+    """An image at random places, bilinear."""
+    dtype, aten = DTYPES[case.dtype], torch.ops.aten
+    batch, channels, *sides = case.shape["shape"]
+    x, grad = random(device, batch, channels, *sides, dtype=dtype), random(device, batch, channels, *case.shape["to"], dtype=dtype)
+    places = torch.rand(batch, *case.shape["to"], 2, device=device).to(dtype) * 2 - 1
+    moved = x.nbytes + grad.nbytes + places.nbytes
+    return {case.ops[0]: Work(lambda: aten.grid_sampler_2d(x, places, 0, 0, False), moved),
+            case.ops[1]: Work(lambda: aten.grid_sampler_2d_backward(grad, x, places, 0, 0, False, [True, True]), moved + x.nbytes + places.nbytes, kernels=2)}
+
+
 def optimizer(case: Case, device: str) -> Made:
     op, dtype, tensors = case.ops[0], DTYPES[case.dtype], case.shape["tensors"]
     each, e = case.shape["elements"] // tensors, dtype.itemsize

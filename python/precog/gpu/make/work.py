@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import Any, Callable, ContextManager
+import math
+from typing import Any, Callable, ContextManager, Sequence
 
 import torch
 
@@ -37,3 +38,10 @@ def formatted(x: torch.Tensor, layout: str) -> torch.Tensor:
     if layout != "nhwc":
         return x
     return x.to(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+
+
+def laid(device: str, shape: Sequence[int], dtype: torch.dtype, layout: str) -> torch.Tensor:
+    """A random image or filter, as `formatted` would leave it, but made so: no copy. One channel or one pixel lies in both ways."""
+    if layout != "nhwc" or shape[1] == 1 or math.prod(shape[2:]) == 1:
+        return random(device, *shape, dtype=dtype)
+    return random(device, shape[0], *shape[2:], shape[1], dtype=dtype).movedim(-1, 1)

@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""What the parts of a compiled step cost the host: stacks of one kind of layer each, shallow and deep, through torch.compile.
+
+  python3 tools/gpu/compiled_parts.py --out RAW --budget 180            three minutes on a GPU with 16 cores
+  python3 tools/gpu/compiled_parts.py --out /tmp/dry --budget 200 --only mlp-6 --processes 1 --dry-run
+
+Products alone, with one weight or with one each, reductions without a parameter, parameters without a product, convolutions with batch norm, attention, and
+blocks of Hugging Face: so that kernels, library calls, parameters and buffers do not go together. A process per case compiles it beside the others, then has
+the machine to itself (turns.py) and is timed from an idle GPU, phase by phase, and inside the generated programs apart (graph_clock.py); nothing is ever
+profiled. Written as they come, compiled_parts.jsonl: per case what its programs call, per turn the seconds.
+"""
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from typing import Any, Callable
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import turns  # noqa: E402
+
+# (kind, layers, precision): those that compile slowly first.
+CASES = (("llama", 16, "bf16"), ("mlp", 64, "bf16"), ("convs", 40, "bf16"), ("attention", 24, "bf16"), ("mlp", 64, "amp-bf16"), ("gpt2", 12, "amp-bf16"), ("norms", 120, "fp32"),
+         ("products", 150, "bf16"), ("attention", 12, "amp-bf16"), ("convs", 20, "amp-bf16"), ("shared", 120, "bf16"), ("scales", 240, "fp32"), ("electra", 8, "bf16"),
+         ("mlp", 24, "bf16"), ("mlp", 24, "amp-bf16"), ("mlp", 24, "fp32"), ("wide", 24, "bf16"), ("convs", 20, "fp32"), ("attention", 12, "bf16"), ("norms", 30, "fp32"),
+         ("products", 50, "amp-bf16"), ("products", 50, "fp32"), ("shared", 40, "fp32"), ("scales", 80, "fp32"), ("biased", 24, "bf16"), ("mlp", 6, "bf16"), ("products", 12, "bf16"),
+         ("convs", 6, "bf16"), ("norms", 8, "fp32"), ("attention", 4, "bf16"), ("biased", 24, "amp-bf16"), ("llama", 8, "amp-bf16"), ("gpt2", 6, "bf16"), ("mlp", 6, "amp-bf16"))
+TURNS, STEPS = 4, 5
+FRESH = 4  # of every so many processes one is timed before it compiles, too
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="results")
+    parser.add_argument("--budget", type=float, default=180, help="seconds after which everything is ended")
+    parser.add_argument("--processes", type=int, default=15)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these cases, as mlp-6")
+    parser.add_argument("--dry-run", action="store_true", help="on the CPU; the figures mean nothing")
+    parser.add_argument("--worker", type=json.loads, default=None, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    return work(args.worker) if args.worker else coordinate(args)
+
+
+def coordinate(args: argparse.Namespace) -> int:
+    import common
+    started = time.perf_counter()
+    os.makedirs(args.out, exist_ok=True)
+    scratch = tempfile.mkdtemp(prefix="compiled_parts_")
+    lines = common.Lines(os.path.join(args.out, "compiled_parts.jsonl"), {"script": "compiled_parts.py", "host": common.HOST, "dry_run": args.dry_run})
+    jobs = []
+    for number, (kind, layers, precision) in enumerate(CASES):
+        name = "%s-%d" % (kind, layers)
+        cache = os.path.join(scratch, name + "-" + precision)
+        facts = {"kind": kind, "layers": layers, "precision": precision, "fresh": number % FRESH == 0, "dry_run": args.dry_run}
+        if not args.only or name in args.only:
+            jobs.append(turns.Job(name + " " + precision, [os.path.abspath(__file__), "--worker", json.dumps(facts)],
+                                  {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": os.path.join(cache, "triton"),
+                                   "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}))
+
+    def say(text: str) -> None:
+        print("%6.1fs %s" % (time.perf_counter() - started, text), flush=True)
+
+    def take(job: turns.Job, message: dict[str, Any]) -> None:
+        lines.write(message)
+        if "error" in message or "compile_s" in message:
+            say("%s: %s" % (job.label, message.get("error", "compiled in %s s" % message.get("compile_s"))))
+    turns.run(jobs, args.budget, args.processes, take, say)
+    lines.close()
+    shutil.rmtree(scratch, ignore_errors=True)
+    say("done, %d not started" % len(jobs))
+    return 0
+
+
+def work(job: dict[str, Any]) -> int:
+    worker = turns.Worker()
+    try:
+        measure(job, worker)
+    except Exception as error:  # noqa: BLE001: the line says what happened
+        worker.tell(stack="%s-%d" % (job["kind"], job["layers"]), precision=job["precision"], error="%s: %s" % (type(error).__name__, str(error)[:300]))
+    worker.tell(done=True)
+    os._exit(0)  # the driver and the compile workers take their time otherwise
+
+
+# --- the stacks
+
+def stack_of(kind: str, layers: int) -> Any:
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    from precog.gpu import host_stacks
+
+    def weight(*shape: int) -> nn.Parameter:
+        return nn.Parameter(torch.randn(*shape) * shape[-1] ** -0.5)
+
+    class Layers(nn.Module):
+        """One function over a list of parameters, layer by layer."""
+
+        def __init__(self, parameters: list[nn.Parameter], forward: Callable[..., torch.Tensor], times: int = 1) -> None:
+            super().__init__()
+            self.own, self.one, self.times = nn.ParameterList(parameters), forward, times
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for own in self.own:
+                for _ in range(self.times):
+                    x = self.one(x, own)
+            return x
+
+    class Mlp(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(F.gelu(self.up(self.norm(x))))
+
+    class Attention(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.norm, self.packed, self.out = nn.LayerNorm(width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = (part.unflatten(-1, (4, -1)).transpose(1, 2) for part in self.packed(self.norm(x)).chunk(3, -1))
+            return x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+    class Conv(nn.Module):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            self.conv, self.norm = nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.relu(self.norm(self.conv(x)))
+
+    width = 512 if kind == "wide" else 64
+    rows = (8, 256) if kind == "wide" else (2, 32)
+    softmaxes = lambda x, own: F.softmax(F.softmax(x + own[0], 0), 1)  # noqa: E731
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "mlp": lambda: nn.Sequential(*(Mlp(width) for _ in range(layers))), "wide": lambda: nn.Sequential(*(Mlp(width) for _ in range(layers))),
+        "attention": lambda: nn.Sequential(*(Attention(width) for _ in range(layers))),
+        "convs": lambda: nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), *(Conv(32) for _ in range(layers))),
+        "biased": lambda: nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers))),
+        "products": lambda: Layers([weight(width, width) for _ in range(layers)], lambda x, own: x @ own),
+        "shared": lambda: Layers([weight(width, width)], lambda x, own: torch.tanh(x @ own), layers),
+        "norms": lambda: Layers([weight(1, width)], softmaxes, layers),
+        "scales": lambda: Layers([nn.Parameter(torch.rand(width) + 0.5) for _ in range(layers)], lambda x, own: torch.sin(x * own)),
+    }
+    if kind in makers:
+        def inputs(device: str) -> dict[str, torch.Tensor]:
+            generator = torch.Generator().manual_seed(0)
+            shape = (2, 3, 16, 16) if kind == "convs" else (width, width) if kind == "norms" else (*rows, width) if kind in ("mlp", "wide", "attention") else (width, width)
+            return {"x": torch.randn(*shape, generator=generator).to(device)}
+        return host_stacks.Stack("%s-%d" % (kind, layers), "parts", makers[kind], inputs, lambda model, data: model(data["x"]).float().square().mean())
+    text = dict(vocab_size=64, hidden_size=64, num_attention_heads=4, intermediate_size=160, max_position_embeddings=64)
+    classes: dict[str, tuple[str, str, dict[str, Any], str]] = {
+        "llama": ("LlamaForCausalLM", "LlamaConfig", dict(text, num_key_value_heads=2, pad_token_id=0), "num_hidden_layers"),
+        "gpt2": ("GPT2LMHeadModel", "GPT2Config", dict(vocab_size=64, n_embd=64, n_head=4, n_positions=64, bos_token_id=0, eos_token_id=0), "n_layer"),
+        "electra": ("ElectraModel", "ElectraConfig", dict(text, embedding_size=48), "num_hidden_layers")}
+    model_class, config_class, settings, key = classes[kind]
+    return host_stacks._hugging_face(0, model_class, config_class, (layers,), settings, key)[0]
+
+
+# --- one process: one case
+
+def measure(job: dict[str, Any], worker: turns.Worker) -> None:
+    import torch
+    from torch._dynamo.utils import counters
+
+    import common
+    from graph_clock import GraphClock
+    from precog.gpu.host_issue import Case, make_anchor
+    device, clock = common.Device(job["dry_run"]), GraphClock()
+    stack = stack_of(job["kind"], job["layers"])
+    anchor = make_anchor(device)
+    named = {"stack": "%s-%d" % (job["kind"], job["layers"]), "precision": job["precision"]}
+
+    def anchors(times: int) -> list[float]:
+        for _ in range(3):
+            anchor()
+        return [anchor() for _ in range(times)]
+
+    if job["fresh"]:
+        eager = Case(device, stack, job["precision"])
+        for _ in range(3):
+            eager.step()
+        worker.turn()
+        fresh = anchors(4)
+        worker.tell(**named, fresh=True, **eager.turn(STEPS), anchor_s=[fresh[-1], anchor()], anchors_s=fresh)
+        worker.tell(done=True)
+        eager.close()
+    begun = time.perf_counter()
+    case = Case(device, stack, job["precision"], compiled=True)
+    for _ in range(4):
+        case.step()
+    device.sync()
+    compile_s = round(time.perf_counter() - begun, 1)
+    worker.turn()
+    worker.tell(meta=common._device.describe_machine(job["dry_run"]))
+    now = anchors(2)[-1]
+    for turn in range(TURNS + 2):
+        if turn == TURNS:  # what Python's collector adds
+            gc.collect()
+            gc.disable()
+        row = {"round": turn, "collected": turn < TURNS, "steps": STEPS, **issued(device, case, clock)}
+        after = anchor()
+        worker.tell(**named, **row, anchor_s=[now, after])
+        now = after
+    gc.enable()
+    whole, steps = time.perf_counter(), 10
+    for _ in range(steps):  # one after the other, as in training
+        case.trainer.step()
+    device.sync()
+    whole = (time.perf_counter() - whole) / steps
+    worker.tell(**named, back_to_back_s=whole, anchor_s=[now, anchor()])
+    worker.tell(**named, compile_s=compile_s, programs=clock.counts(), graphs=counters["stats"].get("unique_graphs", 0), graph_breaks=sum(counters["graph_break"].values()),
+                tensors=sum(1 for p in case.model.parameters() if p.requires_grad), buffers=sum(1 for _ in case.model.buffers()),
+                modules=sum(1 for _ in case.model.modules()), objects=len(gc.get_objects()), torch=torch.__version__)
+
+
+def issued(device: Any, case: Any, clock: Any) -> dict[str, float]:
+    """host_issue.Case.turn, with the seconds inside the generated programs beside those of forward and backward."""
+    t = case.trainer
+    taken: dict[str, list[float]] = {}
+    for _ in range(STEPS):
+        device.sync()
+        clock.take()
+        marks = [("", time.perf_counter())]
+        t.optimizer.zero_grad(set_to_none=True)
+        marks.append(("zero_grad", time.perf_counter()))
+        with t.autocast():
+            loss = t.loss_fn(t.model)
+        marks.append(("forward", time.perf_counter()))
+        inside = {"forward_program": clock.take()}
+        loss.backward()
+        marks.append(("backward", time.perf_counter()))
+        inside["backward_program"] = clock.take()
+        t.optimizer.step()
+        marks.append(("optimizer", time.perf_counter()))
+        for (_, before), (phase, end) in zip(marks, marks[1:]):
+            inside[phase] = end - before
+        device.sync()
+        inside["finished"] = time.perf_counter() - marks[0][1]
+        for phase, value in inside.items():
+            taken.setdefault(phase, []).append(value)
+    return {"%s_s" % phase: round(statistics.median(values), 7) for phase, values in taken.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
