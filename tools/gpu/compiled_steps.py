@@ -112,7 +112,16 @@ FIFTH: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:poolformer_s12", None, 96, None, None),
     ("garden:conv-vae", None, 256, None, None),
 ]
-LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
+# Of the garden's sixth list, likewise.
+SIXTH: list[tuple[str, int | None, int, int | None, int | None]] = [
+    ("garden:levit_256", None, 384, None, None),
+    ("garden:gpt-bigcode-1b", None, 3, 1024, None),
+    ("garden:vit-base-lora", None, 128, None, None),
+    ("garden:bert-base-upper-half", None, 64, 256, None),
+    ("garden:repvgg_b0", None, 32, None, None),
+    ("garden:vgg16_bn", None, 128, None, None),
+]
+LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
 HOST_EVERY = 6  # processes
