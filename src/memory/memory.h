@@ -20,8 +20,8 @@ namespace precog {
 
 using BytesByCategory = std::array<Bytes, kMemoryCategories>;
 
-// Forward, three parts of backward (its first quarter, its half in the middle, its last quarter), and what follows them: what saves memory
-// in one need not in another.
+// Forward and the head's backward, backward of the first layer that it meets, of the last, of what lies below, and the update: what saves
+// memory in one need not in another.
 inline constexpr std::size_t kStepParts = 5;
 
 struct ModuleMemory {  // at the peak, of all modules of that path; numbers of repeated layers are written *

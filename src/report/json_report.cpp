@@ -34,9 +34,10 @@ constexpr std::size_t kMostModules = 64;  // with repeated layers folded, models
 
 Json memory_json(const Report& report) {
   const MemoryUse& memory = report.memory;
+  // Copies of weights are part of `activations`, which with the others has always been all that there is at the peak.
   Json out = {{"parameters", memory.parameters.value}, {"gradients", memory.gradients.value},
               {"optimizer", memory.optimizer.value},   {"weight_copies", memory.weight_copies.value},
-              {"activations", memory.activations.value},
+              {"activations", (memory.weight_copies + memory.activations).value},
               {"workspace", memory.workspace.value},   {"fragmentation", memory.fragmentation.value}};
   out["by_category"] = bytes_by_category(memory.by_category);
   Json types = Json::object(), modules = Json::array(), timeline = Json::array();
@@ -46,7 +47,7 @@ Json memory_json(const Report& report) {
     if (modules.size() == kMostModules) break;
     modules.push_back({{"module", module.module}, {"bytes", module.total().value}, {"parameters", module.parameters.value},
                        {"gradients", module.gradients.value}, {"optimizer", module.optimizer.value},
-                       {"weight_copies", module.weight_copies.value}, {"activations", module.activations.value}, {"workspace", module.workspace.value}});
+                       {"weight_copies", module.weight_copies.value}, {"activations", (module.weight_copies + module.activations).value}, {"workspace", module.workspace.value}});
   }
   out["by_module"] = std::move(modules);
   out["peak_at"] = report.peak_at;
