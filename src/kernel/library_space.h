@@ -1,6 +1,6 @@
 // Bytes that a library's call takes while it runs and gives back: partial sums, transformed images and filters. Rules of PyTorch's
 // sources, or drawn from what its allocator was asked for on an H200 (data/measured/2026-11-16-h200-operator-memory). Layout copies
-// around convolutions are kernels too and are counted where those are made (lower.cpp); recurrent layers: graph/recurrent_space.h.
+// around convolutions are kernels too and are counted where those are made (lower_conv.cpp); recurrent layers: graph/recurrent_space.h.
 #pragma once
 
 #include "kernel/kernel.h"

@@ -136,7 +136,7 @@ def fit_grouped(c, conv):
 
 
 def depthwise_kernel(x):
-    """Which kernel PyTorch runs: in NCHW cuDNN's for fp16 under conditions (src/kernel/lower.cpp has them all; every measured image is
+    """Which kernel PyTorch runs: in NCHW cuDNN's for fp16 under conditions (src/kernel/lower_conv.cpp has them all; every measured image is
     wide and square), else its own; in NHWC cuDNN's. A strided data gradient of cuDNN's in NCHW is no faster than PyTorch's own."""
     taken = (x.math == "fp16") & (x.cin >= 32) & x.r.isin([1, 3, 5]) & (x.h >= 7)
     taken &= (x.stride == 1) | ((x.stride == 2) & ((x.cin >= 512) | ((x.cin >= 256) & (x.h >= 28))) & (x.direction != "backward_data"))

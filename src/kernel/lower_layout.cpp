@@ -1,0 +1,282 @@
+// How operands and results lie in memory, and the copies that follow from it.
+#include <algorithm>
+
+#include "kernel/lowering.h"
+
+namespace precog {
+
+// Tensor::suggest_memory_format (c10/core/MemoryFormat.h, is_channels_last_strides_2d): tokens that are looked at as images lie so.
+bool Lowering::lies_last(TensorId id) const {
+  const Shape& shape = graph_.tensors[id].shape;
+  if (shape.rank() != 4 || layouts_.is_plain(id)) return false;
+  const Shape strides = layouts_.strides(id);
+  std::int64_t least = 0;
+  if (strides[1] == 0) return false;
+  for (int axis : {1, 3, 2, 0}) {
+    if (shape[axis] == 0 || strides[axis] < least || (axis == 0 && least == strides[1])) return false;
+    least = strides[axis] * std::max<std::int64_t>(1, shape[axis]);
+  }
+  return true;
+}
+
+// Whether kernels on images go through them channel by channel of a pixel: all of a step do, or those whose image lies so. A
+// convolution's gradients go by its input and not by what arrives (determine_backend_memory_format, native/Convolution.cpp).
+bool Lowering::runs_channels_last(const Op& op) const {
+  if (format_ == MemoryFormat::channels_last) return true;
+  const std::size_t image = op.kind == OpKind::conv2d_backward || op.kind == OpKind::batch_norm_backward ? 1 : 0;
+  switch (definition(op.kind).family) {
+    case Family::convolution:
+    case Family::normalization:
+    case Family::pooling: return op.input_count > image && lies_last(graph_.input(op, image));
+    default: return false;
+  }
+}
+
+// Then their results lie so too.
+void Lowering::lay_last(const Op& op) {
+  if (op.kind == OpKind::layer_norm || op.kind == OpKind::group_norm || op.kind == OpKind::layer_norm_backward || op.kind == OpKind::group_norm_backward) return;
+  for (TensorId id : graph_.outputs(op)) {
+    const Shape& shape = graph_.tensors[id].shape;
+    if (shape.rank() == 4 && graph_.tensors[id].role != Role::parameter) layouts_.set(id, Shape{shape[1] * shape[2] * shape[3], 1, shape[3] * shape[1], shape[1]});
+  }
+}
+
+// One for each axis that stays.
+Shape Lowering::kept_axes(const Shape& from, const Shape& to) {
+  Shape kept;
+  for (int axis = 0; axis < from.rank(); ++axis) kept.push_back(0);
+  if (from.rank() == to.rank()) {
+    for (int axis = 0; axis < from.rank(); ++axis) kept.set(axis, from[axis] == to[axis] ? 1 : 0);
+    return kept;
+  }
+  int wanted = to.rank() - 1;
+  for (int axis = from.rank() - 1; axis >= 0 && wanted >= 0; --axis) {
+    while (wanted >= 0 && to[wanted] == 1) --wanted;
+    if (wanted >= 0 && from[axis] == to[wanted]) kept.set(axis, 1), --wanted;
+  }
+  return kept;
+}
+
+// How a pointwise kernel walks through operands that are broadcast or lie in different orders. The result follows the operands'
+// order, unless it was there before.
+void Lowering::walk_operands(Kernel& kernel, const Op& op) {
+  if (op.output_count == 0) return;
+  const Shape& result = out(op).shape;
+  std::vector<Shape> operands;
+  Bytes across{}, all = graph_.bytes(graph_.output(op, 0));
+  // Where nobody saw that large operands differ they all lie as the one does of which more is known.
+  const bool apart = op.strided || op.input_count == 1;
+  Shape common = contiguous_strides(result);
+  for (TensorId id : graph_.inputs(op))
+    if (graph_.tensors[id].shape.elements() == result.elements() && !layouts_.is_plain(id)) common = dense_like(result, layouts_.strides_over(id, result));
+  for (TensorId id : graph_.inputs(op)) {
+    const Shape& shape = graph_.tensors[id].shape;
+    if (shape.elements() > result.elements()) return;
+    const bool whole = shape.elements() == result.elements();
+    operands.push_back(whole && !apart ? common : layouts_.strides_over(id, result));
+  }
+  if (operands.empty()) return;
+  Walk how = walk(result, operands);
+  std::size_t at = 0;
+  for (TensorId id : graph_.inputs(op)) {
+    const Bytes own = std::min(graph_.bytes(id), graph_.bytes(graph_.tensors[id].storage));
+    all += own;
+    if (how.across >> std::min<std::size_t>(at++, 31) & 1) across += own;
+  }
+  // Somebody saw that they differ, and the shapes do not say how: as heads moved before their sequence.
+  if (op.strided && how.axes == 0) how.axes = 3, how.inner = result.rank() > 0 ? result[-1] : 1;
+  inherit_order(op, operands);
+  if (how.axes == 0) return;
+  auto& shape = std::get<MemoryShape>(kernel.shape);
+  shape.part = smallest_input(op);
+  const std::int64_t elements = shape.rows * shape.row_length;
+  if (how.inner > 0 && elements % how.inner == 0) shape.rows = elements / how.inner, shape.row_length = how.inner;
+  shape.axes = how.axes;
+  shape.across = all.value > 0 ? static_cast<std::int32_t>(100 * across.value / all.value) : 0;
+}
+
+// A result is made in the order of the first operand that has one.
+void Lowering::inherit_order(const Op& op, const std::vector<Shape>& operands) {
+  const Shape& result = out(op).shape;
+  for (const Shape& one : operands) {
+    bool broadcast = false;
+    for (int axis = 0; axis < result.rank(); ++axis) broadcast = broadcast || (result[axis] > 1 && one[axis] == 0);
+    if (broadcast) continue;
+    if (Shape made = dense_like(result, one); !(made == contiguous_strides(result))) layouts_.set(graph_.output(op, 0), made);
+    return;
+  }
+}
+
+// A copy to the order that its shape says.
+void Lowering::lower_contiguous(const Op& op) {
+  const Shape& result = out(op).shape;
+  const TensorId source = graph_.input(op, 0);
+  const Shape operands[] = {contiguous_strides(result), layouts_.strides_over(source, result)};
+  const Walk how = walk(result, operands);
+  const bool unseen = how.axes == 0 && copy_pattern(op) != MemoryPattern::copy;
+  const MemoryPattern pattern = unseen ? copy_pattern(op) : how.axes == 0 ? MemoryPattern::copy : how.across ? MemoryPattern::transpose : MemoryPattern::permute;
+  Kernel& kernel = memory(name_of(op), op, pattern);
+  rows_of(kernel, op, unseen ? source_row(op) : how.across ? how.run : how.inner);
+  auto& shape = std::get<MemoryShape>(kernel.shape);
+  shape.axes = unseen ? 3 : how.axes;
+  shape.across = how.across ? 50 : 0;
+}
+
+// Of different types they are copied into their places one by one, too.
+bool Lowering::joins_types(const Op& op) {
+  bool alike = true;
+  for (TensorId id : graph_.inputs(op)) alike = alike && graph_.tensors[id].dtype == out(op).dtype;
+  if (alike || call_.compiled) return false;
+  const Shape& result = out(op).shape;
+  for (std::size_t i = 0; i < op.input_count; ++i) {
+    const Tensor& part = in(op, i);
+    const bool converts = part.dtype != out(op).dtype;
+    const Bytes written{part.shape.elements() * bits_of(out(op).dtype) / 8};
+    std::int64_t row = 1;  // elements that lie side by side in the result
+    bool whole = true;     // along the axes that were passed
+    for (int axis = 1; axis <= std::min(part.shape.rank(), result.rank()) && whole; ++axis) row *= part.shape[-axis], whole = part.shape[-axis] == result[-axis];
+    row = std::max<std::int64_t>(1, row);
+    const std::int64_t rows = std::max<std::int64_t>(1, part.shape.elements() / row);
+    Kernel& kernel = memory("cat_part", op, converts ? MemoryPattern::cast : rows > 1 ? MemoryPattern::permute : MemoryPattern::copy, in_bytes(op, i), written, rows, row);
+    kernel.input = part.dtype;
+    auto& place = std::get<MemoryShape>(kernel.shape);
+    if (rows > 1) place.axes = 2, place.part = row;
+  }
+  return true;
+}
+
+void Lowering::lower_cat(const Op& op) {
+  if (joins_types(op)) return;
+  Kernel& kernel = memory(name_of(op), op, MemoryPattern::copy);
+  rows_of(kernel, op, op.input_count);
+  bool plain = !op.strided, last = true;
+  int axes = 1;
+  for (TensorId id : graph_.inputs(op)) last = last && lies_last(id);
+  if (last) lay_last(op);
+  for (TensorId id : graph_.inputs(op)) {
+    plain = plain && (last || layouts_.is_plain(id));
+    axes = std::max(axes, graph_.tensors[id].shape.rank());
+  }
+  // Stacked along a new last axis they get it first; along another they are joined and the axis is cut afterwards (native/TensorShape.cpp).
+  if (out(op).shape.rank() > axes && out(op).shape[-1] == op.input_count && out(op).shape[-2] == in(op, 0).shape[-1]) ++axes;
+  if (axes > kMostJoinedAxes) kernel.launches = op.input_count;
+  if (plain) return;
+  kernel.name = "cat_strided";
+  kernel.estimated = true;  // by timings of its own, where there are any
+  std::get<MemoryShape>(kernel.shape).axes = std::clamp(axes, 2, kMostJoinedAxes);
+}
+
+TensorId Lowering::widest_operand(const Op& op) const {
+  TensorId widest = graph_.input(op, 0);
+  for (TensorId id : graph_.inputs(op))
+    if (graph_.tensors[id].shape.elements() > graph_.tensors[widest].shape.elements()) widest = id;
+  return widest;
+}
+
+void Lowering::pass_on_planes(const Op& op) {
+  if (op.input_count > 0 && planar_[graph_.input(op, 0).index()])
+    for (TensorId id : graph_.outputs(op)) planar_[id.index()] = true;
+}
+
+// A result zeroed, or a copy of the first operand, before part of it is written.
+void Lowering::prepare(const Op& op) {
+  if (!known_ || op.in_place || op.output_count == 0) return;
+  if (known_->clears_first) memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
+  if (known_->clones_first) memory("clone", op, MemoryPattern::copy, out_bytes(op), out_bytes(op));
+}
+
+void Lowering::lower_copy(const Op& op) {
+  prepare(op);
+  const MemoryPattern pattern = op.strided ? MemoryPattern::broadcast : MemoryPattern::copy;
+  if (known_ && (known_->clears_first || known_->clones_first) && op.input_count > 0) {
+    // Only the operand's own elements are moved, or those of them that fit (a negative padding).
+    const std::size_t source = known_->clones_first ? op.input_count - 1u : 0;
+    const Bytes moved = op.output_count > 0 ? std::min(in_bytes(op, source), out_bytes(op)) : in_bytes(op, source);
+    memory(name_of(op), op, pattern, moved, moved);
+  } else if (op.input_count == 2 && name_of(op) == "copy") {
+    memory(name_of(op), op, pattern, in_bytes(op, 1), out_bytes(op));  // copy_(target, source): the target is only written
+  } else if (name_of(op) == "roll" && op.output_count > 0 && out(op).shape.rank() >= 4) {
+    for (int axis = 0; axis < 2; ++axis) memory("roll", op, MemoryPattern::copy);  // one axis after the other; of images two
+  } else {
+    Kernel& kernel = memory(name_of(op), op, pattern);
+    if (name_of(op) == "im2col" && out(op).shape.rank() == 3)  // one sample after the other (aten/native/cuda/Im2Col.cu)
+      kernel.launches = static_cast<std::int32_t>(std::clamp<std::int64_t>(out(op).shape[0], 1, 1 << 20));
+  }
+}
+
+void Lowering::note_order(const Op& op) {
+  if (op.input_count == 0) return;
+  const Order before = order_[graph_.input(op, 0).index()];
+  const auto* view = std::get_if<ViewAttributes>(&op.attributes);
+  Order after = before;
+  if (view && view->kind == ViewKind::transpose && turns(in(op, 0).shape, out(op).shape))
+    after = before == Order::turned ? Order::permuted : Order::turned;  // there and back
+  else if (before == Order::plain && !(view && view->kind == ViewKind::reshape)) after = Order::permuted;
+  for (TensorId id : graph_.outputs(op)) order_[id.index()] = after;
+}
+
+MemoryPattern Lowering::copy_pattern(const Op& op) const {
+  if (op.kind != OpKind::contiguous && !op.strided) return MemoryPattern::copy;
+  Order worst = Order::plain;
+  for (TensorId id : graph_.inputs(op)) worst = std::max(worst, order_[id.index()]);
+  // A clone of what lies as it should is a plain copy; a gradient is copied because its kernel answered in another order.
+  if (worst == Order::plain && op.phase != Phase::backward && !op.strided) return MemoryPattern::copy;
+  return worst == Order::turned ? MemoryPattern::transpose : MemoryPattern::permute;
+}
+
+// The innermost extent of what a copy reads, as it lies in memory.
+std::int64_t Lowering::source_row(const Op& op) const {
+  if (op.input_count == 0) return 0;
+  const Shape& stored = graph_.tensors[in(op, 0).storage].shape;
+  return stored.rank() > 0 ? stored[-1] : 0;
+}
+
+void Lowering::lower_shard_copy(const Op& op) {
+  const auto& a = std::get<ShardCopyAttributes>(op.attributes);
+  const Work work = work_of(graph_, op);
+  Kernel& kernel = memory("shard_copy", op, MemoryPattern::copy, work.read, work.written, 1, a.elements);
+  kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, a.launches));
+  kernel.input = kernel.output = op.math;
+  kernel.estimated = true;
+}
+
+// Part of a larger tensor, or the same elements again and again: what libraries want without gaps is copied. Another order of axes
+// is not: it is a layout that they know, or say in their own copies.
+bool Lowering::has_gaps(TensorId id) const {
+  if (layouts_.is_plain(id)) return false;
+  const Shape& shape = graph_.tensors[id].shape;
+  const Shape strides = layouts_.strides(id), dense = dense_like(shape, strides);
+  for (int axis = 0; axis < shape.rank(); ++axis)
+    if (shape[axis] > 1 && strides[axis] != dense[axis]) return true;
+  return false;
+}
+
+// The gradients of a fused attention are made in the order of its operands (empty_like).
+void Lowering::lie_alike(TensorId made, TensorId pattern) {
+  const Shape& shape = graph_.tensors[made].shape;
+  if (!(shape == graph_.tensors[pattern].shape) || layouts_.is_plain(pattern)) return;
+  if (const Shape dense = dense_like(shape, layouts_.strides(pattern)); !(dense == contiguous_strides(shape))) layouts_.set(made, dense);
+}
+
+// Kernels that want rows side by side copy an operand that lies otherwise, inside the call, unseen by autograd: what is told by
+// the graph's views. Whether they did.
+bool Lowering::copy_inside(const Op& op, std::size_t operand, std::string_view name) {
+  if (call_.compiled || operand >= op.input_count) return false;
+  const TensorId id = graph_.input(op, operand);
+  if (layouts_.is_plain(id)) return false;
+  const Shape& shape = graph_.tensors[id].shape;
+  const Shape operands[] = {contiguous_strides(shape), layouts_.strides(id)};
+  const Walk how = walk(shape, operands);
+  if (how.axes == 0) return false;
+  const Bytes bytes = graph_.bytes(id);
+  const std::int64_t length = shape.rank() > 0 ? std::max<std::int64_t>(1, shape[-1]) : 1;
+  Kernel& kernel = memory(name, op, how.across ? MemoryPattern::transpose : MemoryPattern::permute, bytes, bytes, shape.elements() / length, length);
+  auto& place = std::get<MemoryShape>(kernel.shape);
+  place.part = how.across ? how.run : how.inner;
+  place.axes = how.axes;
+  place.across = how.across ? 50 : 0;
+  call_.workspace += bytes;
+  return true;
+}
+
+}  // namespace precog

@@ -1,0 +1,139 @@
+// Matrix products, and what is made of them: recurrent layers, attention.
+#include <algorithm>
+
+#include "graph/recurrent_space.h"
+#include "kernel/library_rules.h"
+#include "kernel/lowering.h"
+
+namespace precog {
+
+// Converts, and where asked writes a transposed copy from the tile it holds: as a layout copy moves memory.
+void Lowering::lower_quantize(const Op& op) {
+  const bool transposes = op.output_count > 2;
+  memory("quantize", op, transposes ? MemoryPattern::layout : MemoryPattern::cast).estimated = true;
+}
+
+// cuDNN's recurrent layers: the inputs of all time steps as one product, then one product after the other along time,
+// each followed by the gates. Backward the same for the data, and two large products for the weights.
+void Lowering::lower_recurrent(const Op& op) {
+  const auto& a = std::get<RnnAttributes>(op.attributes);
+  const bool backward = op.kind == OpKind::rnn_backward;
+  const std::int64_t width = a.gates * a.hidden, rows = a.steps * a.batch;
+  call_.workspace += recurrent_workspace(a, out(op).dtype);
+  const auto bytes = [&](std::int64_t elements) { return Bytes{elements * bits_of(out(op).dtype) / 8}; };
+  auto product = [&](std::string_view name, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t times, bool transposed) {
+    const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) * static_cast<double>(times);
+    const auto repeated = static_cast<double>(times);
+    Kernel& kernel = put(name, op, GemmShape{1, m, n, k, transposed},
+                         Work{{flops}, (bytes(m * k) + bytes(k * n)) * repeated, bytes(m * n) * repeated});
+    kernel.launches = static_cast<std::int32_t>(times);
+  };
+  for (std::int64_t layer = 0; layer < a.layers; ++layer) {
+    const std::int64_t in_width = layer == 0 ? a.input : a.hidden * a.directions;
+    for (std::int64_t direction = 0; direction < a.directions; ++direction) {
+      if (is_persistent(op, a)) {  // one kernel walks through time with the weights on chip
+        product(backward ? "rnn_persistent_backward" : "rnn_persistent", rows, width, in_width + a.hidden, 1, false);
+        if (backward) product("rnn_weight_gradient", width, in_width + a.hidden, rows, 1, true);
+        continue;
+      }
+      // Layers work side by side on eight time steps each, unless the one above must wait for both directions (recorded kernels of
+      // language models and of deep-speech-2).
+      const std::int64_t chunks = a.directions == 1 && a.layers > 1 ? (a.steps + 7) / 8 : 1;
+      if (!backward) product("rnn_input", rows / chunks, width, in_width, chunks, false);
+      const bool pair = a.directions > 1;
+      product(backward ? pair ? "rnn_recurrent_backward_pair" : "rnn_recurrent_backward" : pair ? "rnn_recurrent_pair" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
+              a.steps, false);
+      const Bytes gates = bytes(rows * (width + a.hidden));
+      memory(backward ? pair ? "rnn_gates_backward_pair" : "rnn_gates_backward" : pair ? "rnn_gates_pair" : "rnn_gates", op, MemoryPattern::activation, gates, gates, 1, rows * width).launches =
+          static_cast<std::int32_t>(a.steps);
+      if (!backward) continue;
+      if (splits_step(op, a)) clear(op, static_cast<std::int32_t>(a.steps));
+      memory(pair ? "rnn_bias_gradient_pair" : "rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
+      product("rnn_data_gradient", rows / chunks, in_width, width, chunks, false);
+      product("rnn_weight_gradient", width, in_width, rows, 1, true);
+      product("rnn_weight_gradient", width, a.hidden, rows, 1, true);
+    }
+  }
+}
+
+void Lowering::lower_gemm(const Op& op) {
+  const auto& a = std::get<GemmAttributes>(op.attributes);
+  // torch._grouped_mm has one kernel for bf16 on Hopper and data-centre Blackwell; elsewhere it reads the group sizes back
+  // to the host and calls one product per group.
+  const bool grouped = op.kind == OpKind::grouped_linear || op.kind == OpKind::grouped_mm;
+  const bool one_kernel = op.math == DType::bf16 && gpu_.capability() >= 90 && gpu_.capability() < 110;
+  if (grouped && !one_kernel) {
+    Kernel& kernel = put("mm", op, GemmShape{1, a.m, a.n, a.k, a.transposed_a}, work_of(graph_, op));
+    kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, a.batch));
+    call_.waits_for_gpu = true;
+    return;
+  }
+  GemmShape shape{a.batch, a.m, a.n, a.k, a.transposed_a};
+  shape.a_turned = a.transposed_a || lies_turned(op, 0, a.k);
+  shape.b_turned = op.kind == OpKind::linear || lies_turned(op, 1, a.n);
+  shape.bias = a.bias;
+  if (op.kind == OpKind::scaled_mm) {
+    shape.row_scales = op.input_count > 2 && in(op, 2).shape.elements() > 1;
+    shape.careful_sums = op.phase == Phase::backward;
+  }
+  product(op, name_of(op), shape);
+}
+
+// Whether an operand that is multiplied with `inner` innermost is stored with that axis second.
+bool Lowering::lies_turned(const Op& op, std::size_t operand, std::int64_t inner) const {
+  if (operand >= op.input_count) return false;
+  const Shape& shape = in(op, operand).shape;
+  const bool other = shape.rank() >= 2 && shape[-1] != inner && shape[-2] == inner;
+  return other != (order_[graph_.input(op, operand).index()] == Order::turned);
+}
+
+void Lowering::product(const Op& op, std::string_view name, const GemmShape& shape) {
+  const ProductHelpers helpers = product_helpers(shape, op.math, gpu_, op.phase != Phase::backward);
+  if (helpers.clears) clear(op);
+  put(name, op, shape, work_of(graph_, op));
+  if (!helpers.reduces) return;
+  // Two partial products in fp32, summed and rounded; in cuBLAS's own workspace.
+  const Bytes whole{shape.batch * shape.m * shape.n * 4};
+  memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
+}
+
+void Lowering::lower_attention(const Op& op) {
+  const auto& a = std::get<AttentionAttributes>(op.attributes);
+  const bool backward = op.kind == OpKind::attention_backward;
+  AttentionShape shape{a.batch, a.heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim, a.causal, backward, a.backend, a.dropout, a.mask};
+  if (backward) {
+    // Row sums of gradient times output first; the query gradient is gathered in fp32 and converted last.
+    const Bytes rows{a.batch * a.heads * a.q_len * 4};
+    const bool efficient = a.backend == AttentionBackend::memory_efficient;
+    // Memory-efficient: the gradients' accumulators are zeroed; (grad * out).sum(-1) takes two kernels and a copy in fp32, and is
+    // done by the attention kernel itself in 16 bits (attention_backward.cu, kKernelComputesDelta).
+    const bool apart = !is_16bit(in(op, 0).dtype);
+    if (efficient) {
+      if (apart) memory("attention_row_products", op, MemoryPattern::pointwise, in_bytes(op, 0) + in_bytes(op, 4), in_bytes(op, 0));
+      memory("attention_clear", op, MemoryPattern::fill, {0}, in_bytes(op, 0));
+      if (apart) memory("attention_copy_sums", op, MemoryPattern::copy, rows, rows, 1, rows.value / 4);
+    }
+    if (!efficient || apart)
+      memory("attention_row_sums", op, MemoryPattern::reduction, efficient ? in_bytes(op, 0) : in_bytes(op, 0) + in_bytes(op, 4), rows,
+             a.batch * a.heads * a.q_len, a.value_dim);
+    if (a.backend == AttentionBackend::cudnn) clear(op, 2);
+    put("attention_backward", op, shape, work_of(graph_, op));
+    if (a.backend == AttentionBackend::flash || a.backend == AttentionBackend::cudnn) {
+      const Bytes gathered{a.batch * a.heads * a.q_len * a.head_dim * 4};
+      memory("attention_convert_dq", op, MemoryPattern::cast, gathered, out_bytes(op));
+      call_.workspace += gathered;
+    }
+    for (std::size_t i = 0; i < std::min<std::size_t>(op.output_count, 3); ++i) lie_alike(graph_.output(op, i), graph_.input(op, i + 1));
+    if (a.heads != a.kv_heads) {  // per query head first, then summed over each group
+      const Bytes expanded{a.batch * a.heads * a.kv_len * (a.head_dim + a.value_dim) * 2};
+      memory("attention_sum_groups", op, MemoryPattern::reduction, expanded, out_bytes(op, op.output_count - 1u));
+      call_.workspace += expanded;
+    }
+  } else {
+    // The random state of dropout is unpacked on the device for cuDNN.
+    if (a.dropout && a.backend == AttentionBackend::cudnn) memory("attention_seed", op, MemoryPattern::pointwise, {16}, {16}, 1, 2);
+    put("scaled_dot_product_attention", op, shape, work_of(graph_, op));
+  }
+}
+
+}  // namespace precog

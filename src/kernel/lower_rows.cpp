@@ -1,0 +1,218 @@
+// What goes along rows or channels: norms, softmax, losses; and what looks rows up.
+#include <algorithm>
+
+#include "kernel/library_rules.h"
+#include "kernel/library_space.h"
+#include "kernel/lowering.h"
+
+namespace precog {
+
+// Of one row a sample, or of every pixel: then kernels of their own, which read the one score that each is about.
+void Lowering::lower_nll_loss(const Op& op) {
+  if (op.kind != OpKind::nll_loss && op.kind != OpKind::nll_loss_backward) return row_wise(op, MemoryPattern::loss);
+  const bool backward = op.kind == OpKind::nll_loss_backward;
+  std::size_t target = 1;  // the first operand of integers
+  while (target + 1 < op.input_count && is_floating(in(op, target).dtype)) ++target;
+  const bool maps = (backward ? out(op) : in(op, 0)).shape.rank() >= 4;
+  const std::int64_t places = std::max<std::int64_t>(1, in(op, target).shape.elements()), images = maps ? std::max<std::int64_t>(1, in(op, target).shape[0]) : 1;
+  const Bytes scores{places * 32};  // a sector each
+  if (backward) {
+    memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
+    if (maps) memory("nll_loss2d_backward", op, MemoryPattern::loss, in_bytes(op, target), scores, images, places / images).estimated = true;
+    else memory("nll_loss_backward", op, MemoryPattern::loss, in_bytes(op, target), scores);
+  } else if (maps) {
+    memory("nll_loss2d", op, MemoryPattern::loss, in_bytes(op, target) + scores, {8}, images, places / images).estimated = true;
+  } else {
+    row_wise(op, MemoryPattern::loss);
+  }
+}
+
+// A logarithm of four axes is of classes, the second of them, for every pixel: a kernel of its own that goes through them three
+// times, a pixel a thread (cunn_SpatialSoftMaxForward, aten/native/cuda/SoftMax.cu). Others are along rows.
+void Lowering::lower_softmax(const Op& op) {
+  const bool forward = op.kind == OpKind::softmax || op.kind == OpKind::log_softmax;
+  const MemoryPattern pattern = forward ? MemoryPattern::softmax_forward : MemoryPattern::softmax_backward;
+  const Shape& shape = op.input_count > 0 ? in(op, 0).shape : out(op).shape;
+  const bool logarithm = op.kind == OpKind::log_softmax || op.kind == OpKind::log_softmax_backward;
+  if (!logarithm || shape.rank() < 4 || call_.compiled) return row_wise(op, pattern);
+  const std::int64_t classes = std::max<std::int64_t>(1, shape[1]);
+  Kernel& kernel = memory(forward ? "log_softmax2d" : "log_softmax2d_backward", op, pattern, shape.elements() / classes, classes);
+  kernel.estimated = true;  // by timings of its own, where there are any
+  auto& place = std::get<MemoryShape>(kernel.shape);
+  place.channels_last = true;  // down the columns
+  place.part = pixels(shape);
+  place.across = 100;
+}
+
+// A pointwise kernel into a temporary, then its sum or mean.
+void Lowering::lower_loss(const Op& op) {
+  const Bytes temporary{input_elements(op) * bits_of(out(op).dtype) / 8};
+  const Work work = work_of(graph_, op);
+  memory(name_of(op), op, known_->transcendental ? MemoryPattern::activation : MemoryPattern::pointwise, work.read, temporary);
+  reduce("mean", op, temporary, out_bytes(op), 1, input_elements(op), false);
+  call_.workspace += temporary;
+}
+
+void Lowering::lower_index(const Op& op) {
+  prepare(op);
+  if (known_ && known_->waits) call_.waits_for_gpu = true;
+  if (known_ && op.phase == Phase::backward && name_of(op) == "index_put" && op.input_count > 0) return lower_index_gradient(op);
+  if (op.kind == OpKind::sort) {  // a radix sort: keys and places read and written a few times over, and its helpers
+    const Work work = work_of(graph_, op);
+    memory(name_of(op), op, MemoryPattern::index, (work.read + work.written) * 2.0, (work.read + work.written) * 2.0).launches = 6;
+  } else {
+    rows_of(memory(name_of(op), op, MemoryPattern::index), op, places(op));
+  }
+}
+
+// The gradient of an indexed read adds in a fixed order (index_put_with_sort_kernel, native/cuda/Indexing.cu): places computed
+// in a few small kernels, numbered, sorted by as many bits as the table has rows, then summed.
+void Lowering::lower_index_gradient(const Op& op) {
+  std::int64_t places = 1;  // of the largest operand of integers
+  for (TensorId id : graph_.inputs(op))
+    if (!is_floating(graph_.tensors[id].dtype)) places = std::max(places, graph_.tensors[id].shape.elements());
+  const Shape& table_shape = op.output_count > 0 ? out(op).shape : in(op, 0).shape;
+  const std::int64_t table = table_shape.rank() > 0 ? table_shape[0] : 1;
+  int bits = 1;
+  while (bits < 62 && (std::int64_t{1} << bits) < table) ++bits;
+  const Bytes keys{places * 8};
+  memory("index_places", op, MemoryPattern::pointwise, keys, keys, 1, places).launches = 4;
+  if (places > kSingleTile) clear(op, sort_launches(bits).memsets);
+  memory("sort_indices", op, MemoryPattern::index, keys * 2.0, keys * 2.0, 1, places).launches = places > kSingleTile ? sort_launches(bits).kernels : 1;
+  memory(name_of(op), op, MemoryPattern::index);
+}
+
+// Elements of a normalised row: the last axis unless the operator says otherwise.
+std::int64_t Lowering::row_of(const Op& op, const Shape& shape) {
+  const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+  const std::int64_t width = norm && norm->width > 0 ? norm->width : shape.rank() > 0 ? shape[-1] : 1;
+  return std::max<std::int64_t>(1, width);
+}
+
+// Norms of rows are such kernels (the recorded kernels of ViT: 24 of its 25 forward, and again backward, which is handed the
+// original).
+void Lowering::copy_for_norm(const Op& op, std::size_t operand, bool told) {
+  if (copy_inside(op, operand, "layer_norm_copy") || !told) return;
+  // Rows were strided because a convolution's image was turned into tokens: the channels lie outermost.
+  memory("layer_norm_copy", op, MemoryPattern::transpose, in_bytes(op, operand), in_bytes(op, operand));
+  call_.workspace += in_bytes(op, operand);
+}
+
+// inputs: gradient, x, ...; outputs: those of {x, weight, bias} that need one.
+void Lowering::lower_row_norm_backward(const Op& op) {
+  const std::int64_t length = row_of(op, in(op, 0).shape), rows = in(op, 0).shape.elements() / length;
+  const Bytes both = in_bytes(op, 0) + in_bytes(op, 1);
+  Bytes parameters{};
+  bool input_gradient = false;
+  for (std::size_t i = 0; i < op.output_count; ++i) {
+    if (out(op, i).shape == in(op, 0).shape && (out(op, i).shape.rank() > 1 || i == 0)) input_gradient = true;
+    else parameters += out_bytes(op, i);
+  }
+  const bool rms = op.kind == OpKind::rms_norm_backward;
+  copy_for_norm(op, 0, false);
+  if (op.strided || rms) copy_for_norm(op, 1, op.strided && !rms);
+  if (input_gradient) memory(rms ? "rms_norm_backward" : "layer_norm_backward", op, MemoryPattern::norm_backward, both, out_bytes(op), rows, length);
+  if (parameters.value > 0)
+    memory(rms ? "rms_norm_parameter_gradients" : "layer_norm_parameter_gradients", op, MemoryPattern::norm_parameters, both, parameters, length,
+           rows);
+  // Many rows of few columns: blocks share a column, and PyTorch adds what they found (cuda/layer_norm_kernel.cu).
+  if (parameters.value > 0 && !rms && rows > kNormSplitRows && length < gpu_.sms / 2 * 32) {
+    const std::int64_t parts = std::max<std::int64_t>(1, gpu_.sms * 32 / length) * 8;
+    for (std::size_t i = 0; i < op.output_count; ++i)
+      if (!(out(op, i).shape == in(op, 0).shape) || out(op, i).shape.rank() <= 1)
+        if (!(input_gradient && i == 0)) reduce("layer_norm_partial_sums", op, Bytes{parts * length * 4}, out_bytes(op, i), length, parts, true);
+  }
+}
+
+// PyTorch's own kernels (native/cuda/group_norm_kernel.cu): moments, a small one for scale and shift, then the result.
+void Lowering::lower_group_norm(const Op& op) {
+  const bool backward = op.kind == OpKind::group_norm_backward;
+  const Shape& x = in(op, 0).shape;
+  const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+  const std::int64_t rows = std::max<std::int64_t>(1, (x.rank() > 0 ? x[0] : 1) * std::max<std::int64_t>(1, norm ? norm->groups : 1));
+  const std::int64_t length = std::max<std::int64_t>(1, x.elements() / rows);
+  const Bytes image = in_bytes(op, 0), small{rows * 16};
+  const Bytes read = backward && op.input_count > 1 ? image + in_bytes(op, 1) : image;
+  // Its kernels want images plane by plane (Tensor::contiguous in native/group_norm.cpp).
+  if (!backward && last_ && x.rank() >= 4 && !call_.compiled)
+    std::get<MemoryShape>(memory("group_norm_copy", op, MemoryPattern::transpose, image, image, x[0] * pixels(x), x[1]).shape).part = x[1];
+  memory(backward ? "group_norm_sums" : "group_norm_moments", op, MemoryPattern::reduction, read, small, rows, length);
+  memory("group_norm_parameters", op, MemoryPattern::pointwise, small, small, 1, rows);
+  if (backward) memory("group_norm_scales", op, MemoryPattern::pointwise, small, small, 1, rows);
+  memory(name_of(op), op, MemoryPattern::broadcast, read, image, rows, length);
+  if (backward && op.output_count > 1) memory("group_norm_parameter_gradients", op, MemoryPattern::bias_gradient, small, out_bytes(op, 1), 1, rows);
+}
+
+void Lowering::lower_normalization(const Op& op) {
+  switch (op.kind) {
+    case OpKind::layer_norm_backward:
+    case OpKind::rms_norm_backward: return lower_row_norm_backward(op);
+    case OpKind::layer_norm:
+    case OpKind::rms_norm: {
+      const std::int64_t length = row_of(op, in(op, 0).shape);
+      const bool rms = op.kind == OpKind::rms_norm;
+      if (op.strided || rms) copy_for_norm(op, 0, op.strided && !rms);
+      memory(name_of(op), op, MemoryPattern::norm_forward, in(op, 0).shape.elements() / length, length);
+      return;
+    }
+    case OpKind::group_norm:
+    case OpKind::group_norm_backward: return lower_group_norm(op);
+    default: return lower_batch_norm(op);
+  }
+}
+
+void Lowering::lower_batch_norm(const Op& op) {
+  const bool backward = op.kind == OpKind::batch_norm_backward;
+  const auto* norm = std::get_if<NormAttributes>(&op.attributes);
+  if (norm && !norm->training) {  // the running statistics: a scale and a shift, nothing to sum but the weights' gradients
+    const Bytes image = in_bytes(op, 0);
+    if (backward && op.output_count > 1)
+      memory("batch_norm_parameter_gradients", op, MemoryPattern::bias_gradient, image * 2.0, out_bytes(op, 1));
+    memory(name_of(op), op, MemoryPattern::broadcast, image, image);
+    return;
+  }
+  // cuDNN's batch norm takes fp32, or fp16 with fp32 weights; everything else runs PyTorch's own kernels, three forward.
+  const DType image_type = in(op, backward ? 1 : 0).dtype;
+  const DType weight_type = backward ? out(op, op.output_count - 1u).dtype : in(op, op.input_count > 1 ? 1 : 0).dtype;
+  const Shape& image = in(op, 0).shape;  // one row per channel
+  // Nor does it take rows without pixels, of which the channels lie innermost (native/Normalization.cpp, cuda/Normalization.cuh).
+  const bool rows_alone = image.rank() == 2;
+  const bool native = rows_alone || image_type == DType::bf16 || (image_type == DType::fp16 && weight_type == DType::fp16);
+  const bool apart = backward && format_ == MemoryFormat::contiguous && lies_last(graph_.input(op, 0)) != last_;  // gradient and image
+  const bool last = rows_alone || (last_ && !(apart && native));
+  const MemoryPattern pattern = backward ? (native ? MemoryPattern::native_batch_norm_backward : MemoryPattern::batch_norm_backward)
+                                         : (native ? MemoryPattern::native_batch_norm_forward : MemoryPattern::batch_norm_forward);
+  if (last && !call_.compiled) {  // counters of blocks that share a channel
+    if (!native) clear(op);
+    else if (image.elements() / std::max<std::int64_t>(1, image[1]) >= kSharedChannelPixels) helper(op, "batch_norm_counters", {0}, {image[1]}, 1);
+  }
+  Kernel& kernel = memory(name_of(op), op, pattern, image[1], image.elements() / std::max<std::int64_t>(1, image[1]));
+  std::get<MemoryShape>(kernel.shape).channels_last = last;
+  std::get<MemoryShape>(kernel.shape).part = pixels(image);  // one plane: how many threads share it, and how it is aligned
+  if (native && !backward) kernel.launches = 3;
+  else if (native && last) kernel.launches = 2;
+}
+
+void Lowering::lower_embedding(const Op& op) {
+  if (op.kind == OpKind::embedding) {
+    rows_of(memory("embedding", op, MemoryPattern::embedding), op, places(op));
+    return;
+  }
+  // Zero the table's gradient; then one kernel, or for many indices: sort them, find the segments, sum each (Embedding.cu,
+  // EmbeddingBackwardKernel.cu).
+  const Bytes indices = in_bytes(op, 1), rows = in_bytes(op, 0);
+  memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
+  if (in(op, 1).shape.elements() > kUnsortedIndices) {
+    const SortLaunches sort = sort_launches(64);
+    clear(op, sort.memsets);
+    memory("sort_indices", op, MemoryPattern::index, indices * 4.0, indices * 4.0).launches = sort.kernels;
+    memory("embedding_segments", op, MemoryPattern::index, indices * 2.0, indices * 2.0).launches = 8;
+    memory("embedding_sum_segments", op, MemoryPattern::index, rows * 0.25, rows * 0.25);
+  }
+  const std::int64_t tokens = std::max<std::int64_t>(1, in(op, 1).shape.elements());
+  Kernel& kernel = memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows, tokens, std::max<std::int64_t>(1, in(op, 0).shape.elements() / tokens));
+  std::get<MemoryShape>(kernel.shape).part = out(op).shape.rank() > 0 ? out(op).shape[0] : 0;
+  if (out(op).shape.rank() > 1) call_.workspace += embedding_space(out(op).shape[0], out(op).shape[-1], tokens);
+}
+
+}  // namespace precog
