@@ -39,7 +39,7 @@ Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile
   row.measured = &m;
   row.held_out = is_held_out(m.shape);
   std::map<std::string_view, double> time;
-  double all = 0, borrowed = 0;
+  double all = 0, borrowed = 0, fills = 0;
   for (const Kernel& kernel : m.kernels) {
     row.physics.push_back(kernel_cost(kernel, gpu, physics));
     row.family.push_back(residual_family(kernel));
@@ -47,6 +47,7 @@ Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile
     time[row.family.back()] += row.physics.back().total.value;
     all += row.physics.back().total.value;
     if (kernel.estimated) borrowed += row.physics.back().total.value;
+    else if (row.family.back() == "fill") fills += row.physics.back().total.value;  // known by itself
   }
   std::string_view most = row.family.front();
   for (const auto& [family, spent] : time)
@@ -56,7 +57,7 @@ Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile
     if (std::holds_alternative<ConvShape>(m.kernels[i].shape)) convolution = static_cast<std::ptrdiff_t>(i);
   double longest = -1;
   for (std::size_t i = 0; i < m.kernels.size(); ++i) {
-    row.charged.push_back(convolution >= 0 ? static_cast<std::ptrdiff_t>(i) == convolution : borrowed > all / 2 ? m.kernels[i].estimated : row.family[i] == most);
+    row.charged.push_back(convolution >= 0 ? static_cast<std::ptrdiff_t>(i) == convolution : borrowed > (all - fills) / 2 ? m.kernels[i].estimated : row.family[i] == most);
     if (row.charged[i] && row.physical(i) > longest) longest = row.physical(i), row.label = row.family[i];
   }
   for (std::size_t i = 0; i < m.kernels.size(); ++i)  // its layout copies are part of a convolution's call, however long
