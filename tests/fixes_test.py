@@ -51,7 +51,7 @@ def merged(request, patch):
 
 def predicted(request):
     try:
-        return precog.predict(request)
+        return precog.predict({**request, "fixes": False})
     except precog.PrecogError:
         return None
 
@@ -61,6 +61,8 @@ def less(request, patch):
     plan = patch.get("plan", {})
     split = {key for key in ("tp", "sp", "pp", "dp") if key in plan}
     for group in ({"fsdp"}, {"offload", "offload_layers"}, split):
+        if group == {"fsdp"} and patch.get("precision", "").startswith("fsdp-"):
+            continue  # the recipe's own: it is nothing without
         if group & set(plan):
             rest = {key: value for key, value in plan.items() if key not in group}
             yield group, merged(request, {**patch, "plan": rest})
@@ -235,10 +237,10 @@ class Said(unittest.TestCase):
         self.assertEqual(memory["weight_copies"], memory["by_category"]["weight_casts"] + memory["by_category"]["gathered_parameters"])
 
     def test_soon_enough(self):
-        for request, seconds in ((JOBS["gpt2-medium"], 1.0), (JOBS["70B on 64"], 4.0)):  # a machine of its own: a fifth of it
-            begin = time.monotonic()
+        for request, seconds in ((JOBS["gpt2-medium"], 1.0), (JOBS["70B on 64"], 5.0)):  # of all threads; a quarter of it on a quiet machine
+            begin = time.process_time()
             precog.predict(request)
-            self.assertLess(time.monotonic() - begin, seconds)
+            self.assertLess(time.process_time() - begin, seconds)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,12 @@ class HostAndInput(unittest.TestCase):
         self.assertAlmostEqual(twice["step_s"] - once["step_s"], 0.0114, delta=0.0005)  # 48 GB at 0.88 of an H200's 4.8 TB/s
         self.assertEqual(once["request"]["input"]["gpu_bytes_per_batch"], 96e9)
 
+    def test_gradients_found_late_are_exchanged_late(self):
+        job = {"batch": 512, "cluster": {"gpu": "a100-sxm-40gb", "gpus": 2}}
+        at_once, late = self.predict(**job), self.predict(exchange_cycle_ms=10, **job)
+        self.assertAlmostEqual(late["step_s"] - at_once["step_s"], 0.005, delta=0.0003)
+        self.assertEqual(late["request"]["exchange_cycle_ms"], 10)
+
     def test_a_slow_loader_is_the_step(self):
         for workers, micro_batches in ((2, 1), (5, 1), (2, 4), (3, 10)):
             report = self.predict(input={"seconds_per_batch": 3.0, "workers": workers}, global_batch=16 * micro_batches)

@@ -356,6 +356,14 @@ def predicted_rows(rows):
     return rows
 
 
+def mend_heads(rows):
+    """What a source says elsewhere of the heads of a day's runs."""
+    table = frameworks()
+    for row in rows:
+        row["heads"] = table.get(row["framework"], {}).get("heads_noted", {}).get(noted(row), row["heads"])
+    return rows
+
+
 def fill_chunks(rows):
     """A source that gives a model's chunks per stage in one table and leaves them out in another means the same (fine-tuning apart)."""
     known = {(row["source"], row["model"], row["tp"], row["pp"]): row["vp"] for row in rows if row["vp"]}
@@ -366,7 +374,7 @@ def fill_chunks(rows):
 
 
 def evaluate():
-    return predicted_rows(fill_chunks([row for row in read_rows() if is_full(row)]))
+    return predicted_rows(mend_heads(fill_chunks([row for row in read_rows() if is_full(row)])))
 
 
 def figures(rows):
@@ -516,6 +524,8 @@ def scaled_host(scale, folder):
     """A copy of data/ whose hosts take `scale` times as long for everything."""
     data = ROOT / "data"
     copy = pathlib.Path(folder) / f"data-{scale:g}"
+    if copy.exists():
+        return copy
     (copy / "hosts").mkdir(parents=True)
     for path in data.iterdir():
         if path.name != "hosts":
@@ -539,6 +549,7 @@ def vtrain(fitted=True):
             seconds, _ = predict([row["request"] for row in sample], scaled_host(scale, folder))
             return statistics.mean(abs(seconds[i] / row["measured"] - 1) for i, row in enumerate(sample))
         scale = min([0.5 * 1.15 ** power for power in range(14)], key=error)
+        scale = min([scale * 1.15 ** (step / 6) for step in range(-5, 6)], key=error)  # the first says between which two
     with tempfile.TemporaryDirectory() as folder:
         again = with_errors([dict(row) for row in rows], *predict([row["request"] for row in rows], scaled_host(scale, folder)))
     result |= {"scale": scale, "scaled_rows": again, "scaled": figures(again)}

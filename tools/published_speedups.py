@@ -152,7 +152,7 @@ def requests_of(pair, mapping, recipes):
                          if matches(entry["match"], pair) and entry.get("precision", precision) == precision), None)
         cards = int(pair["gpus"])
         if exchange and cards > 1:
-            request["plan"] = exchange["plan"]
+            request |= {field: exchange[field] for field in ("plan", "exchange_cycle_ms") if field in exchange}
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}
         request["cluster"] |= {"name": entry["cluster"] for entry in mapping["systems"] if pair["system"] in entry["system"]}
         for field in ("seq", "mode", "optimizer_impl", "memory_format", "attention", "clip_grad_norm", "software", "reads_loss", "host", "input"):

@@ -217,6 +217,8 @@ std::filesystem::path request_folder(const Arguments& arguments) {
 Result<Json> request_json(const Arguments& arguments) {
   Json request = Json::object();
   if (!arguments.job_file.empty()) {
+    if (arguments.job_file != "-" && !std::filesystem::exists(arguments.job_file))
+      return fail(arguments.job_file, "no such file; JOB.json is a request, a model's name goes with --model");
     PRECOG_TRY(file, read_request(arguments.job_file));
     if (!file.is_object()) return fail(request_name(arguments), "wants an object: a request such as {\"model\": ..., \"batch\": ...}");
     request = std::move(file);

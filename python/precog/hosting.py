@@ -24,9 +24,10 @@ __all__ = ["measure_host"]
 
 REFERENCE = "h200-vm"
 # Which phase a figure belongs to; the rest are tables of their own phase.
-PHASE = {"kernel_launch": "forward", "library_launch": "forward", "recurrent_parameter": "forward", "python_call": "forward", "module_call": "forward", "autocast_cast": "forward", "autocast_parameter": "forward", "synchronise": "forward",
+PHASE = {"kernel_launch": "forward", "library_launch": "forward", "memset": "forward", "recurrent_parameter": "forward", "python_call": "forward", "module_call": "forward", "autocast_cast": "forward", "autocast_parameter": "forward", "synchronise": "forward",
          "parameter_gradient": "backward", "optimizer_op": "optimizer", "optimizer_tensor": "optimizer", "optimizer_tensor_fused": "optimizer",
          "optimizer_tensor_sgd": "optimizer", "loss_scaler": "optimizer", "loss_scaler_tensor": "optimizer", "step": "forward", "zero_grad_tensor": "optimizer"}
+PHASES = ("forward", "backward", "optimizer")
 TURN = 5  # steps of one turn; the stacks take turns because speeds wander
 
 
@@ -75,7 +76,7 @@ def ratios(device: Device, there: dict[str, dict[str, float]], seconds: float, p
     for _, case in cases:
         case.close()
     out = {}
-    for phase in ("forward", "backward", "optimizer"):
+    for phase in PHASES:
         out[phase] = statistics.median(statistics.median(turn[f"{phase}_s"] for turn in turns[key]) / there[key][phase] for key in there)
         if not 1e-3 < out[phase] < 1e3:
             raise PrecogError("bug", f"{phase} came out {out[phase]:.3g} times as long as on the reference machine")
@@ -97,7 +98,9 @@ def scaled(reference: dict[str, Any], found: dict[str, float], name: str, machin
     for key, phase in PHASE.items():
         if key in reference:
             out[key] = times(reference[key], found[phase], "stacks")
-    out["compiled"] = {key: times(figure, found["forward"], "compiled") for key, figure in reference["compiled"].items()}
+    def compiled(figures: dict[str, Any]) -> dict[str, Any]:
+        return {key: times(figure, found["forward"], "compiled") if "value" in figure else compiled(figure) for key, figure in figures.items()}
+    out["compiled"] = compiled(reference["compiled"])
     out["sources"] = {"stacks": source, "compiled": f"estimate: {REFERENCE}'s, times the ratio of forward"}
     return out
 

@@ -8,6 +8,7 @@
 
 #include "calibrate/learn_family.h"
 #include "calibrate/short_measurement.h"
+#include "calibrate/sittings.h"
 #include "cost/pricing.h"
 
 namespace precog {
@@ -23,6 +24,7 @@ constexpr double kLeastLeft = 0.25;   // of a kernel's physical time, when what 
 
 struct Row {
   const Measurement* measured = nullptr;
+  double seconds = 0;                          // measured, less what its sitting adds to every call
   std::vector<KernelCost> physics;
   std::vector<std::string_view> family;        // of each kernel
   std::vector<bool> charged;                   // whether what is off is this kernel's doing
@@ -34,9 +36,11 @@ struct Row {
 };
 
 // What a row says about which kernels: those whose pattern is borrowed where they take most of it, else all of the family that does.
-Row make_row(const Measurement& m, const GpuSpec& gpu, const ArchitectureProfile& physics) {
+Row make_row(const Measurement& m, double offset, const GpuSpec& gpu, const ArchitectureProfile& physics) {
+  constexpr double kLeastKept = 0.7;  // of what was measured
   Row row;
   row.measured = &m;
+  row.seconds = std::max(kLeastKept * m.seconds, m.seconds - offset * launches_of(m));
   row.held_out = is_held_out(m.shape);
   std::map<std::string_view, double> time;
   double all = 0, borrowed = 0, fills = 0;
@@ -96,7 +100,7 @@ std::vector<KernelSample> samples_of(std::string_view family, FeatureKind kind, 
       any = any || (row.charged[i] && row.family[i] == family);
     }
     if (!any || own <= 0) continue;
-    const double left = std::max(row.measured->seconds - beside, kLeastLeft * own);
+    const double left = std::max(row.seconds - beside, kLeastLeft * own);
     for (std::size_t i = 0; i < row.physics.size(); ++i) {
       if (!row.charged[i] || row.family[i] != family) continue;
       KernelSample sample;
@@ -136,7 +140,7 @@ CalibrationRow judged(const std::vector<const Row*>& rows, const FittedProfile& 
   for (const Row* row : rows) {
     double uncorrected = 0;
     for (std::size_t i = 0; i < row->physics.size(); ++i) uncorrected += row->physical(i);
-    const double measured = row->measured->seconds, now = predicted(*row, profile);
+    const double measured = row->seconds, now = predicted(*row, profile);
     signs.push_back(now / measured - 1);
     errors.push_back(std::abs(signs.back()));
     physics_signs.push_back(uncorrected / measured - 1);
@@ -205,8 +209,9 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
   const FittedProfile& base = options.base ? *options.base : nothing;
   std::vector<Row> rows;
   std::map<std::string_view, FeatureKind> families;
+  const std::vector<double> offsets = sitting_offsets(measurements);
   for (const Measurement& m : measurements.rows) {
-    rows.push_back(make_row(m, gpu, physics));
+    rows.push_back(make_row(m, offsets[m.file], gpu, physics));
     if (m.chilled && only_moves_memory(rows.back())) {
       ++out.chilled;
       rows.pop_back();

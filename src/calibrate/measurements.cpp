@@ -57,6 +57,18 @@ bool says(const Json& line, const char* key) {
   return it != line.end() && ((it->is_boolean() && it->get<bool>()) || (it->is_number() && it->get<double>() > 0));
 }
 
+// What a line says of its timing alone.
+constexpr std::array<std::string_view, 7> kOfTiming = {"s", "s_min", "calls", "bytes", "flops", "rotated", "graph"};
+
+std::uint64_t call_of(const Json& line) {
+  std::string text;
+  for (const auto& [key, value] : line.items())  // in the order of the keys
+    if (std::find(kOfTiming.begin(), kOfTiming.end(), key) == kOfTiming.end()) text += key + "=" + value.dump() + ";";
+  std::uint64_t hash = 14695981039346656037u;  // FNV-1a
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return hash;
+}
+
 // A line with a family as a measurement, or why it is none.
 Result<Measurement> measurement_of(const Json& line, const GpuSpec& gpu, const ArchitectureProfile& physics) {
   auto seconds = line.find("s");
@@ -82,6 +94,7 @@ Result<Measurement> measurement_of(const Json& line, const GpuSpec& gpu, const A
   out.warm = !kept_out && out.bytes > kAlwaysCached && out.bytes < kPastCache * static_cast<double>(gpu.l2.value);
   out.chilled = kept_out && out.bytes <= kAlwaysCached;
   out.shape = shape_of(line);
+  out.call = call_of(line);
   out.dtype = line["dtype"].get<std::string>();
   return out;
 }

@@ -18,6 +18,7 @@ struct Measurement {
   bool chilled = false;          // operands kept out of it that are so few that in a step they would be in it
   double bytes = 0;              // that its kernels move
   std::uint32_t shape = 0;       // the same for all types, layouts and directions of one shape
+  std::uint64_t call = 0;        // the same for the same call, whenever it was timed
   std::string dtype;
 };
 

@@ -54,6 +54,31 @@ TEST_CASE("TensorCoresSetThePaceWhereTheGpuHasThem") {
   CHECK(cost.total.value == doctest::Approx(kTileFlops / 8));
 }
 
+TEST_CASE("FourBitsAreFedNoFasterThanSeen") {
+  GpuSpec gpu = slow_gpu();
+  gpu.matrix.set(DType::nvfp4, {10000});
+  CHECK(kernel_cost(kernel_of(GemmShape{1, 128, 128, 32}, DType::nvfp4), gpu, ideal()).total.value == doctest::Approx(kTileFlops / 10000));
+  gpu.matrix.set(DType::nvfp4, {50000});
+  CHECK(kernel_cost(kernel_of(GemmShape{1, 128, 128, 32}, DType::nvfp4), gpu, ideal()).total.value == doctest::Approx(kTileFlops / 17000));
+}
+
+TEST_CASE("CardsThatAddUpAtHalfTheirRateReachWhatTheyPrint") {
+  ArchitectureProfile profile = ideal();
+  for (DType math : {DType::bf16, DType::fp16, DType::fp32}) {
+    MathCoefficients& c = profile.gemm.math[static_cast<std::size_t>(math)];
+    c.efficiency = 0.6, c.watts_per_tflops = 1;
+  }
+  GpuSpec gpu = slow_gpu();
+  gpu.power = {1e9};  // never short of it
+  gpu.vendor = "nvidia", gpu.compute_capability = "8.6";
+  gpu.matrix.set(DType::fp16, {1024}), gpu.matrix.set(DType::bf16, {1024});
+  const auto product = [&](DType math) { return kernel_cost(kernel_of(GemmShape{1, 128, 128, 32}, math), gpu, profile).total.value; };
+  CHECK(product(DType::bf16) == doctest::Approx(kTileFlops / 1024 / 0.84));
+  CHECK(product(DType::fp32) == doctest::Approx(kTileFlops / 0.66));
+  gpu.matrix.set(DType::fp16, {512}), gpu.matrix.set(DType::bf16, {512});
+  CHECK(product(DType::bf16) == doctest::Approx(kTileFlops / 512 / 1.05));
+}
+
 TEST_CASE("EmulatedArithmeticRunsAtFp32Speed") {
   Kernel kernel = kernel_of(GemmShape{1, 128, 128, 32}, DType::bf16);
   kernel.emulated = true;

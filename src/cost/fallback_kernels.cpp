@@ -9,9 +9,46 @@ namespace {
 
 constexpr double kMeasuredClock = 1.98e9;  // of the H200 whose seconds stand below
 
-// The products of a recurrent layer run on kernels made for Ampere, with tiles of 32 x 32 for the few rows of one time step, where
-// cuBLAS would take wider ones or split the sum. How much longer they take than a product of cuBLAS, about, from timings of
-// recurrent layers and their kernels (data/measured): single shapes leave it by a factor of 1.5.
+// A step of a recurrent layer (cuDNN 9) is a product and a gate kernel, both too small for the GPU: they last as long as one block walks its
+// sum. Kernels of 690 layers, named one by one (data/measured/2026-11-16-h200-cached, part "several"); most lie within a quarter. The two
+// directions of a layer have streams of their own, but one host: of kernels longer than it takes to issue the next the rest runs beside it.
+constexpr double kIssued = 5e-6;  // seconds between two kernels of cuDNN's loop over steps; an estimate
+double side_by_side(double seconds) { return seconds > kIssued ? (seconds + kIssued) / 2 : seconds; }
+constexpr double kVectorRate = 11.5e12, kVectorWork = 0.6e9;  // FLOP/s up to so many FLOPs, then by their root
+
+double recurrent_product(const Kernel& kernel, const GemmShape& s, bool backward) {
+  const double m = static_cast<double>(s.m), k = static_cast<double>(s.k), flops = 2 * m * static_cast<double>(s.n) * k;
+  if (is_16bit(kernel.math)) {
+    if (s.n % 8 == 0 && s.k % 8 == 0) return (k < 3072 ? 1.8e-6 + 1.7e-9 * k : 4.5e-6) + flops / 600e12;
+    return (2e-6 + 6.8e-9 * std::min(k, 1300.0)) * (m > 64 ? 1.55 : 1);
+  }
+  if (m == 1) return 2.5e-6 + 1.5e-9 * k;
+  if (kernel.math == DType::tf32) return (backward ? 4.5e-6 + 4.7e-9 * std::min(k, 2600.0) : 3e-6 + 4.5e-9 * k) + flops / 150e12;
+  const double walk = backward ? 5.2e-9 : m > 20 ? 18e-9 : 6e-9, rate = kVectorRate * std::sqrt(std::max(1.0, flops / kVectorWork));
+  return 3.2e-6 + std::max(walk * k, flops / rate);
+}
+
+std::optional<Seconds> recurrent_time(const Kernel& kernel) {
+  if (!kernel.name.starts_with("rnn_")) return std::nullopt;
+  const double launches = std::max(1, kernel.launches);
+  const bool backward = kernel.name.find("_backward") != std::string_view::npos;
+  const auto all = [&](double one) { return Seconds{(kernel.name.ends_with("_pair") ? side_by_side(one) : one) * launches}; };
+  if (const auto* product = std::get_if<GemmShape>(&kernel.shape)) {
+    if (!kernel.name.starts_with("rnn_recurrent")) return std::nullopt;
+    return all(recurrent_product(kernel, *product, backward));
+  }
+  const auto* memory = std::get_if<MemoryShape>(&kernel.shape);
+  if (memory && kernel.name.starts_with("rnn_gates")) {
+    const double numbers = static_cast<double>(memory->rows * memory->row_length) / launches;
+    return all((backward ? 1.95e-6 : 1.75e-6) + numbers * (is_16bit(kernel.input) ? 2.8e-12 : 5.6e-12));
+  }
+  // Sums over all steps walk them one by one.
+  if (memory && kernel.name.starts_with("rnn_bias_gradient")) return all(2e-6 + 11e-9 * static_cast<double>(memory->row_length));
+  return std::nullopt;
+}
+
+// The other products of a recurrent layer run on kernels made for Ampere. How much longer they take than a product of cuBLAS, about, from
+// timings of recurrent layers (data/measured): single shapes leave it by a factor of 1.5.
 constexpr double kRecurrentWide = 1.6;       // fp32 and TF32
 constexpr double kRecurrentUnaligned = 1.8;  // 16 bits where rows are no multiples of 16 bytes
 
@@ -111,6 +148,10 @@ constexpr double kClearing = 0.95e-6;
 
 KernelCost with_fallbacks(const Kernel& kernel, Hertz clock, KernelCost cost) {
   const double slower = kMeasuredClock / clock.value;
+  if (const auto measured = recurrent_time(kernel)) {
+    cost.compute = cost.total = *measured * slower;
+    return cost;
+  }
   if (const auto* product = std::get_if<GemmShape>(&kernel.shape)) {
     const double slowdown = recurrent_slowdown(kernel, *product);
     cost.compute = cost.compute * slowdown;

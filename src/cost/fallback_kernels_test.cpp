@@ -25,14 +25,24 @@ TEST_CASE("bytes cleared by the driver take a microsecond each time, whatever a 
   CHECK(with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value == doctest::Approx(2.85e-6));
 }
 
-TEST_CASE("a recurrent layer's products are slower than others, aligned 16-bit ones are not") {
-  const auto time = [](std::string_view name, std::int64_t hidden, DType type) {
-    return with_fallbacks(kernel_of(GemmShape{1, 64, 4 * hidden, hidden}, name, type), {1.98e9}, ten_microseconds()).total.value;
+TEST_CASE("a step of a recurrent layer lasts as long as a block walks its sum") {
+  const auto time = [](std::string_view name, std::int64_t batch, std::int64_t n, std::int64_t k, DType type) {
+    return with_fallbacks(kernel_of(GemmShape{1, batch, n, k}, name, type), {1.98e9}, ten_microseconds()).total.value;
   };
-  CHECK(time("linear", 650, DType::bf16) == doctest::Approx(10e-6));
-  CHECK(time("rnn_recurrent", 512, DType::bf16) == doctest::Approx(10e-6));
-  CHECK(time("rnn_recurrent", 650, DType::bf16) > 15e-6);
-  CHECK(time("rnn_recurrent", 512, DType::fp32) > 15e-6);
+  CHECK(time("linear", 64, 2600, 650, DType::bf16) == doctest::Approx(10e-6));
+  // Measured: data/measured/2026-11-16-h200-cached.
+  CHECK(time("rnn_recurrent", 16, 2048, 512, DType::bf16) == doctest::Approx(2.79e-6).epsilon(0.15));
+  CHECK(time("rnn_recurrent_backward", 20, 512, 2048, DType::bf16) == doctest::Approx(4.89e-6).epsilon(0.15));
+  CHECK(time("rnn_recurrent", 20, 1024, 256, DType::tf32) == doctest::Approx(4.21e-6).epsilon(0.15));
+  CHECK(time("rnn_recurrent_backward", 64, 1024, 4096, DType::fp32) == doctest::Approx(42.7e-6).epsilon(0.15));
+  CHECK(time("rnn_recurrent", 64, 1950, 650, DType::bf16) > 2 * time("rnn_recurrent", 64, 1944, 648, DType::bf16));  // rows of no 16 bytes
+}
+
+TEST_CASE("two directions share the GPU where their kernels last longer than it takes to issue them") {
+  const auto time = [](std::string_view name, std::int64_t batch) {
+    return with_fallbacks(kernel_of(GemmShape{1, batch, 1024, 4096}, name, DType::fp32), {1.98e9}, ten_microseconds()).total.value;
+  };
+  CHECK(time("rnn_recurrent_backward_pair", 64) == doctest::Approx((time("rnn_recurrent_backward", 64) + 5e-6) / 2));
 }
 
 TEST_CASE("resizing many small planes takes as long as walking them, its gradient as long as its collisions") {

@@ -65,6 +65,12 @@ struct Situation {  // a kernel with what several features are made of
   double of_small_tiles(double together, double times) const {  // several blocks share an SM; `times`: calls, one after the other
     return against_physics(times * std::max(1.0, together * group_tiles(32, 32) / gpu.sms / 3.5) * taps * std::ceil(depth / 8));
   }
+  // What arithmetic and memory take where nothing is cut into tiles: smooth where the physics have steps, which a library may not have.
+  double roofline() const {
+    constexpr double kFloor = 3e-6;  // seconds
+    const double peak = std::max(gpu.matrix[kernel.math].value, gpu.vector[kernel.math].value);
+    return way((kFloor + std::hypot(peak > 0 ? kernel.flops.value / launches / peak : 0, bytes() / gpu.memory_bandwidth.value)) * 1e6);
+  }
   double way(double microseconds) const { return against_physics(microseconds); }
   double image_bytes() const { return real(conv->batch * conv->in_channels * conv->in_h * conv->in_w) * element_bytes(); }
   double result_bytes() const { return real(conv->batch * conv->out_channels * conv->out_h * conv->out_w) * element_bytes(); }
@@ -164,6 +170,7 @@ constexpr Feature kGemm[] = {
     {{"split 64x64", false}, [](const S& s) { return s.split(64, 64); }},
     {{"split 64x128", false}, [](const S& s) { return s.split(64, 128); }},
     {{"split 128x64", false}, [](const S& s) { return s.split(128, 64); }},
+    {{"roofline", false}, [](const S& s) { return s.roofline(); }},
 };
 
 constexpr Feature kConvolution[] = {
@@ -377,7 +384,8 @@ std::array<FeatureName, N> names(const Feature (&list)[N]) {
 
 std::string_view residual_family(const Kernel& kernel) {
   if (kernel.unknown || kernel.fused || kernel.emulated || std::holds_alternative<CollectiveShape>(kernel.shape)) return {};
-  if (kernel.name == "memset") return {};  // the driver's (fallback_kernels.h)
+  // What is known by itself (fallback_kernels.h).
+  if (kernel.name == "memset" || kernel.name.starts_with("rnn_bias_gradient") || kernel.name.starts_with("rnn_recurrent") || kernel.name.starts_with("rnn_gates")) return {};
   if (kernel.estimated) return kernel.name;
   if (std::holds_alternative<GemmShape>(kernel.shape)) return "gemm";
   if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {

@@ -10,6 +10,7 @@
 #include "cost/fallback_kernels.h"
 #include "cost/gemm_cost.h"
 #include "cost/profile.h"
+#include "kernel/library_rules.h"
 
 namespace precog {
 namespace {
@@ -22,6 +23,13 @@ constexpr double kForwardFlops = 4;      // per query, key and dimension: two pr
 constexpr double kBackwardFlops = 10;    // five products
 constexpr double kNormColumns = 32;       // columns of a layer norm whose parameter gradients one block sums
 constexpr std::int64_t kNormSplitRows = 65536;
+// Sums down columns are bound by how long a thread waits for its values, one after the other, and the last of the blocks that share a result
+// by their number: read off 9,000 timings on an H200 (data/measured, families rows, reduce and reduce_strided), half of them within 10%.
+constexpr Seconds kColumnFloor{2.2e-6};
+constexpr double kColumnValue = 253, kColumnMeeting = 4000, kColumnSharing = 475;  // clocks: a value, a meeting, each block over the height of one
+constexpr double kRowValue = 200, kPlaced = 2.2;  // clocks; values per SM and clock
+constexpr double kThreadsOfSm = 2048;
+constexpr double kMeasuredBoost = 1.98e9;
 constexpr double kResident = 128 * 1024; // bytes of one channel that a batch norm keeps near its SM between passes
 
 double bytes_of(DType dtype) { return static_cast<double>(bits_of(dtype)) / 8; }
@@ -61,6 +69,10 @@ constexpr double kUnlimitedEfficiency = 0.84;
 // and 1.13 (5090) of them in bf16. In fp32 SMs with 128 lanes reach 0.61 to 0.69 (those three, RTX A6000, RTX PRO 6000). Source: the submissions
 // of github.com/zzc0721/torch-performance-test-data.
 constexpr double kHalvedEfficiency = 1.05, kWideVectorEfficiency = 0.66, kHalvedRate = 512;
+
+// Operations per SM and clock that products in four bits were seen to reach at most, whatever the tensor cores could: Transformer Engine's
+// documentation (docs/examples/gemm_profiling) has 5.1 PFLOP/s on a B300, whose peak is half as high again as B200's, where that reaches 4.4 to 4.9.
+constexpr double kFourBitRate = 17000;
 
 double unlimited_efficiency(const GpuSpec& gpu, DType math) {
   if (math == DType::fp32) return gpu.capability() >= 86 ? kWideVectorEfficiency : kUnlimitedEfficiency;
@@ -102,6 +114,7 @@ struct Costing {
     problem.bytes = moved(kernel) / launches();
     problem.peak = unit.peak;
     problem.efficiency = sustained_efficiency(math, most, gpu, unit.peak) * factor;
+    if (unit.math == DType::nvfp4 && gpu.boost_clock.value > 0) problem.efficiency = std::min(problem.efficiency, kFourBitRate * gpu.sms * gpu.boost_clock.value / unit.peak.value);
     problem.k_latency_clocks = math.k_latency_clocks;
     const GemmTime time = gemm_time(problem, gpu, profile.gemm);
     return finish(time.compute, time.memory, time.launch + overhead, time.total + overhead, source, launches());
@@ -210,6 +223,20 @@ struct Costing {
     return s.row_length > kNormSplitRows && blocks < gpu.sms / 2.0 ? gpu.sms : std::min<double>(gpu.sms, blocks);
   }
 
+  Seconds column_sum(const MemoryShape& s) const {
+    const ReductionGrid grid = reduction_grid(s.rows, s.row_length, true, gpu.sms);
+    const double threads = static_cast<double>(grid.width * grid.height), room = gpu.sms * std::max(1.0, std::floor(kThreadsOfSm / threads));
+    const double waves = std::ceil(static_cast<double>(grid.blocks) / room);
+    const double meeting = grid.sharing > 1 ? kColumnMeeting + kColumnSharing * static_cast<double>(grid.sharing) / static_cast<double>(grid.height) : 0;
+    return {(waves * static_cast<double>(grid.values) * kColumnValue + meeting) / gpu.boost_clock.value};
+  }
+  // Others wait for the values of a row, too, and work out the place of each where the axes that are summed do not form one.
+  Seconds row_sum(const MemoryShape& s, Seconds access) const {
+    const ReductionGrid grid = reduction_grid(s.rows, s.row_length, s.channels_last, gpu.sms);
+    const double meeting = grid.sharing > 1 && s.rows > 1 ? kColumnMeeting : 0, all = static_cast<double>(s.rows * s.row_length);
+    const double waited = static_cast<double>(grid.values) * (s.channels_last ? kColumnValue : kRowValue) + meeting, placed = s.axes >= 3 ? all / (kPlaced * gpu.sms) : 0;
+    return std::max(access, Seconds{std::max(waited, placed) / gpu.boost_clock.value});
+  }
   // Time of the SMs to issue the reads and writes.
   Seconds access(const MemoryShape& s, const MemoryCoefficients& c) const {
     const double accesses = static_cast<double>(kernel.read.value) / bytes_of(kernel.input) +
@@ -230,10 +257,13 @@ struct Costing {
 
   KernelCost operator()(const MemoryShape& s) const {
     const MemoryCoefficients& c = streaming(s);
-    const Seconds compute = access(s, c);
+    const bool columns = s.pattern == MemoryPattern::bias_gradient && s.rows > 1;
+    const bool rows = s.pattern == MemoryPattern::reduction && !kernel.estimated && !kernel.fused && launches() == 1;  // PyTorch's reduce_kernel
+    const Seconds compute = columns ? column_sum(s) * launches() : rows ? row_sum(s, access(s, c)) : access(s, c);
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const bool to_one = s.pattern == MemoryPattern::reduction && s.rows == 1;  // the blocks' sums are then summed by the last to finish
-    const Seconds launch = c.launch_floor * (launches() + (to_one ? 1 : 0));
+    const Seconds floor = columns ? kColumnFloor * (kMeasuredBoost / gpu.boost_clock.value) : c.launch_floor;
+    const Seconds launch = floor * (launches() + (to_one ? 1 : 0));
     KernelCost cost = finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
     if (cost.bound == Bound::compute) cost.bound = Bound::memory;  // issuing loads and stores is not arithmetic
     return cost;

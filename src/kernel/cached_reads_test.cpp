@@ -47,7 +47,7 @@ TEST_CASE("what has just been written is in the cache, what came from outside is
 TEST_CASE("what does not fit is gone, and a cache that is not known holds nothing") {
   const Chain chain(1000, 2);
   CHECK(cached_reads(chain.graph, chain.program, gpu_with_cache(4'000))[1] == 0);             // room for 2000 of 4000 bytes
-  CHECK(cached_reads(chain.graph, chain.program, gpu_with_cache(5'333))[1] == doctest::Approx(0.25).epsilon(0.01));
+  CHECK(cached_reads(chain.graph, chain.program, gpu_with_cache(7'619))[1] == doctest::Approx(0.25).epsilon(0.01));
   CHECK(cached_reads(chain.graph, chain.program, gpu_with_cache(0))[1] == 0);
 }
 

@@ -32,22 +32,34 @@ bool hands_out_tiles(const GemmShape& s, const GpuSpec& gpu) {
 
 }  // namespace
 
-bool sums_across_blocks(std::int64_t outputs, std::int64_t length, bool columns, int sms) {
-  if (outputs <= 0 || length <= 0) return false;
+ReductionGrid reduction_grid(std::int64_t outputs, std::int64_t length, bool columns, int sms) {
+  if (outputs <= 0 || length <= 0) return {};
   const std::int64_t vector = !columns ? 1 : outputs % 4 == 0 ? 4 : outputs % 2 == 0 ? 2 : 1;  // results a thread holds
   const std::int64_t threads = kReduceThreads / vector;
   const std::int64_t across = power_below(columns ? outputs / vector : length, threads);
   const std::int64_t along = power_below(columns ? length : outputs, threads);
-  std::int64_t width = std::min(across, kWarp);
-  const std::int64_t height = std::min(along, threads / width);
-  width = std::min(across, threads / height);
-  std::int64_t values = columns ? length : divide_up(length, width);  // that one thread sums
-  if (values < height * kFewValues && values < kManyValues) return false;  // a block's rows then have results of their own
-  values = divide_up(values, height);
-  const std::int64_t grid = divide_up(outputs / vector, columns ? width : 1);
-  const std::int64_t target = sms * (kThreadsPerSm / (width * height));
-  if (values < kManyValues || grid > target) return false;
-  return std::max(std::min(divide_up(target, grid), divide_up(values, kFewValues)), divide_up(values, kManyValues)) > 1;
+  ReductionGrid grid;
+  grid.width = std::min(across, kWarp);
+  grid.height = std::min(along, threads / grid.width);
+  grid.width = std::min(across, threads / grid.height);
+  grid.values = columns ? length : divide_up(length, grid.width);
+  const std::int64_t each = divide_up(outputs / vector, columns ? grid.width : 1);
+  if (grid.values < grid.height * kFewValues && grid.values < kManyValues) {  // a block's rows then have results of their own
+    grid.blocks = divide_up(each, grid.height);
+    return grid;
+  }
+  grid.values = divide_up(grid.values, grid.height);
+  grid.blocks = each;
+  const std::int64_t target = sms * (kThreadsPerSm / (grid.width * grid.height));
+  if (grid.values < kManyValues || each > target) return grid;
+  grid.sharing = std::max(std::min(divide_up(target, each), divide_up(grid.values, kFewValues)), divide_up(grid.values, kManyValues));
+  grid.blocks *= grid.sharing;
+  grid.values = divide_up(grid.values, grid.sharing);
+  return grid;
+}
+
+bool sums_across_blocks(std::int64_t outputs, std::int64_t length, bool columns, int sms) {
+  return reduction_grid(outputs, length, columns, sms).sharing > 1;
 }
 
 bool keeps_innermost(const Shape& from, const Shape& to) {

@@ -11,7 +11,15 @@
 namespace precog {
 
 // PyTorch's reduction of `outputs` results from `length` values each; `columns`: the innermost axis is kept, each result is
-// summed across rows. True where several blocks share a result: they meet through counters that a memset clears first.
+// summed across rows.
+struct ReductionGrid {
+  std::int64_t width = 1, height = 1;  // threads of a block
+  std::int64_t values = 1;             // that one thread sums, one after the other
+  std::int64_t blocks = 1;             // in all
+  std::int64_t sharing = 1;            // blocks that share a result
+};
+ReductionGrid reduction_grid(std::int64_t outputs, std::int64_t length, bool columns, int sms);
+// Where several blocks share a result they meet through counters that a memset clears first.
 bool sums_across_blocks(std::int64_t outputs, std::int64_t length, bool columns, int sms);
 // Whether a reduction from one shape to the other keeps the innermost axis.
 bool keeps_innermost(const Shape& from, const Shape& to);

@@ -8,6 +8,15 @@ using namespace precog;
 using namespace precog::testing;
 
 // Recorded on an H200: a bias gradient of 1,024 rows is preceded by a memset, of 512 rows it is not.
+// 788 rows of 768 are summed by one block each four columns wide, and take 2.5 times as long as 1,576 (data/measured, reduce_strided).
+TEST_CASE("ManyRowsAreSharedAmongBlocksFewAreWalked") {
+  const ReductionGrid few = reduction_grid(768, 788, true, 132), many = reduction_grid(768, 1576, true, 132);
+  CHECK(few.sharing == 1);
+  CHECK(few.values == 197);
+  CHECK(many.sharing == 25);
+  CHECK(many.values == 16);
+}
+
 TEST_CASE("LongSumsOfFewColumnsMeetAcrossBlocks") {
   CHECK(sums_across_blocks(768, 1024, true, 132));
   CHECK_FALSE(sums_across_blocks(768, 512, true, 132));

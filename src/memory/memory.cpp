@@ -220,16 +220,32 @@ void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& 
   std::stable_sort(use.by_module.begin(), use.by_module.end(), [](const ModuleMemory& a, const ModuleMemory& b) { return a.total() > b.total(); });
 }
 
-// The worst moments of the two parts of a step: what saves memory in one need not in the other.
+// Between the first and the last layer of backward what is kept shrinks and gradients grow by the same with each layer: most is there at one end.
 void find_moments(const Graph& graph, MemoryUse& use) {
-  std::array<std::int64_t, 2> most{};
+  const auto op = [&](std::size_t i) -> const Op& { return graph.ops[graph.ops.id_at(i)]; };
+  std::size_t begin = 0, end = use.timeline.size();  // of backward
+  while (begin < end && op(begin).phase == Phase::forward) ++begin;
+  while (end > begin && op(end - 1).phase >= Phase::loss_scaling) --end;
+  std::size_t first = begin, last = end;  // of its layers, where they are known: else of its quarters
+  while (first < end && op(first).block < 0) ++first;
+  while (last > first && op(last - 1).block < 0) --last;
+  std::size_t first_ends = first, last_begins = last;
+  if (first < last) {
+    while (first_ends < last && (op(first_ends).block < 0 || op(first_ends).block == op(first).block)) ++first_ends;
+    while (last_begins > first_ends && (op(last_begins - 1).block < 0 || op(last_begins - 1).block == op(last - 1).block)) --last_begins;
+  } else {
+    first = begin, last = end;
+    first_ends = begin + (end - begin) / 4, last_begins = end - (end - begin) / 4;
+  }
+  std::array<std::int64_t, kStepParts> most{};
   for (std::size_t i = 0; i < use.timeline.size(); ++i) {
-    const bool updating = graph.ops[graph.ops.id_at(i)].phase >= Phase::loss_scaling;
+    if (i >= first_ends && i < last_begins) continue;
+    const std::size_t part = i < first ? 0 : i < first_ends ? 1 : i < last ? 2 : i < end ? 3 : 4;
     std::int64_t all = 0;
     for (Bytes bytes : use.timeline[i]) all += bytes.value;
-    if (all <= most[updating ? 1 : 0]) continue;
-    most[updating ? 1 : 0] = all;
-    (updating ? use.in_update : use.at_work) = use.timeline[i];
+    if (all <= most[part]) continue;
+    most[part] = all;
+    use.moments[part] = use.timeline[i];
   }
 }
 
@@ -330,7 +346,7 @@ void recount(MemoryUse& use, int gpus) {
                                  std::pair{MemoryCategory::optimizer_states, more.optimizer}, std::pair{MemoryCategory::weight_casts, more.weight_copies}, std::pair{MemoryCategory::activations, more.activations},
                                  std::pair{MemoryCategory::workspaces, more.workspace}})
     use.by_category[static_cast<std::size_t>(category)] += bytes;
-  use.at_work = use.in_update = use.by_category;
+  use.moments.fill(use.by_category);
   if (more.total().value > 0) use.by_module.insert(use.by_module.begin(), more);
 }
 

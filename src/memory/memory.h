@@ -20,6 +20,10 @@ namespace precog {
 
 using BytesByCategory = std::array<Bytes, kMemoryCategories>;
 
+// Forward, three parts of backward (its first quarter, its half in the middle, its last quarter), and what follows them: what saves memory
+// in one need not in another.
+inline constexpr std::size_t kStepParts = 5;
+
 struct ModuleMemory {  // at the peak, of all modules of that path; numbers of repeated layers are written *
   std::string module;
   Bytes parameters, gradients, optimizer, weight_copies, activations, workspace;
@@ -45,7 +49,7 @@ struct MemoryUse {
   Certainty verdict = Certainty::likely;
   OpId peak_op;         // the operator running at the peak
   BytesByCategory by_category{};                     // at the peak
-  BytesByCategory at_work{}, in_update{};            // the worst moment of forward and backward, and of what follows them
+  std::array<BytesByCategory, kStepParts> moments{};  // the worst of each part of the step
   std::map<std::string, Bytes> activations_by_dtype;  // at the peak: saved, recomputed, temporary
   std::vector<ModuleMemory> by_module;               // largest first
   std::vector<BytesByCategory> timeline;             // of each operator: what is there while it runs

@@ -10,7 +10,8 @@
 
 namespace precog {
 
-// What every door of `precog predict` answers with. `request` may have "max_batch": true; its "batch" is then not used,
+// What every door of `precog predict` answers with. "fixes": false leaves out the search for what would make a job fit.
+// `request` may have "max_batch": true; its "batch" is then not used,
 // which the report says, and may be absent. The prediction is at the batch found (at one sample where nothing fits).
 Result<Prediction> predict_job(const Json& request, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder = {},
                                std::string_view dump_after = {});

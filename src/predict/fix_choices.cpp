@@ -12,6 +12,7 @@ namespace {
 constexpr int kLossPieces = 8;
 constexpr int kMostWays = 8;       // a layer is split, inside a node
 constexpr int kMostTimes = 16;     // more stages than now
+constexpr int kLayersOfStage = 4;  // at least
 constexpr std::size_t kBatches = 4;
 
 class FixChoices {
@@ -45,7 +46,12 @@ class FixChoices {
       const auto known = catalog_.precision(other);
       if (!known || (*known)->name == name || (*known)->name == parsed_.precision->name) return;
       FixChoice one{.axis = FixAxis::precision, .change = fmt::format("precision {}", other), .numerics = numerics, .recipe = other};
-      one.needs_full = full;
+      if (full && parsed_.plan.fsdp != Sharding::full) {
+        one.change += ", fully sharded";
+        one.flags = "--fsdp full";
+        one.patch = {{"plan", {{"fsdp", "full"}}}};
+        one.shards = true;
+      }
       out_.push_back(std::move(one));
     };
     const PrecisionRecipe& now = *parsed_.precision;
@@ -94,7 +100,7 @@ class FixChoices {
     const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
     auto put = [&](int tp, int pp) {
       const int times = tp / plan.tp * (pp / plan.pp);
-      if (times < 2 || plan.dp % times != 0 || (pp > 1 && (layers == 0 || layers % pp != 0 || parsed_.model->encoder_decoder))) return;
+      if (times < 2 || plan.dp % times != 0 || (pp > 1 && (layers < kLayersOfStage * pp || parsed_.model->encoder_decoder))) return;
       std::vector<std::string> words, flags;
       Json patch = {{"plan", Json::object()}};
       if (tp > plan.tp) {
@@ -131,7 +137,7 @@ class FixChoices {
     if (optimizer == "adam" || optimizer == "adamw") {
       put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there");
       put("optimizer and parameters on the host", "optimizer+parameters", "each layer's weights come up when it is their turn");
-      out_.back().needs_full = parsed_.plan.dp > 1;
+      out_.back().needs_full = parsed_.plan.dp > 1 && parsed_.plan.fsdp != Sharding::full;
     }
     if (is("mode", "eager") && is("recompute", "none")) {
       put("activations on the host", "activations", "what layers keep for backward goes down and comes back");

@@ -24,6 +24,7 @@ struct FixChoice {
   std::string recipe, part;        // of the precision: another recipe, or something added to it
   const char* by_layers = nullptr; // the field that says of how many layers, where that can be said
   bool needs_full = false;         // only with parameters sharded
+  bool shards = false;             // and this shards them itself
 };
 
 // `request`: with configurations read in. `base`: its report; `parsed`: what it is read as.

@@ -149,6 +149,15 @@ std::string schedule_text(const Schedule& schedule, const KernelProgram& program
   return out;
 }
 
+// A thread that looks for gradients now and then finds the last of them half a cycle late; what is exchanged before waits beside backward.
+void wait_for_cycle(Seconds cycle, const KernelProgram& program, std::vector<KernelCost>& costs) {
+  const auto exchanges = [&](const Call& call) {
+    return call.phase == Phase::gradient_sync && call.kernel_count > 0 && std::holds_alternative<CollectiveShape>(program.kernels[call.first_kernel].shape);
+  };
+  const auto last = std::find_if(program.calls.rbegin(), program.calls.rend(), exchanges);
+  if (cycle.value > 0 && last != program.calls.rend()) costs[last->first_kernel].total += cycle * 0.5;
+}
+
 // What the stream that computes spends on a batch before the step: its copy to the GPU, and what prepares it there.
 Seconds prepared_on_gpu(const InputSpec& input, const Request& request, const ArchitectureProfile& profile) {
   const double efficiency = profile.memory[static_cast<std::size_t>(MemoryPattern::pointwise)].efficiency;
@@ -280,6 +289,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         else if (flash1) chunk.costs[i] = by_flash1(kernels[i], chunk.costs[i]);
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
+      wait_for_cycle(request.exchange_cycle, chunk.program, chunk.costs);
       price_host_copies(chunk.step.graph, chunk.program, host_link(*request.gpu, *request.host, request.replicas.node_ranks), chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);
       if (request.plan.expert_overlap) overlap_with_micro_batches(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);

@@ -40,10 +40,10 @@ Result<Request> RequestReader::read() {
 }
 
 Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder,
-                              std::int64_t default_batch) {
-  if (!json.is_object() || !(json.contains("from") || json.contains("from_kind"))) return RequestReader(json, catalog, where, folder, default_batch).read();
+                              std::int64_t default_batch, std::shared_ptr<const ModelSource> model) {
+  if (!json.is_object() || !(json.contains("from") || json.contains("from_kind"))) return RequestReader(json, catalog, where, folder, default_batch, std::move(model)).read();
   PRECOG_TRY(whole, with_imports(json, where, folder));
-  return RequestReader(whole, catalog, where, folder, default_batch).read();
+  return RequestReader(whole, catalog, where, folder, default_batch, std::move(model)).read();
 }
 
 ModelInputs inputs_of_rank(const Request& request) {

@@ -57,6 +57,7 @@ struct Request {
   TrainingOptions training;
   Checkpoints checkpoints;  // which layers are recomputed, where any are
   MemoryFormat memory_format = MemoryFormat::contiguous;
+  Seconds exchange_cycle;   // between two looks for gradients to exchange, where a thread of its own does so (Horovod); 0: at once
   bool reads_loss = false;  // the loop reads the loss back in every step (loss.item()): the host waits for the GPU
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
@@ -75,9 +76,10 @@ struct Request {
 
 // A request may name configurations of frameworks ("from"): they are read first, and what it says itself wins.
 // `where` names the request in messages: a file's name, or "request"; paths in it are relative to `folder`. A batch that
-// neither the request nor the model says is `default_batch`, an error where that is 0. The catalog outlives the request.
+// neither the request nor the model says is `default_batch`, an error where that is 0. `model`: the request's own, where it has been read
+// before. The catalog outlives the request.
 Result<Request> parse_request(const Json& json, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder = {},
-                              std::int64_t default_batch = 0);
+                              std::int64_t default_batch = 0, std::shared_ptr<const ModelSource> model = nullptr);
 
 // Of one rank: those that share a sequence have a part of its tokens each.
 ModelInputs inputs_of_rank(const Request& request);

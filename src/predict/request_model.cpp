@@ -52,6 +52,11 @@ void RequestReader::read_named(JsonReader& reader, std::string_view key, const s
 void RequestReader::read_source() {
   const Json* model = root_.raw("model");
   if (!model) return root_.problem("model", "is missing: a name from `precog models`");
+  if (known_model_) {
+    request_.model = known_model_;
+    if (model->is_object() && model->contains("layers")) request_.inputs.layers = (*model)["layers"].get<std::int64_t>();
+    return;
+  }
   if (model->is_string()) return read_named(root_, "model", model->get<std::string>());
   if (!model->is_object())
     return root_.problem("model", R"(wants a name, {"name": ..., "layers": ...}, an architecture: {"family": ..., "architecture": {...}}, or a file: {"graph": ...}, {"hf_config": ...}, {"onnx": ...})");

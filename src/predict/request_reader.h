@@ -14,8 +14,8 @@ namespace precog {
 class RequestReader {
  public:
   RequestReader(const Json& json, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder,
-                std::int64_t default_batch)
-      : catalog_(catalog), folder_(folder), default_batch_(default_batch), root_(json, where, problems_) {
+                std::int64_t default_batch, std::shared_ptr<const ModelSource> model)
+      : known_model_(std::move(model)), catalog_(catalog), folder_(folder), default_batch_(default_batch), root_(json, where, problems_) {
     request_.where = where;
   }
 
@@ -103,6 +103,7 @@ class RequestReader {
     return fallback;
   }
 
+  std::shared_ptr<const ModelSource> known_model_;  // the request's, where somebody has read it before
   const Catalog& catalog_;
   std::filesystem::path folder_;
   std::int64_t default_batch_ = 0;

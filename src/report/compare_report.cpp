@@ -151,9 +151,9 @@ std::string insight(const Comparison& comparison) {
   const Report* amp = fastest(comparison, true, true);
   const Report* plain = fastest(comparison, true, false);
   if (amp && plain && amp->step.value > 1.02 * plain->step.value)
-    return fmt::format(
-        "{} is slower than {} here: its {:.0f} cast kernels take {} of the step, and the GPU waits for the host {} of it.",
-        amp->precision, plain->precision, amp->cast_kernels, percent_text(casts_share(*amp)), percent_text(host_share(*amp)));
+    return fmt::format("{} is slower than {} here: its {:.0f} cast kernels take {} of the step{}.", amp->precision, plain->precision, amp->cast_kernels,
+                       percent_text(casts_share(*amp)),
+                       host_share(*amp) >= 0.01 ? fmt::format(", and the GPU waits for the host {} of it", percent_text(host_share(*amp))) : "");
   if (host_share(best) > 0.15)
     return fmt::format(
         "The GPU waits for the host {} of the fastest step ({}): a larger batch or fewer operators would gain more than precision.",

@@ -7,6 +7,8 @@
 namespace precog {
 namespace {
 
+constexpr std::string_view kMemset = "memset";  // as lowering calls the driver's own kernel
+
 // Modules whose code is entered on the way from one operator to the next: "a.b.c" after "a.d" enters b and c. What has no operators
 // below it is not seen; a list of modules, which is never called, counts once.
 std::int64_t modules_entered(std::string_view before, std::string_view now) {
@@ -48,13 +50,14 @@ bool inside_another(const Call& call, const KernelProgram& program) {
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
   for (std::size_t i = 0; i < kKinds; ++i) {
     const auto kind = static_cast<OpKind>(i);
-    auto look_up = [&](const std::map<std::string, Seconds>& table) {
+    auto look_up = [&](const std::map<std::string, Seconds>& table, const Seconds* otherwise) {
       auto known = table.find(std::string(to_text(kind)));
       if (known == table.end()) known = table.find(std::string(to_text(definition(kind).family)));
-      return known == table.end() ? table.at("default") : known->second;
+      return known != table.end() ? known->second : otherwise ? *otherwise : table.at("default");
     };
-    forward_[i] = look_up(host.forward);
-    backward_[i] = look_up(host.backward);
+    forward_[i] = look_up(host.forward, nullptr);
+    backward_[i] = look_up(host.backward, nullptr);
+    library_[i] = look_up(host.compiled.library, &host.compiled.library_call);
   }
 }
 
@@ -63,7 +66,7 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
   const auto kind = static_cast<std::size_t>(op.kind);
   const auto times = static_cast<double>(layers_of(op));
   if (inside_another(call, program)) return {};
-  if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program);
+  if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program, op.kind);
   switch (call.phase) {
     case Phase::forward:
     case Phase::recompute: {
@@ -90,7 +93,7 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
 }
 
 // The program that a compiler writes calls kernels and libraries directly: no dispatcher, no autograd, no Python objects.
-Seconds HostTimes::compiled(const Call& call, const KernelProgram& program) const {
+Seconds HostTimes::compiled(const Call& call, const KernelProgram& program, OpKind kind) const {
   if (program.cuda_graphs || call.kernel_count == 0) return {};
   std::int64_t generated = 0;
   bool library = false;
@@ -99,22 +102,27 @@ Seconds HostTimes::compiled(const Call& call, const KernelProgram& program) cons
     if (kernel.fused) generated += kernel.launches;
     else library = true;
   }
-  return host_.compiled.kernel * static_cast<double>(generated) + (library ? host_.compiled.library_call : Seconds{});
+  return host_.compiled.kernel * static_cast<double>(generated) + (library ? library_[static_cast<std::size_t>(kind)] : Seconds{});
 }
 
 // What a call puts on the stream after its first kernel: layout copies around a convolution, the parts of a sort. A grouped product
 // without a kernel of its own issues one whole product per group, from inside the framework.
 Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program, const Graph& graph) const {
   if (call.kernel_count == 0) return {};
-  std::int64_t launches = 0;
-  for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
+  std::int64_t launches = 0, cleared = 0;
+  for (std::uint32_t i = 0; i < call.kernel_count; ++i) {
+    const Kernel& kernel = program.kernels[call.first_kernel + i];
+    (kernel.name == kMemset ? cleared : launches) += kernel.launches;
+  }
+  if (launches == 0) --cleared;  // the call's first launch is one of them
+  const Seconds clearing = host_.memset * static_cast<double>(cleared);
   if (call.family == Family::recurrent) {
     const Op& op = graph.ops[call.op];
     std::int64_t weights = 0;
     // PyTorch keeps a layer's weights in one buffer for cuDNN, but not those in bf16 (CUDNN_TENSOR_DTYPES, torch/backends/cudnn): they are copied there.
     if (op.math == DType::bf16 && call.phase != Phase::backward)
       for (TensorId id : graph.inputs(op)) weights += graph.tensors[id].role == Role::parameter ? 1 : 0;
-    return host_.library_launch * static_cast<double>(std::max<std::int64_t>(0, launches - layers_of(op))) + host_.recurrent_parameter * static_cast<double>(weights);
+    return host_.library_launch * static_cast<double>(std::max<std::int64_t>(0, launches - layers_of(op))) + host_.recurrent_parameter * static_cast<double>(weights) + clearing;
   }
   Seconds products{};
   if (call.family == Family::gemm) {
@@ -122,7 +130,7 @@ Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program,
     products = backward_[static_cast<std::size_t>(OpKind::mm)] * static_cast<double>(groups);
     launches -= groups;
   }
-  return products + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
+  return products + clearing + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
 }
 
 std::vector<bool> inner_calls(const KernelProgram& program, const Graph& graph) {
@@ -201,7 +209,9 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
   for (std::size_t i : graphs) out.calls[i] += host.compiled.parameter * parameters;
   if (first_optimizer < calls) out.calls[first_optimizer] += optimizer_tensor_time(program, graph, host) * parameters;
   // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
-  if (last_backward < calls) out.calls[last_backward] += host.parameter_gradient * parameters;
+  // A compiled backward hands them out all at once.
+  const bool at_once = !graphs.empty() && host.compiled.parameter.value > 0;
+  if (last_backward < calls && !at_once) out.calls[last_backward] += host.parameter_gradient * parameters;
   return out;
 }
 

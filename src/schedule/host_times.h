@@ -18,12 +18,12 @@ class HostTimes {
   Seconds forward_of(OpKind kind) const { return forward_[static_cast<std::size_t>(kind)]; }
 
  private:
-  Seconds compiled(const Call& call, const KernelProgram& program) const;
+  Seconds compiled(const Call& call, const KernelProgram& program, OpKind kind) const;
   Seconds more_launches(const Call& call, const KernelProgram& program, const Graph& graph) const;
 
   static constexpr std::size_t kKinds = static_cast<std::size_t>(OpKind::kCount);
   const HostSpec& host_;
-  std::array<Seconds, kKinds> forward_, backward_;
+  std::array<Seconds, kKinds> forward_, backward_, library_;  // the last of a compiled graph's
 };
 
 struct HostStep {

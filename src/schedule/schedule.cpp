@@ -10,6 +10,8 @@ namespace {
 
 // A stream holds at most about this many launches that have not run; the host waits when it is full.
 constexpr std::int64_t kLaunchQueue = 1024;
+// A call of many launches (a recurrent layer's time steps) runs from its first on while the host still issues the others: it is laid out in parts of this many.
+constexpr std::int32_t kLaunchesTogether = 16;
 constexpr int kSteps = 3;          // the first warms up the queues; the last two differ by one steady step
 constexpr std::int64_t kMicroBatches = 3;  // laid out in full; more repeat the second
 
@@ -155,33 +157,32 @@ class Layout {
       return false;
     }
     const TaskLabel label{static_cast<std::int32_t>(i), step, micro};
-    std::int32_t room = -1;
-    while (!in_flight_.empty() && launched_ + times_.launches[i] - in_flight_.front().launched_by > kLaunchQueue) {
-      room = in_flight_.front().task;
-      in_flight_.pop_front();
-    }
-    const std::int32_t issued = add(kHost, times_.host[i] + views_, {room}, label);
-    views_ = 0;
-    std::int32_t ran = issued;
     const CrossWait& wait = times_.waits[i];
     if (call.collective) {
+      const std::int32_t issued = add(kHost, times_.host[i] + views_, {room_for(times_.launches[i])}, label);
       // Without an operand made in this step: after all that the compute stream has been given so far.
-      const bool of_layer = belongs_to_layer(call, graph_);
-      ran = add(stream_of(call, graph_), times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label, times_.sharing[i]);
-      if (!of_layer) last_collective_task_ = ran;
+      last = add(stream_of(call, graph_), times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label, times_.sharing[i]);
+      if (!belongs_to_layer(call, graph_)) last_collective_task_ = last;
+      launched(last, times_.launches[i]);
     } else {
       // What comes back from buckets waits for the last collective; so does all that follows on the stream.
       const bool for_all = (times_.last_collective < program_.calls.size() && i > times_.last_collective) || call.phase >= Phase::loss_scaling;
       const std::int32_t for_one = wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : -1;
       const std::int32_t parameters = times_.needs[i] >= 0 ? task_of_[static_cast<std::size_t>(times_.needs[i])] : -1;  // of the step before: this one's come later
-      ran = add(kCompute, times_.gpu[i], {issued, for_all ? last_collective_task_ : -1, for_one, sent_by_last_step_, parameters}, label, times_.sharing[i]);
+      const std::int64_t parts = host_.blocking_launches ? 1 : std::max(1, times_.launches[i] / kLaunchesTogether);
+      for (std::int64_t part = 0; part < parts; ++part) {
+        const auto share = [&](std::int64_t whole) { return whole * (part + 1) / parts - whole * part / parts; };
+        const std::int64_t launches = share(times_.launches[i]);
+        const std::int32_t issued = add(kHost, share(times_.host[i] + views_), {room_for(launches)}, label);
+        last = add(kCompute, share(times_.gpu[i]), {issued, for_all ? last_collective_task_ : -1, for_one, sent_by_last_step_, parameters}, label, times_.sharing[i]);
+        launched(last, launches);
+      }
       sent_by_last_step_ = -1;
-      last_compute = ran;
+      last_compute = last;
     }
-    task_of_[i] = last = ran;
-    launched_ += times_.launches[i];
-    in_flight_.push_back({ran, launched_});
-    if (call.waits_for_gpu || host_.blocking_launches) add(kHost, picoseconds(host_.synchronise), {ran}, label);
+    views_ = 0;
+    task_of_[i] = last;
+    if (call.waits_for_gpu || host_.blocking_launches) add(kHost, picoseconds(host_.synchronise), {last}, label);
     return true;
   }
 
@@ -191,6 +192,20 @@ class Layout {
     const std::int32_t task = schedule_.graph.add(resource, duration, after, sharing);
     if (resource == kHost) last_host_ = task;
     return task;
+  }
+
+  // The task whose end leaves the stream's queue room for so many launches; -1: there is room.
+  std::int32_t room_for(std::int64_t launches) {
+    std::int32_t room = -1;
+    while (!in_flight_.empty() && launched_ + launches - in_flight_.front().launched_by > kLaunchQueue) {
+      room = in_flight_.front().task;
+      in_flight_.pop_front();
+    }
+    return room;
+  }
+  void launched(std::int32_t task, std::int64_t launches) {
+    launched_ += launches;
+    in_flight_.push_back({task, launched_});
   }
 
   struct InFlight { std::int32_t task; std::int64_t launched_by; };

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <variant>
+
 #include <doctest/doctest.h>
 
 #include "kernel/fuse.h"
@@ -175,8 +178,58 @@ TEST_CASE("ACompiledGraphPaysForLaunchesAndLibraryCallsAndOnceForItself") {
     }
   CHECK(library == 5);  // two products forward, three backward
   CHECK(host_us() == doctest::Approx(2 * 100 + library * 10 + generated));
+  const double all_alike = host_us();
+  spec.compiled.library = {{"mm", microseconds(30)}};  // backward's
+  CHECK(host_us() == doctest::Approx(all_alike + 3 * 20));
+  spec.parameter_gradient = microseconds(50);
+  const double one_by_one = host_us();
+  spec.compiled.parameter = microseconds(2);  // in place of it, and of forward's graph too
+  const auto parameters = (one_by_one - all_alike - 3 * 20) / 50;
+  CHECK(parameters >= 2);
+  CHECK(host_us() == doctest::Approx(all_alike + 3 * 20 + 2 * 2 * parameters));
+  spec.parameter_gradient = spec.compiled.parameter = {};
   program.cuda_graphs = true;
   CHECK(host_us() == doctest::Approx(2 * 7));
+}
+
+TEST_CASE("ACallOfManyLaunchesRunsWhileTheHostIssuesTheRest") {
+  const StepGraph step = make_step(apply_precision(uniform(DType::fp32), gpu(), two_layers()), uniform(DType::fp32), {});
+  KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  const auto many = std::find_if(program.kernels.begin(), program.kernels.end(), [](const Kernel& kernel) { return std::holds_alternative<MemoryShape>(kernel.shape); });
+  REQUIRE(many != program.kernels.end());
+  many->launches = 160;
+  std::vector<KernelCost> costs(program.kernels.size());
+  costs[static_cast<std::size_t>(many - program.kernels.begin())].total = microseconds(160);
+  HostSpec spec = host(0);
+  spec.kernel_launch = microseconds(1);
+  const auto first_step_us = [&] {
+    const Schedule schedule = make_schedule(program, costs, {}, step.graph, spec, 1);
+    return static_cast<double>(simulate(schedule.graph).spans[static_cast<std::size_t>(schedule.last_task[0])].end) * 1e-6;
+  };
+  CHECK(first_step_us() >= 160);
+  CHECK(first_step_us() < 160 + 160 / 8.0);  // the first of its parts, and then as fast as the slower of the two
+  spec.blocking_launches = true;
+  CHECK(first_step_us() >= 160 + 159);
+}
+
+TEST_CASE("ClearingABufferCostsLessThanALaunch") {
+  const StepGraph step = make_step(apply_precision(uniform(DType::fp32), gpu(), two_layers()), uniform(DType::fp32), {});
+  KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  HostSpec spec = host(10);
+  spec.kernel_launch = microseconds(5);
+  spec.memset = microseconds(2);
+  Kernel kernel = program.kernels.front();
+  const auto call_us = [&](std::string_view second) {
+    kernel.name = second;
+    KernelProgram two = program;
+    Call call = program.calls.front();
+    call.first_kernel = static_cast<std::uint32_t>(two.kernels.size());
+    call.kernel_count = 2;
+    two.kernels.push_back(program.kernels.front());
+    two.kernels.push_back(kernel);
+    return HostTimes(spec)(call, two, step.graph).value * 1e6;
+  };
+  CHECK(call_us("other") - call_us("memset") == doctest::Approx(3));
 }
 
 TEST_CASE("LayersMessagesDoNotQueueBehindReplicas") {

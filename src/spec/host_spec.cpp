@@ -38,6 +38,7 @@ constexpr OptionalField kOptional[] = {{"python_call", &HostSpec::python_call, &
                                        {"loss_scaler_tensor", &HostSpec::loss_scaler_tensor, &HostSpec::loss_scaler_tensor, 0},
                                        {"recurrent_parameter", &HostSpec::recurrent_parameter, &HostSpec::autocast_cast, 1},
                                        {"library_launch", &HostSpec::library_launch, &HostSpec::kernel_launch, 1},
+                                       {"memset", &HostSpec::memset, &HostSpec::kernel_launch, 0.4},
                                        {"optimizer_tensor_fused", &HostSpec::optimizer_tensor_fused, &HostSpec::optimizer_tensor, 0.35},
                                        {"optimizer_tensor_sgd", &HostSpec::optimizer_tensor_sgd, &HostSpec::optimizer_tensor, 0.35}};
 
@@ -47,6 +48,7 @@ void scale(HostSpec& host, double by) {
   for (const Field& field : kFields) host.*field.field = host.*field.field * by;
   for (const OptionalField& field : kOptional) host.*field.field = host.*field.field * by;
   for (Seconds* time : {&host.compiled.kernel, &host.compiled.library_call, &host.compiled.graph, &host.compiled.replay, &host.compiled.parameter}) *time = *time * by;
+  for (auto& [kind, time] : host.compiled.library) time = time * by;
 }
 
 // A host that was described without compiled steps gets what the others show: a launch from the generated program costs
@@ -64,6 +66,9 @@ void read_compiled(JsonReader& file, HostSpec& host, bool has_base) {
   if (!given) return;
   for (auto [key, target] : {std::pair{"kernel", &out.kernel}, {"library_call", &out.library_call}, {"graph", &out.graph}, {"replay", &out.replay}, {"parameter", &out.parameter}})
     if (auto value = given->quantity<Seconds>(key)) *target = *value;
+  if (auto table = given->object("library"))
+    for (const std::string& kind : table->keys())
+      if (auto value = table->quantity<Seconds>(kind)) out.library[kind] = *value;
   given->reject_unknown_keys();
 }
 

@@ -21,6 +21,7 @@ struct HostSpec {
   std::map<std::string, Seconds> backward;  // run by autograd's thread
   Seconds kernel_launch;                    // each launch after a call's first
   Seconds library_launch;                   // the same where a library issues hundreds in one call of its own: a recurrent layer's time steps
+  Seconds memset;                           // the same of a buffer cleared by the driver: no kernel to choose, no arguments
   Seconds python_call;                      // beyond the operator itself, where a model's Python calls it: the interpreter, cold caches
   Seconds module_call;                      // entering one module: __call__, its checks for hooks
   Seconds autocast_cast;                    // a cast that autocast makes inside another call
@@ -39,9 +40,10 @@ struct HostSpec {
   struct Compiled {                         // of a compiled graph's program
     Seconds kernel;                         // launching one generated kernel
     Seconds library_call;                   // one call that stays with a library
+    std::map<std::string, Seconds> library; // the same by operator or family, where they differ
     Seconds graph;                          // per run of a graph: guards, arguments, saved tensors
     Seconds replay;                         // per run of a graph that is replayed as one CUDA graph, instead of all of these
-    Seconds parameter;                      // per parameter and run of a graph, whichever way it runs: guarded, handed in, its gradient handed out
+    Seconds parameter;                      // per parameter and run of a graph, whichever way it runs: guarded, handed in; its gradient handed out, in place of parameter_gradient
   } compiled;
   // What all cores together move through the node's memory, where an optimizer runs there.
   BytesPerSecond memory_bandwidth;

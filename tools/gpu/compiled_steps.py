@@ -8,7 +8,7 @@
 One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager), and in its
 turn (turns.py), alone on the machine, times eager and compiled steps (compiled ones only, if asked: the garden's eager steps are
 garden_steps.py's) before it profiles one. Beside each row stand the machine's speed at that moment (anchor_s) and the seconds inside the generated programs
-(host_programs_s); the stacks of `precog host` are timed in every fourth turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
+(host_programs_s); the stacks of `precog host` are timed in every sixth turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
 longest only, because their names and counts are the fusion groups. Output, all written as it goes:
 
   compiled_steps.jsonl     measured runs, one line per mode
@@ -115,7 +115,7 @@ FIFTH: list[tuple[str, int | None, int, int | None, int | None]] = [
 LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH}
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
-HOST_EVERY = 4  # processes
+HOST_EVERY = 6  # processes
 MODES = {"compile": None, "compile-cudagraphs": "reduce-overhead"}
 
 
@@ -148,6 +148,7 @@ def coordinate(args: argparse.Namespace) -> int:
     for number, job in enumerate(waiting):
         job["host_too"] = number % HOST_EVERY == 0
     speeds: list[dict[str, float]] = []
+    anchors: list[float] = []
     machine: dict[str, Any] = {}
     scratch = tempfile.mkdtemp(prefix="compiled_steps_")
     lines = [common.Lines(os.path.join(args.out, name), {"host": common.HOST, "script": "compiled_steps.py", "dry_run": args.dry_run})
@@ -163,6 +164,7 @@ def coordinate(args: argparse.Namespace) -> int:
         elif "id" in message:
             lines[0].write(message)
             measured = message.get("measured", {})
+            anchors.extend(measured.get("anchors_s", []))
             say("%s %s: %s" % (message["id"], message["request"]["mode"], "%.2f ms, GPU %.2f ms, %d kernels, host %.2f ms (compiled in %.0f s)" % (
                 measured["step_s"] * 1e3, measured["gpu_busy_s"] * 1e3, measured["kernels"], measured["host_enqueue_s"] * 1e3,
                 message["setup"]["compile_s"]) if measured else message.get("error", "out of memory")))
@@ -186,7 +188,7 @@ def coordinate(args: argparse.Namespace) -> int:
     turns.run(jobs, args.budget, 1 if args.dry_run else args.processes, take, say, ended)
     if speeds:
         import host_speed
-        host_speed.write(os.path.join(args.out, "host_compiled.json"), speeds, args.host or common.HOST, machine)
+        host_speed.write(os.path.join(args.out, "host_compiled.json"), speeds, args.host or common.HOST, machine, anchors)
     for file in lines:
         file.close()
     wrappers.close()
@@ -276,7 +278,7 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
     worker.turn()
     worker.tell(meta=common._device.describe_machine(job["dry_run"]))
     if job["host_too"]:
-        worker.tell(host=host_speed.now(device))
+        worker.tell(host=host_speed.now(device, anchor))
     from torch._dynamo.utils import counters
     modes = {"eager": model, job["mode"]: compiled}
     if job["mode"] != "compile" or job["compiled_only"]:
@@ -285,8 +287,14 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
     for mode, row in rows.items():
         trainer = make(modes[mode])
         row["measured"], _ = steps.time_steps(device, trainer, warmup=3, profiled=False)
-        row["measured"]["anchor_s"] = anchor()
-        row["measured"]["host_programs_s"] = inside_programs(device, trainer, clock)
+        got = row["measured"]
+        got["anchors_s"] = [anchor()]
+        got["host_programs_s"] = inside_programs(device, trainer, clock)
+        means, enqueues = steps.time_blocks(device, trainer, got["steps_per_block"], 3)  # and some more a moment later: the host's speed wanders
+        means = got["block_means_s"] + means
+        got["anchors_s"].append(anchor())
+        got.update({"step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means), "blocks": len(means), "block_means_s": means,
+                    "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchor_s": statistics.median(got["anchors_s"])})
         trainer.close()
         device.free()
         row["setup"] = {"compile_s": round(compile_s, 1), "graphs": counters["stats"].get("unique_graphs", 0),

@@ -49,6 +49,7 @@ FAMILY = {kind: family for family, kinds in FAMILIES.items() for kind in kinds.s
 # Kinds with a figure of their own, where the stacks have enough of them; otherwise a family has one figure.
 OWN = {"forward": ("linear", "matmul", "batch_norm", "layer_norm", "group_norm", "rms_norm", "dropout", "split", "cat", "contiguous"),
        "backward": ("mm", "bmm", "layer_norm_backward", "batch_norm_backward", "group_norm_backward", "embedding_backward")}
+MEMSET_S = 3.0e-6  # at the stacks' speed; launch_loops.py: sums and sorts that clear a buffer beside the same without. Such small stacks clear hardly any
 OP = re.compile(r"^(?:%\S+(?:, %\S+)* = )?(\w+)(?:\.[^(]*)?\((.*?)\)")
 
 
@@ -222,10 +223,8 @@ def solve(rows: list[Counts], seconds: list[float], prior: dict[str, float], loo
     first = np.array([prior[name] for name in names])
     least = 0.5 * first
     top = np.array([[row.get(name, 0.0) for name in names] for row in rows]) / (noise * np.array(seconds))[:, None]
-    # A library's launch is a bare one, whatever the call around it costs: it stays where the loop of empty kernels put it.
-    loose = np.array([0.02 if name == "library_launch" else looseness for name in names])
-    matrix = np.vstack([top, np.diag(1 / (loose * first))])
-    wanted = np.concatenate([np.full(len(rows), 1 / noise), 1 / loose]) - matrix @ least
+    matrix = np.vstack([top, np.diag(1 / (looseness * first))])
+    wanted = np.concatenate([np.full(len(rows), 1 / noise), np.full(len(first), 1 / looseness)]) - matrix @ least
     length = np.linalg.norm(matrix, axis=0)
     return dict(zip(names, map(float, least + non_negative_least_squares(matrix / length, wanted) / length)))
 
@@ -308,7 +307,7 @@ def prior_of(folder: str, speed: float = 1.0) -> dict[str, dict[str, float]]:
     unit = 1e-6 * speed
     tables = {phase: {key: value * unit for key, value in loops[phase].items()} for phase in ("forward", "backward")}
     shared = {key: value * unit for key, value in loops.items() if not isinstance(value, dict)}
-    guesses = {"library_launch": 6.4e-6,  "recurrent_parameter": 1e-4, "loss_scaler_tensor": 2e-6, "python_call": 1e-5, "autograd_call": 1e-5, "module_call": 3e-6, "autocast_parameter": 4e-6, "zero_grad_tensor": 6e-7, "zero_grad": 2e-5, "forward_once": 5e-5, "backward_once": 1e-4,
+    guesses = {"library_launch": 6.4e-6, "recurrent_parameter": 1e-4, "loss_scaler_tensor": 2e-6, "python_call": 1e-5, "autograd_call": 1e-5, "module_call": 3e-6, "autocast_parameter": 4e-6, "zero_grad_tensor": 6e-7, "zero_grad": 2e-5, "forward_once": 5e-5, "backward_once": 1e-4,
                "optimizer_once": 1e-4, "optimizer_tensor_fused": 5e-6, "optimizer_tensor_sgd": 5e-6}
 
     class Filled(dict):
@@ -354,7 +353,7 @@ def describe(costs: dict[str, dict[str, float]], counts: Any, rows: Any, meta: d
         everywhere = costs[phase].get("autograd_call", 0.0)  # of every node alike; Python's share is apart because not every call has it
         out[phase] = {name: figure(table[name] + everywhere, "stacks") for name in sorted(table, key=lambda name: (name != "default", name))}
     step = costs["zero_grad"]["zero_grad"] + costs["forward"]["forward_once"] + costs["backward"]["backward_once"] + costs["optimizer"]["optimizer_once"]
-    scalars = {"kernel_launch": costs["forward"]["kernel_launch"], **{key: costs["forward"][key] for key in ("library_launch", "recurrent_parameter") if key in costs["forward"]},
+    scalars = {"kernel_launch": costs["forward"]["kernel_launch"], **{key: costs["forward"][key] for key in ("library_launch", "recurrent_parameter") if key in costs["forward"]}, "memset": MEMSET_S * args.level,
                "python_call": costs["forward"]["python_call"], "module_call": costs["forward"]["module_call"],
                "autocast_cast": costs["forward"]["autocast_cast"], "autocast_parameter": costs["forward"]["autocast_parameter"],
                "parameter_gradient": costs["backward"]["parameter_gradient"], "optimizer_op": costs["optimizer"]["optimizer_op"],

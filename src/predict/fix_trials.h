@@ -1,0 +1,52 @@
+// A job with some of its settings changed, tried: predicted whole, asked for its memory alone, or roughly, at two small depths of
+// the model from which its own is reckoned. Whoever searches for what makes a job fit (fix_search.h) asks here.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "predict/fix_choices.h"
+#include "predict/predict.h"
+
+namespace precog {
+
+using FixCombination = std::vector<std::size_t>;  // of choices: places in the list of all, in order
+
+// What estimates are made of.
+struct FixNeed {
+  bool known = false;
+  std::array<BytesByCategory, kStepParts> moments{};
+  double outside = 0;  // of the allocator
+  double time = 0;     // per sample
+  double most() const;  // of the moments, in bytes
+};
+
+class FixTrials {
+ public:
+  // All outlive it. `request`: with configurations read in.
+  FixTrials(const Json& request, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder, const std::vector<FixChoice>& choices);
+
+  // `layers`: as fix_of_choices().
+  Fix described(const FixCombination& combination, int layers = 0) const;
+  std::optional<Report> whole(const FixCombination& combination, int layers = 0) const;
+  std::optional<MemoryUse> memory(const FixCombination& combination, int layers = 0) const;
+  FixNeed rough(const FixCombination& combination) const;  // whole where a shallow model would not do
+  bool shallow() const { return shallow_; }
+  int layers() const { return layers_; }  // of a stage; 0 where that is not known
+
+ private:
+  std::optional<Request> changed(const FixCombination& combination, int layers) const;
+  std::optional<Report> predicted(const Request& request) const;
+
+  const Json& request_;
+  const Request& parsed_;
+  const Report& base_;
+  const Catalog& catalog_;
+  const std::filesystem::path& folder_;
+  const std::vector<FixChoice>& choices_;
+  bool shallow_ = false;
+  int layers_ = 0;
+};
+
+}  // namespace precog
