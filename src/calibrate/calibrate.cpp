@@ -43,7 +43,7 @@ Row make_row(const Measurement& m, double offset, const GpuSpec& gpu, const Arch
   row.seconds = std::max(kLeastKept * m.seconds, m.seconds - offset * launches_of(m));
   row.held_out = is_held_out(m.shape);
   std::map<std::string_view, double> time;
-  double all = 0, borrowed = 0;
+  double all = 0, borrowed = 0, fills = 0;
   for (const Kernel& kernel : m.kernels) {
     row.physics.push_back(kernel_cost(kernel, gpu, physics));
     row.family.push_back(residual_family(kernel));
@@ -51,6 +51,7 @@ Row make_row(const Measurement& m, double offset, const GpuSpec& gpu, const Arch
     time[row.family.back()] += row.physics.back().total.value;
     all += row.physics.back().total.value;
     if (kernel.estimated) borrowed += row.physics.back().total.value;
+    else if (row.family.back() == "fill") fills += row.physics.back().total.value;  // known by itself
   }
   std::string_view most = row.family.front();
   for (const auto& [family, spent] : time)
@@ -60,7 +61,7 @@ Row make_row(const Measurement& m, double offset, const GpuSpec& gpu, const Arch
     if (std::holds_alternative<ConvShape>(m.kernels[i].shape)) convolution = static_cast<std::ptrdiff_t>(i);
   double longest = -1;
   for (std::size_t i = 0; i < m.kernels.size(); ++i) {
-    row.charged.push_back(convolution >= 0 ? static_cast<std::ptrdiff_t>(i) == convolution : borrowed > all / 2 ? m.kernels[i].estimated : row.family[i] == most);
+    row.charged.push_back(convolution >= 0 ? static_cast<std::ptrdiff_t>(i) == convolution : borrowed > (all - fills) / 2 ? m.kernels[i].estimated : row.family[i] == most);
     if (row.charged[i] && row.physical(i) > longest) longest = row.physical(i), row.label = row.family[i];
   }
   for (std::size_t i = 0; i < m.kernels.size(); ++i)  // its layout copies are part of a convolution's call, however long

@@ -201,6 +201,11 @@ void Lowering::lower_copy(const Op& op) {
     Kernel& kernel = memory(name_of(op), op, pattern);
     if (name_of(op) == "im2col" && out(op).shape.rank() == 3)  // one sample after the other (aten/native/cuda/Im2Col.cu)
       kernel.launches = static_cast<std::int32_t>(std::clamp<std::int64_t>(out(op).shape[0], 1, 1 << 20));
+    // A thread writes, or adds up, all that its pixel has in the blocks: one element after the other.
+    if ((name_of(op) == "im2col" || name_of(op) == "col2im") && op.input_count > 0 && in(op, 0).shape.rank() > 2 && out(op).shape.rank() > 2) {
+      const std::int64_t from = std::max<std::int64_t>(1, in(op, 0).shape[1]), to = std::max<std::int64_t>(1, out(op).shape[1]);
+      std::get<MemoryShape>(kernel.shape).part = std::max(from, to) / std::min(from, to);
+    }
   }
 }
 
