@@ -34,6 +34,11 @@ JOBS = {
     "split already": job("llama2-70b", "a100-sxm-80gb", 64, 4, "bf16-master", seq=4096, global_batch=256, plan={"tp": 8, "sp": True, "dp": 8}),
     "encoder and decoder": job("t5-base", "t4", 1, 64, "amp-fp16", seq=512),
     "by micro-batches": job("gpt2-xl", "rtx-3090", 1, 4, "bf16", micro_batches=4),
+    "a batch of thousands": job("resnet50", "v100-sxm2-16gb", 1, 4096, "amp-fp16"),
+    "layers split, norms not": job("llama3-8b", "a100-sxm-80gb", 8, 8, "bf16", seq=8192, plan={"tp": 8}),
+    "all forwards first": job("llama3-8b", "h100-sxm", 16, 1, "bf16", global_batch=64, plan={"tp": 2, "pp": 2, "schedule": "gpipe"}),
+    "states on the host already": job("llama3-8b", "a100-sxm-40gb", 1, 1, "bf16", seq=2048, plan={"offload": "optimizer"}),
+    "experts": job("mixtral-8x7b", "h100-sxm", 8, 1, "bf16", seq=4096),
     "405B on 16384": job("llama3-405b", "h100-sxm", 16384, 1, "amp-bf16", seq=8192),
 }
 SEARCHED = ["gpt2-medium", "8B on 80 GB", "without bf16"]  # by brute force
@@ -148,6 +153,18 @@ class Suggestions(unittest.TestCase):
                 self.assertLessEqual(fix["host_bytes_per_node"], 512e9)
 
 
+class OneFlagIsEnough(unittest.TestCase):
+    """Found by hand once: what the list has first, or among what it has, must not be dearer."""
+
+    def test_it_is_listed(self):
+        for name, flags, most in (("a batch of thousands", "--batch 256", 0.04), ("layers split, norms not", "--sp", -0.2), ("all forwards first", "--schedule 1f1b", 0.01),
+                                  ("states on the host already", "--offload optimizer+parameters", 0.0), ("experts", "--ep 8", -0.4)):
+            with self.subTest(name):
+                fixes = [fix for fix in precog.predict(JOBS[name])["fixes"] if flags in fix["flags"]]
+                self.assertTrue(fixes)
+                self.assertLess(min(fix["time_ratio"] for fix in fixes) - 1, most)
+
+
 class AsSimple(unittest.TestCase):
     """Every change, and every two, tried."""
 
@@ -219,6 +236,11 @@ class Said(unittest.TestCase):
     def test_a_batch_that_is_not_used(self):
         done = run("predict", "--model", "gpt2", "--gpu", "t4", "--precision", "amp-fp16", "--batch", 4, "--max-batch")
         self.assertIn("batch 4 is not used", done.stdout)
+
+    def test_not_asked_for(self):
+        told = run("predict", "-", stdin=json.dumps({**JOBS["gpt2-medium"], "fixes": False}))
+        self.assertEqual(told.returncode, 3)
+        self.assertNotIn("would make it fit", told.stdout)
 
     def test_nothing_twice(self):
         for flags in (["--offload", "optimizer+optimizer"], ["--recompute", "norm+norm"]):

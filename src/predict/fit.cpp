@@ -28,6 +28,7 @@ Result<Prediction> predict_job(const Json& request, const Catalog& catalog, cons
   if (largest && job.contains("batch"))
     prediction.report.warnings.push_back(fmt::format("batch {} is not used: the largest that fits was asked for (max_batch)", job["batch"].dump().substr(0, 40)));
   if (largest) job["batch"] = prediction.report.batch;
+  prediction.report.fixes_sought = fixes;
   if (fixes && !prediction.report.memory.fits) prediction.report.fixes = search_fixes(job, prediction.report, catalog, where, folder, kFixesShown);
   return prediction;
 }

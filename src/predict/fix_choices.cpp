@@ -13,7 +13,8 @@ constexpr int kLossPieces = 8;
 constexpr int kMostWays = 8;       // a layer is split, inside a node
 constexpr int kMostTimes = 16;     // more stages than now
 constexpr int kLayersOfStage = 4;  // at least
-constexpr std::size_t kBatches = 4;
+constexpr std::size_t kFirstBatches = 3;
+constexpr std::int64_t kLongSequence = 16384;  // from which on context is worth sharing
 
 class FixChoices {
  public:
@@ -96,7 +97,19 @@ class FixChoices {
   // Fewer replicas, each over more GPUs; the global batch stays.
   void splits() {
     const Plan& plan = parsed_.plan;
+    if (plan.tp > 1 && !plan.sp && parsed_.model->language)
+      add(FixAxis::split, "sequences split between layers", "--sp", "sequence parallelism: norms and dropouts over the GPUs that share a layer", {{"plan", {{"sp", true}}}});
+    if (plan.pp > 1 && plan.schedule == PipelineSchedule::gpipe)
+      add(FixAxis::split, "stages alternate between forward and backward", "--schedule 1f1b", "as many micro-batches at once as stages, not all of them", {{"plan", {{"schedule", "1f1b"}}}});
     if (!parsed_.model->language || plan.dp < 2 || plan.ep > 1 || parsed_.replicas.shard_size > 0) return;
+    // Most likely ones: experts over all GPUs of a node, long sequences over as many as a layer may be split.
+    const int inside = std::min(parsed_.cluster.gpus_per_node / std::max(1, plan.cp * plan.tp), kMostWays);
+    if (inside > 1 && plan.dp % inside == 0) {
+      if (plan.fsdp != Sharding::full)  // a model without experts refuses
+        add(FixAxis::split, fmt::format("experts shared by {} GPUs", inside), fmt::format("--ep {}", inside), "tokens travel to their experts", {{"plan", {{"ep", inside}}}});
+      if (base_.seq >= kLongSequence && plan.cp == 1 && !(request_.contains("plan") && request_["plan"].contains("dp")))
+        add(FixAxis::split, fmt::format("sequences shared by {} GPUs", inside), fmt::format("--cp {}", inside), "context parallelism: keys and values travel", {{"plan", {{"cp", inside}}}});
+    }
     const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
     auto put = [&](int tp, int pp) {
       const int times = tp / plan.tp * (pp / plan.pp);
@@ -129,17 +142,18 @@ class FixChoices {
 
   void offloads() {
     const Json plan = base_.request.value("plan", Json::object());
-    if (plan.contains("offload") || plan.value("pp", 1) > 1 || plan.value("ep", 1) > 1) return;
+    const bool states_only = request_.contains("plan") && request_["plan"].is_object() && request_["plan"].value("offload", Json()) == Json("optimizer");
+    if ((plan.contains("offload") && !states_only) || plan.value("pp", 1) > 1 || plan.value("ep", 1) > 1) return;
     const std::string optimizer = base_.request.value("optimizer", "");
     auto put = [&](const char* change, const char* what, const char* note) {
       add(FixAxis::offload, change, fmt::format("--offload {}", what), note, {{"plan", {{"offload", what}}}});
     };
     if (optimizer == "adam" || optimizer == "adamw") {
-      put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there");
+      if (!states_only) put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there");
       put("optimizer and parameters on the host", "optimizer+parameters", "each layer's weights come up when it is their turn");
       out_.back().needs_full = parsed_.plan.dp > 1 && parsed_.plan.fsdp != Sharding::full;
     }
-    if (is("mode", "eager") && is("recompute", "none")) {
+    if (is("mode", "eager") && is("recompute", "none") && !states_only) {
       put("activations on the host", "activations", "what layers keep for backward goes down and comes back");
       out_.back().by_layers = "offload_layers";
     }
@@ -172,7 +186,8 @@ class FixChoices {
     if (!base_.request.contains("recompute_layers") && !base_.request.contains("recompute_every")) out_.back().by_layers = "recompute_layers";
   }
 
-  // The same step in smaller pieces: about half as many each time.
+  // The same step in smaller pieces, about half as many each time: the first ones, to go with other changes, those about as large as would fit
+  // if what is not weights and states grew with the batch, and one sample at a time.
   void batches() {
     if (parsed_.model->fixed_batch) return;
     const std::int64_t each = base_.batch * base_.micro_batches;
@@ -182,9 +197,16 @@ class FixChoices {
       if (each % batch != 0 || (batch > 1 && batch * 4 > last * 3)) continue;
       found.push_back(last = batch);
     }
-    while (found.size() > kBatches) found.erase(found.end() - 2);  // one at a time stays
-    for (std::int64_t batch : found)
-      add(FixAxis::batch, fmt::format("batch {} and accumulation", batch), fmt::format("--batch {}", batch), "the same step in smaller pieces", {{"batch", batch}});
+    const MemoryUse& use = base_.memory;
+    const auto resident = static_cast<double>((use.parameters + use.gradients + use.optimizer).value), all = static_cast<double>(use.device.value);
+    const double fitting = all > resident ? static_cast<double>(base_.batch) * (static_cast<double>(use.capacity.value) - resident) / (all - resident) : 0;
+    std::size_t likely = 0;
+    while (likely < found.size() && static_cast<double>(found[likely]) > fitting) ++likely;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const bool near = likely < found.size() && i + 1 >= likely && i <= likely + 1;
+      if (i >= kFirstBatches && !near && i + 1 < found.size()) continue;
+      add(FixAxis::batch, fmt::format("batch {} and accumulation", found[i]), fmt::format("--batch {}", found[i]), "the same step in smaller pieces", {{"batch", found[i]}});
+    }
   }
 
   const Json& request_;

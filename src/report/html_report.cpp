@@ -126,7 +126,7 @@ std::string report_with(const Report& report, const std::string& timeline) {
   std::string body = heading(report, title);
   if (report.largest_batch) body += fmt::format("<p class=\"lead\">Largest batch: {}</p>\n", escaped(largest_text(*report.largest_batch)));
   body += breakdown_svg(report) + memory_svg(report) + timeline + memory_timeline_svg(report);
-  if (!report.memory.fits) body += fixes_table(report);
+  if (!report.memory.fits && report.fixes_sought) body += fixes_table(report);
   body += "<h2>Summary</h2>\n" + reports_table({&report}, report) + "<h2>The step, part by part</h2>\n" + parts_table(report);
   body += list("Where the numbers come from", provenance_lines(report)) + list("Warnings", report.warnings);
   return page(title, body);

@@ -64,6 +64,7 @@ struct Report {
   int memory_stage = 0;                       // of a pipeline: the stage that memory is of
   std::optional<LargestBatch> largest_batch;  // where it was asked for
   std::vector<Fix> fixes;                     // where the job does not fit
+  bool fixes_sought = true;
   std::optional<Seconds> total;
   std::optional<double> steps;  // of the whole run
   std::optional<double> cost_usd;

@@ -121,7 +121,7 @@ std::string text_report(const Report& r, const Style& style) {
   out += '\n' + style(Ink::bold, "Where the step goes") + '\n' + breakdown_table(r, style);
   out += '\n' + style(Ink::bold, "Memory at the peak") + '\n' + wrapped("  ", memory_table(r));
   if (!r.peak_at.empty()) out += wrapped("  ", "peak in " + printable(r.peak_at));
-  if (!r.memory.fits) out += fixes_text(r.fixes, style);
+  if (!r.memory.fits && r.fixes_sought) out += fixes_text(r.fixes, style);
   if (!r.provenance.empty()) {
     out += '\n' + style(Ink::bold, "Where the numbers come from") + '\n';
     for (const std::string& line : provenance_lines(r)) out += wrapped("  ", line);
