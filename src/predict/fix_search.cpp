@@ -24,6 +24,7 @@ constexpr std::size_t kWave = 8;       // tried at a time, whatever the number o
 // Of the capacity: an estimate up to the first is tried roughly, up to the second for its memory; beyond the third it is believed, and
 // beyond the last that it surely fits.
 constexpr double kWorthTrying = 1.1, kWorthAsking = 1.04, kHopeless = 1.12, kSure = 0.94;
+constexpr double kBeyondDoubt = 1.6;   // of the capacity: whoever leaves a change out and is estimated so is not asked
 constexpr double kTimesAlike = 1.04;   // how far estimates of time are off
 constexpr double kHeavy = 0.8;         // of the capacity: weights and states that must be spread or narrowed, whatever else is done
 constexpr double kLarge = 0.01;         // of the capacity: parts that choices multiply; they add to smaller ones
@@ -308,16 +309,16 @@ class FixSearch {
   std::size_t found_of(bool numerics) const {
     return static_cast<std::size_t>(std::count_if(found_.begin(), found_.end(), [&](const Found& one) { return changes_numerics(one.choices) == numerics; }));
   }
-  bool hopeless(const FixCombination& combination) const {
+  bool hopeless(const FixCombination& combination, double limit = kHopeless) const {
     const auto known = best_known(combination);
-    return known && known->memory > kHopeless * capacity_;
+    return known && known->memory > limit * capacity_;
   }
   // Without one of its changes it may fit too: then that one is not among them.
   void keep(FixCombination combination, double time) {
     for (bool again = combination.size() > 1; again;) {
       again = false;
       for (FixCombination& less : one_less(combination))
-        if (!less.empty() && !hopeless(less) && fits(less)) {
+        if (!less.empty() && !hopeless(less, kBeyondDoubt) && fits(less)) {
           combination = std::move(less);
           again = combination.size() > 1;
           break;

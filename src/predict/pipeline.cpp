@@ -343,9 +343,10 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
 std::vector<MemoryPoint> pipeline_memory_points(const PipelineView& view, const PipelineStages& cut, const PipelineMemory& memory) {
   using What = PipelineSpan::What;
   constexpr std::size_t kMost = 240;
+  constexpr std::int64_t kDrawn = 512;  // micro-batches of all stages together, unless that is too few to fill the pipeline
   const auto at = [](MemoryCategory category) { return static_cast<std::size_t>(category); };
   PipelineShape shape = view.shape;
-  shape.micro_batches = std::min<std::int64_t>(shape.micro_batches, 2 * shape.stages);  // by then all is in flight that ever is
+  shape.micro_batches = std::min<std::int64_t>(shape.micro_batches, std::max<std::int64_t>(2 * shape.stages, kDrawn / shape.stages));  // after two rounds all is in flight that ever is
   std::vector<PipelineSpan> own;
   for (const PipelineSpan& span : simulate_pipeline(shape, view.times).spans)
     if (span.stage == memory.stage && span.position >= 0 && (span.what <= What::weights)) own.push_back(span);

@@ -68,6 +68,15 @@ std::string memory_table(const Report& r) {
   return out;
 }
 
+// Of all repeated layers together.
+std::string largest_modules(const Report& r) {
+  constexpr std::size_t kShown = 4;
+  std::string out;
+  for (std::size_t i = 0; i < std::min(kShown, r.memory.by_module.size()); ++i)
+    out += fmt::format("{}{} {}", i == 0 ? "most in " : ", ", printable(r.memory.by_module[i].module), to_text(r.memory.by_module[i].total()));
+  return out;
+}
+
 std::string run_line(const Report& r) {
   std::string out = to_text(*r.total);
   if (r.steps) out += " for " + counted(*r.steps, "step");
@@ -121,6 +130,7 @@ std::string text_report(const Report& r, const Style& style) {
   out += '\n' + style(Ink::bold, "Where the step goes") + '\n' + breakdown_table(r, style);
   out += '\n' + style(Ink::bold, "Memory at the peak") + '\n' + wrapped("  ", memory_table(r));
   if (!r.peak_at.empty()) out += wrapped("  ", "peak in " + printable(r.peak_at));
+  if (!r.memory.by_module.empty()) out += wrapped("  ", largest_modules(r));
   if (!r.memory.fits && r.fixes_sought) out += fixes_text(r.fixes, style);
   if (!r.provenance.empty()) {
     out += '\n' + style(Ink::bold, "Where the numbers come from") + '\n';
