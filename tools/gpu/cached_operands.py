@@ -21,7 +21,7 @@ from typing import Any, Callable, Iterator
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import in_package  # noqa: E402,F401
-from kernel_choices import LONGEST_NAME, SESSION_S, Session, split  # noqa: E402
+from kernel_choices import Session, record_sessions  # noqa: E402
 
 MIB = 1 << 20
 BETWEEN = (-1, 0, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 24 * MIB, 32 * MIB, 48 * MIB, 64 * MIB, "cold")
@@ -114,14 +114,10 @@ def main() -> int:
     until = time.time() + arguments.seconds
     import torch
     from precog.gpu.device import Device, describe_machine
-    from precog.gpu.kernels import record
     device, dice = Device(arguments.dry_run), random.Random(arguments.seed)
     os.makedirs(arguments.out, exist_ok=True)
     reading, others = readers(dice, device), several(dice, device)
     between = torch.zeros(64 if device.dry_run else 64 * MIB // 8, dtype=torch.float64, device=device.type)
-    numbers: dict[str, int] = {}
-    rows = failed = 0
-    spent = {"readers": 0.0, "several": 0.0}
 
     def reader(session: Session) -> None:
         line, write, call = next(reading)
@@ -150,35 +146,7 @@ def main() -> int:
 
     with gzip.open(os.path.join(arguments.out, "cached_operands.jsonl.gz"), "wt", 6) as lines:
         lines.write(json.dumps({"meta": {"script": "cached_operands.py", "seed": arguments.seed, **describe_machine(arguments.dry_run)}}) + "\n")
-        slowest = 0.0
-        while time.time() + SESSION_S + 2 * slowest < until - 1:
-            session = Session(device)
-
-            def calls() -> None:
-                nonlocal failed
-                end = time.time() + SESSION_S
-                while time.time() < end:
-                    part = min(spent, key=lambda one: spent[one])
-                    begin = time.perf_counter()
-                    try:
-                        (reader if part == "readers" else other)(session)
-                    except Exception:  # noqa: BLE001: whatever one library call throws, the rest is worth seeing
-                        failed += 1
-                        session.calls = [None if at == len(session.calls) - 1 else call for at, call in enumerate(session.calls)]
-                    device.sync()
-                    spent[part] += time.perf_counter() - begin
-            begin = time.time()
-            found = record(device, calls)
-            for line, kernels in split(found, session.calls):
-                for name, _ in kernels:
-                    if name not in numbers:
-                        numbers[name] = len(numbers)
-                        lines.write(json.dumps({"name": numbers[name], "is": name[:LONGEST_NAME]}, separators=(",", ":")) + "\n")
-                line["kernels"] = [[numbers[name], round(duration * 1e-3, 2)] for name, duration in kernels]
-                lines.write(json.dumps(line, separators=(",", ":")) + "\n")
-                rows += 1
-            slowest = max(slowest, time.time() - begin - SESSION_S)
-            print("%4.0f s left: %d rows, %d names, %d failed" % (until - time.time(), rows, len(numbers), failed), flush=True)
+        rows = record_sessions(device, lines, until, {"readers": 1.0, "several": 1.0}, lambda session, part: (reader if part == "readers" else other)(session))
     return 0 if rows else 1
 
 

@@ -15,17 +15,16 @@ import argparse
 import gc
 import json
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import compiled_turns  # noqa: E402
 import turns  # noqa: E402
 
 # (kind, layers, precision): those that compile slowly first.
@@ -47,47 +46,16 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="on the CPU; the figures mean nothing")
     parser.add_argument("--worker", type=json.loads, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    return work(args.worker) if args.worker else coordinate(args)
+    if args.worker:
+        return compiled_turns.work(args.worker, measure, {"stack": "%s-%d" % (args.worker["kind"], args.worker["layers"]), "precision": args.worker["precision"]})
+    return compiled_turns.coordinate(args, __file__, cases(args.only), threads=2)
 
 
-def coordinate(args: argparse.Namespace) -> int:
-    import common
-    started = time.perf_counter()
-    os.makedirs(args.out, exist_ok=True)
-    scratch = tempfile.mkdtemp(prefix="compiled_parts_")
-    lines = common.Lines(os.path.join(args.out, "compiled_parts.jsonl"), {"script": "compiled_parts.py", "host": common.HOST, "dry_run": args.dry_run})
-    jobs = []
+def cases(only: list[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, (kind, layers, precision) in enumerate(CASES):
         name = "%s-%d" % (kind, layers)
-        cache = os.path.join(scratch, name + "-" + precision)
-        facts = {"kind": kind, "layers": layers, "precision": precision, "fresh": number % FRESH == 0, "dry_run": args.dry_run}
-        if not args.only or name in args.only:
-            jobs.append(turns.Job(name + " " + precision, [os.path.abspath(__file__), "--worker", json.dumps(facts)],
-                                  {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": os.path.join(cache, "triton"),
-                                   "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "2"}))
-
-    def say(text: str) -> None:
-        print("%6.1fs %s" % (time.perf_counter() - started, text), flush=True)
-
-    def take(job: turns.Job, message: dict[str, Any]) -> None:
-        lines.write(message)
-        if "error" in message or "compile_s" in message:
-            say("%s: %s" % (job.label, message.get("error", "compiled in %s s" % message.get("compile_s"))))
-    turns.run(jobs, args.budget, args.processes, take, say)
-    lines.close()
-    shutil.rmtree(scratch, ignore_errors=True)
-    say("done, %d not started" % len(jobs))
-    return 0
-
-
-def work(job: dict[str, Any]) -> int:
-    worker = turns.Worker()
-    try:
-        measure(job, worker)
-    except Exception as error:  # noqa: BLE001: the line says what happened
-        worker.tell(stack="%s-%d" % (job["kind"], job["layers"]), precision=job["precision"], error="%s: %s" % (type(error).__name__, str(error)[:300]))
-    worker.tell(done=True)
-    os._exit(0)  # the driver and the compile workers take their time otherwise
+        if not only or name in only:
+            yield name + " " + precision, {"kind": kind, "layers": layers, "precision": precision, "fresh": number % FRESH == 0}
 
 
 # --- the stacks

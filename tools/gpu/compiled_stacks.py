@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
-from typing import Any
+from typing import Any, Iterator
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+import compiled_turns  # noqa: E402
 import turns  # noqa: E402
 
 # Stacks of few layers, many parameters or few, convolutions, attention, what libraries wrote. Two precisions each: compiling takes the time.
@@ -40,47 +39,17 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, not compiled; the figures mean nothing")
     parser.add_argument("--worker", type=json.loads, default=None, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    return work(args.worker) if args.worker else coordinate(args)
+    if args.worker:
+        return compiled_turns.work(args.worker, measure, {"stack": args.worker["stack"]})
+    return compiled_turns.coordinate(args, __file__, cases(args.only), threads=1)
 
 
-def coordinate(args: argparse.Namespace) -> int:
-    import common
-    started = time.perf_counter()
-    os.makedirs(args.out, exist_ok=True)
-    scratch = tempfile.mkdtemp(prefix="compiled_stacks_")
-    lines = common.Lines(os.path.join(args.out, "compiled_stacks.jsonl"), {"script": "compiled_stacks.py", "host": common.HOST, "dry_run": args.dry_run})
-    jobs = []
-    cases = [(name, PRECISIONS[index % len(PRECISIONS)][rank]) for rank in (0, 1) for index, name in enumerate(STACKS)]
-    for name, precision in cases:
-        cache = os.path.join(scratch, name + " " + precision)
-        facts = {"stack": name, "precisions": [precision], "dry_run": args.dry_run}
-        if not args.only or name in args.only:
-            jobs.append(turns.Job(name + " " + precision, [os.path.abspath(__file__), "--worker", json.dumps(facts)],
-                                  {"TORCHINDUCTOR_CACHE_DIR": cache, "TRITON_CACHE_DIR": os.path.join(cache, "triton"),
-                                   "TORCHINDUCTOR_COMPILE_THREADS": "1", "OMP_NUM_THREADS": "1"}))
-
-    def say(text: str) -> None:
-        print("%6.1fs %s" % (time.perf_counter() - started, text), flush=True)
-
-    def take(job: turns.Job, message: dict[str, Any]) -> None:
-        lines.write(message)
-        if "error" in message or "kernels" in message:
-            say("%s: %s" % (job.label, message.get("error", "compiled in %s s" % message.get("compile_s"))))
-    turns.run(jobs, args.budget, args.processes, take, say)
-    lines.close()
-    shutil.rmtree(scratch, ignore_errors=True)
-    say("done, %d not started" % len(jobs))
-    return 0
-
-
-def work(job: dict[str, Any]) -> int:
-    worker = turns.Worker()
-    try:
-        measure(job, worker)
-    except Exception as error:  # noqa: BLE001: the line says what happened
-        worker.tell(stack=job["stack"], error="%s: %s" % (type(error).__name__, str(error)[:300]))
-    worker.tell(done=True)
-    os._exit(0)  # the driver and the compile workers take their time otherwise
+def cases(only: list[str] | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    for rank in (0, 1):
+        for index, name in enumerate(STACKS):
+            precision = PRECISIONS[index % len(PRECISIONS)][rank]
+            if not only or name in only:
+                yield name + " " + precision, {"stack": name, "precisions": [precision]}
 
 
 def measure(job: dict[str, Any], worker: turns.Worker) -> None:

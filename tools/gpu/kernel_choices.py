@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Callable
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import in_package  # noqa: E402,F401
@@ -67,6 +67,48 @@ def split(found: list[tuple[int, int, str]], calls: list[dict[str, Any] | None])
     return [(record, part) for record, part in zip(calls, parts) if record is not None and part]
 
 
+def record_sessions(device: Any, lines: Any, until: float, shares: dict[str, float], call: Callable[[Session, str], None]) -> int:
+    """`call(session, part)`, always of the part furthest behind its share of the time, under the profiler, session by session; a line for
+    each marked call. Returns how many."""
+    import torch
+    from precog.gpu.kernels import record
+    numbers: dict[str, int] = {}
+    spent = dict.fromkeys(shares, 0.0)
+    rows = failed = 0
+    slowest = 0.0
+    while time.time() + SESSION_S + 2 * slowest < until - 1:
+        session = Session(device)
+
+        def calls() -> None:
+            nonlocal failed
+            end = time.time() + SESSION_S
+            while time.time() < end:
+                part = min(shares, key=lambda one: spent[one] / shares[one])
+                begin = time.perf_counter()
+                try:
+                    call(session, part)
+                except Exception as error:  # noqa: BLE001: whatever one library call throws, the rest is worth seeing
+                    failed += 1
+                    session.calls = [None if at == len(session.calls) - 1 else one for at, one in enumerate(session.calls)]
+                    if isinstance(error, torch.cuda.OutOfMemoryError):
+                        device.free()
+                device.sync()
+                spent[part] += time.perf_counter() - begin
+        begin = time.time()
+        found = record(device, calls)
+        for line, kernels in split(found, session.calls):
+            for name, _ in kernels:
+                if name not in numbers:
+                    numbers[name] = len(numbers)
+                    lines.write(json.dumps({"name": numbers[name], "is": name[:LONGEST_NAME]}, separators=(",", ":")) + "\n")
+            line["kernels"] = [[numbers[name], round(duration * 1e-3, 2)] for name, duration in kernels]
+            lines.write(json.dumps(line, separators=(",", ":")) + "\n")
+            rows += 1
+        slowest = max(slowest, time.time() - begin - SESSION_S)
+        print("%4.0f s left: %d rows, %d names, %d failed" % (until - time.time(), rows, len(numbers), failed), flush=True)
+    return rows
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", required=True)
@@ -77,9 +119,7 @@ def main() -> int:
     parser.add_argument("--dry-run", action="store_true", help="small cases on the CPU: the times mean nothing")
     arguments = parser.parse_args()
     until = time.time() + arguments.seconds
-    import torch
     from precog.gpu.device import Device, describe_machine
-    from precog.gpu.kernels import record
     from precog.gpu.make import make
     from precog.gpu.plan.dense import Dice
     from precog.gpu.random_data import Pool, using
@@ -87,45 +127,16 @@ def main() -> int:
     os.makedirs(arguments.out, exist_ok=True)
     chosen = {name: share for name, share in shares_of(arguments.plan).items() if not arguments.only or name in arguments.only.split(",")}
     cases = {name: make_cases(Dice("%s %d" % (name, arguments.seed), device.dry_run)) for name, (_, make_cases) in chosen.items()}
-    spent = {name: 0.0 for name in chosen}
     pool = Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES)
-    numbers: dict[str, int] = {}
-    rows = failed = 0
+
+    def case(session: Session, name: str) -> None:
+        with using(pool):
+            session.case(next(cases[name]), make)
+
     with gzip.open(os.path.join(arguments.out, "choices.jsonl.gz"), "wt", 6) as lines:
         lines.write(json.dumps({"meta": {"script": "kernel_choices.py", "plan": arguments.plan, "seed": arguments.seed,
                                          **describe_machine(arguments.dry_run)}}) + "\n")
-        slowest = 0.0
-        while time.time() + SESSION_S + 2 * slowest < until - 1:
-            session = Session(device)
-
-            def calls() -> None:
-                nonlocal failed
-                end = time.time() + SESSION_S
-                while time.time() < end:
-                    name = min(chosen, key=lambda one: spent[one] / chosen[one][0])
-                    begin = time.perf_counter()
-                    try:
-                        with using(pool):
-                            session.case(next(cases[name]), make)
-                    except Exception as error:  # noqa: BLE001: whatever one library call throws, the rest is worth seeing
-                        failed += 1
-                        session.calls = [None if at == len(session.calls) - 1 else call for at, call in enumerate(session.calls)]
-                        if isinstance(error, torch.cuda.OutOfMemoryError):
-                            device.free()
-                    device.sync()
-                    spent[name] += time.perf_counter() - begin
-            begin = time.time()
-            found = record(device, calls)
-            for line, kernels in split(found, session.calls):
-                for name, _ in kernels:
-                    if name not in numbers:
-                        numbers[name] = len(numbers)
-                        lines.write(json.dumps({"name": numbers[name], "is": name[:LONGEST_NAME]}, separators=(",", ":")) + "\n")
-                line["kernels"] = [[numbers[name], round(duration * 1e-3, 2)] for name, duration in kernels]
-                lines.write(json.dumps(line, separators=(",", ":")) + "\n")
-                rows += 1
-            slowest = max(slowest, time.time() - begin - SESSION_S)
-            print("%4.0f s left: %d rows, %d names, %d failed" % (until - time.time(), rows, len(numbers), failed), flush=True)
+        rows = record_sessions(device, lines, until, {name: share for name, (share, _) in chosen.items()}, case)
     return 0 if rows else 1
 
 
