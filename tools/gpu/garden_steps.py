@@ -38,7 +38,6 @@ import turns  # noqa: E402
 
 import garden  # noqa: E402
 from precog.gpu import steps, trainer  # noqa: E402
-from precog.gpu.host_issue import make_anchor  # noqa: E402
 
 PRECISIONS = ("amp-bf16", "tf32", "amp-fp16", "fp32", "bf16", "fp16")  # the last two cast the model for good
 # entry: two (batch, seq). The first is small enough for the host to matter, the second fills the GPU.
@@ -219,8 +218,10 @@ def train(campaign, entry, model, precision, size, timed):
 def first_visit(campaign, model, record, anchor):
     def timed(loop, switches):
         record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=2, blocks=3, profiled=False, block_s=0.1)
-        record["measured"]["anchors_s"] = [anchor()]  # how fast the machine was just then (precog.gpu.host_issue)
-        record["measured"]["anchor_s"] = record["measured"]["anchors_s"][0]
+        got = record["measured"]
+        got.update(anchor.without(got))
+        got["anchors_s"] = [anchor()]  # how fast the machine was just then (host_speed.py)
+        got["anchor_s"], got["anchor_phases_s"] = got["anchors_s"][0], [anchor.phases]
         record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
                            "cudnn_benchmark": torch.backends.cudnn.benchmark, **switches}
     return timed
@@ -235,7 +236,8 @@ def next_visit(campaign, record, anchor):
         means, enqueues = steps.time_blocks(campaign.device, loop, got["steps_per_block"], 3)
         means, anchors = got["block_means_s"] + means, got["anchors_s"] + [anchor()]
         got.update({"step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means), "blocks": len(means), "block_means_s": means,
-                    "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchors_s": anchors, "anchor_s": statistics.median(anchors)})
+                    "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchors_s": anchors, "anchor_s": statistics.median(anchors),
+                    "anchor_phases_s": got["anchor_phases_s"] + [anchor.phases]})
     return timed
 
 
@@ -285,8 +287,7 @@ def measure_model(campaign, worker, entry, settings, turn):
         with campaign.survive(record["id"] + ", first step"):
             train(campaign, entry, model, precision, size, once(campaign))
         campaign.device.free()
-    anchor = make_anchor(campaign.device)
-    anchor()
+    anchor = host_speed.Anchor(campaign.device)
     campaign.clock = common.Clock(worker.turn())
     if turn % HOST_EVERY == 0:
         worker.tell(host=sitting_speed(campaign, anchor))
