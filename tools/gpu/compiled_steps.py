@@ -121,7 +121,16 @@ SIXTH: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:repvgg_b0", None, 32, None, None),
     ("garden:vgg16_bn", None, 128, None, None),
 ]
-LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
+# Of the garden's seventh list, likewise.
+SEVENTH: list[tuple[str, int | None, int, int | None, int | None]] = [
+    ("garden:convnext_base", None, 48, None, None),
+    ("garden:gpt2-lora", None, 12, 1024, None),
+    ("garden:vit-base-hf", None, 112, None, None),
+    ("garden:bert-base-classifier", None, 16, 128, None),
+    ("garden:resnet50-channels-last", None, 192, None, None),
+    ("garden:mistral-7b-short", None, 2, 1024, None),
+]
+LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH}
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
 HOST_EVERY = 3  # processes
