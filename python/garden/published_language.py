@@ -249,6 +249,10 @@ def transformer_xl_large_early() -> nn.Module:
     return transformer_xl_large(early=True)
 
 
+def transformer_xl_large_wide_early() -> nn.Module:
+    return transformer_xl_large(1, early=True)
+
+
 def transformer_xl_large_wide() -> nn.Module:
     """As lambdal ran it: all words as wide as the model."""
     return transformer_xl_large(1)

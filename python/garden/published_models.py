@@ -65,6 +65,7 @@ MODELS = {
     "transformer-xl-base-first": Published(language.transformer_xl_base_first, language.segments, language.next_word, 4, 192),
     "transformer-xl-base-early": Published(language.transformer_xl_base_early, language.segments, language.next_word, 4, 192),
     "transformer-xl-large-early": Published(language.transformer_xl_large_early, language.segments, language.next_word, 4, 384),
+    "transformer-xl-large-256-early": Published(language.transformer_xl_large_wide_early, language.segments, language.next_word, 4, 256),
     "transformer-xl-base-plain": Published(language.transformer_xl_base_plain, language.segments, language.next_word, 4, 192),
     "bert-base-plain": Published(lambda: language.bert_base(plain=True), language.masked_text, language.pre_training, 4, 128),
     "bert-base-pretraining": Published(language.bert_base, language.masked_text, language.pre_training, 4, 128),
