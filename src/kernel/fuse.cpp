@@ -311,7 +311,25 @@ class Fuser {
     node.sources = operands(op, flow_.where[i]);
     node.outputs.assign(graph_.outputs(op).begin(), graph_.outputs(op).end());
     node.stages = row_stages(node.elements / node.row_length, node.row_length, sms_);
+    if (node.stages > 1 && definition(op.kind).family == Family::normalization && op.output_count > 1) return split_norm(i, std::move(node));
     place(std::move(node));
+  }
+
+  // Rows that are cut: their mean and variance in kernels of their own (one stage more than a sum), then each element.
+  void split_norm(std::size_t i, Node sums) {
+    const TensorId whole = graph_.output(op_at(i));
+    Node each = new_node(i, FusedKind::pointwise);
+    each.elements = elements(whole);
+    each.outputs = {whole};
+    sums.kind = FusedKind::columns;
+    sums.results = sums.elements / sums.row_length;
+    sums.row_length = 0;
+    ++sums.stages;
+    sums.outputs.erase(sums.outputs.begin());
+    each.sources = sums.sources;
+    for (TensorId id : sums.outputs) add(each.sources, itself(id));
+    place(std::move(sums));
+    place(std::move(each));
   }
 
   void columns(std::size_t i) {

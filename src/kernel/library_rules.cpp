@@ -76,7 +76,7 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   const auto blocks = [&](std::int64_t tm, std::int64_t tn) { return s.batch * divide_up(s.m, tm) * divide_up(s.n, tn); };
   const auto aligned = [&](std::int64_t unit) { return s.m % unit == 0 && s.n % unit == 0 && s.k % unit == 0; };
   const bool hopper = gpu.capability() >= 90, single = s.batch == 1;
-  const std::int64_t tiles = blocks(kTile, kTile), small = blocks(kTile / 2, kTile / 2), few = std::min(blocks(2 * kTile, kTile), blocks(kTile, 2 * kTile));
+  const std::int64_t tiles = blocks(kTile, kTile), small = blocks(kTile / 2, kTile / 2);
   const double side = real(s.m) * real(s.n), length = real(s.k), work = real(s.batch) * side * length;
   ProductHelpers helpers;
   if (is_16bit(math)) {
@@ -91,11 +91,13 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
     return helpers;
   }
   if (math == DType::tf32) {
-    const bool idle = s.transposed_a ? few * 5 < gpu.sms : small * 3 <= gpu.sms;
-    helpers.reduces = single && !s.bias && idle && length * length > 1.3 * side && s.k > 2 * kTile;
+    constexpr double kCutWithin = 9e9;  // of more work the sum is cut within the kernel
+    const bool idle = s.transposed_a ? tiles * 3 <= 2 * gpu.sms && work <= kCutWithin : small * 3 <= gpu.sms;
+    helpers.reduces = single && !s.bias && idle && length * length > (s.transposed_a ? 2.6 : 1.3) * side && s.k > 2 * kTile;
     if (!hopper || helpers.reduces) return helpers;
-    helpers.clears = aligned(4) && work > 1.2e9 && (!single || tiles > (s.transposed_a ? 4 : 2) * gpu.sms);
-    if (single && s.transposed_a && work > 9e9 && tiles <= gpu.sms) helpers.clears = true;  // the sum is cut within the kernel
+    const bool thin = single && !s.transposed_a && tiles > gpu.sms && tiles * 3 <= 4 * gpu.sms && work > 7e8;  // of the second wave
+    helpers.clears = aligned(4) && (thin || (work > 1.2e9 && (!single || tiles > (s.transposed_a ? 4 : 2) * gpu.sms)));
+    if (single && s.transposed_a && work > kCutWithin && tiles <= gpu.sms) helpers.clears = true;
     return helpers;
   }
   if (math != DType::fp32 || !single) return helpers;
@@ -212,8 +214,13 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
 }
 
 bool turns_pointwise(const ConvShape& s, DType math, bool tensor_cores) {
-  if (s.channels_last || s.direction != ConvDirection::weight_gradient) return false;
+  if (s.channels_last) return false;
   const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels, rows = s.batch * pixels;
+  if (s.direction != ConvDirection::weight_gradient) {  // small images of many whose rows are not aligned
+    const bool forward = s.direction == ConvDirection::forward;
+    if (!tensor_cores || pixels <= 1 || pixels % 8 == 0 || pixels > (forward ? 99 : 65) || s.batch < 12) return false;
+    return math != DType::tf32 || !forward || s.in_channels > 704;
+  }
   const double work = static_cast<double>(rows) * static_cast<double>(weights);
   if (!tensor_cores) return weights >= 4 * kTile * 4 * kTile;
   if (math == DType::tf32) return pixels > 1 && pixels <= 90 && work > 2e8;
