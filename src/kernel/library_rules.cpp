@@ -87,7 +87,9 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
     helpers.reduces = single && s.k > 20 * kTile && length * length > (s.transposed_a ? 144 : 100) * side && s.k > per_tile * tiles;
     if (single && s.transposed_a && idle && s.k > kVeryLongSum && tiles < gpu.sms * 2) helpers.reduces = true;
     if (!hopper || helpers.reduces) return helpers;
-    helpers.clears = single ? s.n % 8 == 0 && s.k % 8 == 0 && hands_out_tiles(s, gpu) : aligned(8) && blocks(2 * kTile, kTile) > 2 * gpu.sms;
+    const std::int64_t large = blocks(2 * kTile, kTile);
+    const bool short_sums = s.batch > 26 && tiles > gpu.sms && large * 2 <= 3 * gpu.sms && s.k * 3 < tiles * 4;
+    helpers.clears = single ? s.n % 8 == 0 && s.k % 8 == 0 && hands_out_tiles(s, gpu) : aligned(8) && (large > 2 * gpu.sms || short_sums);
     return helpers;
   }
   if (math == DType::tf32) {
@@ -107,7 +109,7 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   }
   helpers.reduces = s.k > 27 * tiles && small * 5 <= 13 * gpu.sms && s.k > 228;
   if (helpers.reduces) return helpers;
-  if (s.transposed_a) helpers.clears = work > 1e10 && length * length > 0.45 * side;
+  if (s.transposed_a) helpers.clears = (work > 1e10 && length * length > 0.45 * side) || (work <= 1e10 && s.k > 1204 && blocks(kTile, 2 * kTile) * 5 > 2 * gpu.sms);
   else helpers.clears = s.k > (forward ? 3500 : 2016) && tiles * 2 > gpu.sms && small * 10 <= 137 * gpu.sms;
   return helpers;
 }

@@ -55,6 +55,7 @@ TEST_CASE("BatchesOfAlignedProductsTakeTheirTilesFromACounter") {
   GpuSpec on = gpu("9.0");
   on.sms = 132;
   CHECK(product_helpers({96, 512, 512, 64}, DType::bf16, on).clears);
+  CHECK(product_helpers({192, 128, 128, 64}, DType::bf16, on).clears);  // short sums of many
   CHECK_FALSE(product_helpers({96, 128, 128, 64}, DType::bf16, on).clears);
   CHECK_FALSE(product_helpers({96, 516, 512, 64}, DType::bf16, on).clears);  // rows that no wide load reads
   CHECK(product_helpers({96, 768, 768, 128}, DType::tf32, on).clears);
