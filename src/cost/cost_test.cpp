@@ -629,6 +629,20 @@ TEST_CASE("UplinksOfOversubscribedSwitchesAreShared") {
   CHECK(time(8, Collective::all_to_all) == doctest::Approx(4 * free_exchange));
 }
 
+TEST_CASE("MessagesBetweenTwoGpusMayUsePortsThatRingsLeaveIdle") {
+  ClusterSpec cluster;
+  cluster.gpus = 8;
+  cluster.gpus_per_node = 1;
+  cluster.network.port_bandwidth = {1};
+  cluster.network.efficiency = 0.25;
+  const auto time = [&](Collective kind) { return collective_cost({{80}, 2, kind}, cluster, slow_gpu()).total.value; };
+  const double ring = time(Collective::all_gather), message = time(Collective::send_recv), exchange = time(Collective::all_to_all);
+  cluster.network.direct_efficiency = 0.5;
+  CHECK(time(Collective::all_gather) == doctest::Approx(ring));
+  CHECK(time(Collective::send_recv) == doctest::Approx(message / 2));
+  CHECK(time(Collective::all_to_all) == doctest::Approx(exchange / 2));
+}
+
 TEST_CASE("ACollectiveHoldsAnSmPerChannel") {
   ClusterSpec cluster;
   cluster.gpus = cluster.gpus_per_node = 2;

@@ -66,6 +66,10 @@ TEST_CASE("DeepSpeedOffloadIsTakenOverAndWhatCannotBeIsRefused") {
   CHECK(problem(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true}})").find("ZeRO++") != std::string::npos);
   CHECK(problem(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}})").find("exclude each other") != std::string::npos);
   CHECK(problem(R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})").find("OneBitAdam") != std::string::npos);
+  const auto lamb = import_text(R"({"train_batch_size": 8, "zero_optimization": {"stage": 0}, "optimizer": {"type": "Lamb"}})", "f");
+  REQUIRE(lamb.has_value());
+  CHECK(lamb->request["optimizer"] == "lamb");
+  CHECK(lamb->request["optimizer_impl"] == "fused");
 }
 
 TEST_CASE("AutoSaysNothing") {
@@ -123,6 +127,7 @@ TEST_CASE("TorchtitanSaysDegreesAndPolicy") {
   CHECK(r["plan"]["dp"] == 16);
   CHECK(r["precision"] == "fsdp-bf16-fp32reduce");
   CHECK(r["recompute"] == "per-op");
+  CHECK(r["attention"] == "sdpa-causal");
   CHECK(r["seq"] == 8192);
   CHECK(r["run"]["steps"] == 1000);
   CHECK(made.not_taken.empty());
