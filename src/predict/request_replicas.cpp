@@ -35,6 +35,8 @@ void RequestReader::read_replicas(JsonReader& plan, std::int64_t dp) {
   if (auto bucket = plan.integer("bucket_mb", 1, 65536)) out.bucket = {*bucket << 20};
   out.bucket_views = plan.boolean("bucket_views").value_or(false);
   out.find_unused = plan.boolean("find_unused").value_or(false);
+  for (const char* key : {"comm_hook", "ddp_comm_hook"})
+    if (plan.text(key)) plan.problem(key, "is part of the precision here: +gradients-bf16 or +gradients-fp16 (as amp-bf16+gradients-bf16)");
   for (const char* key : {"bucket_mb", "bucket_views", "find_unused"})
     if (plan.has(key) && shards) plan.problem(key, "is DistributedDataParallel's: it needs fsdp none");
 }
