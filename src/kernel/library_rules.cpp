@@ -18,7 +18,7 @@ constexpr std::int64_t kTile = 128;  // of the products below, either way
 constexpr std::int64_t kVeryLongSum = 12288;
 constexpr std::int64_t kWideGroup = 32;
 constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
-constexpr std::int64_t kFewRows = 832, kWaveRows = 228;
+constexpr std::int64_t kFewRows = 832, kSomeRows = 10000, kWaveRows = 228;
 constexpr std::int64_t kManyRows = 16384;  // images times pixels that a weight gradient sums
 
 // More than two waves of the large 16-bit tiles, whichever of them fits best.
@@ -133,9 +133,9 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
   bool apart = false;
   if (!tensor_cores) apart = data || weight ? narrow >= 8 : true;
   else if (taps == 1) apart = !weight;
-  else if (math == DType::tf32) apart = taps > 37 || narrow >= 232 || (wide && data && !unit) || (weight && narrow >= 48 && s.groups <= 4);
-  else if (wide && data) apart = !unit || taps > 37 || (rows <= kFewRows && narrow >= 88) || (narrow % 64 == 0 && (narrow >= kTile || rows >= 8192));
-  else if (wide && weight) apart = narrow >= kTile || (narrow >= 76 && rows <= kFewRows) || (narrow >= 112 && rows <= 10000 && s.groups < 16);
+  else if (math == DType::tf32) apart = taps > 37 || narrow >= 232 || (wide && data && !unit) || (weight && narrow >= 48 && s.groups <= 4) || (weight && narrow >= 112 && rows > kSomeRows);
+  else if (wide && data) apart = !unit || taps > 37 || (rows <= kFewRows && narrow >= 88) || (narrow % 64 == 0 && (narrow >= kTile) == (rows <= kSomeRows));
+  else if (wide && weight) apart = (narrow >= 76 && rows <= kFewRows) || (narrow >= 112 && rows <= kSomeRows && (narrow >= kTile || s.groups < 16));
   else if (wide) apart = (rows <= kFewRows && narrow >= 50) || taps > 37 || narrow >= 232;
   if (apart) helpers.loops = static_cast<int>(s.groups);
   if (!tensor_cores) {
@@ -147,7 +147,11 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
     if (s.channels_last && apart) helpers.slices = weight ? 2 : wide || data ? 3 : 0;
     return helpers;
   }
-  if (apart && weight && three && (narrow >= kTile || math == DType::tf32) && !s.channels_last) helpers.bare = true, helpers.inner = 3;
+  if (apart && weight && three && narrow >= (math == DType::tf32 ? 48 : kTile) && !s.channels_last && rows <= kSomeRows / 4) {
+    helpers.bare = true, helpers.inner = 3;  // Winograd
+  } else if (apart && weight && rows > kFewRows) {
+    helpers.clears = true, helpers.inner = is_16bit(math) ? 1 : 0;  // partial sums, added by a kernel
+  }
   if (apart && s.channels_last) helpers.slices = 2;
   if (!apart && !std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, narrow)))) helpers.pads = 2;
   return helpers;
