@@ -90,9 +90,6 @@ TEST_CASE("long filters over wide groups run old kernels in 16 bits") {
   CHECK(time(ConvDirection::data_gradient, 24, 64, 199, DType::bf16) == doctest::Approx(10e-6));
 }
 
-}  // namespace
-}  // namespace precog
-
 // Recorded: the gradients of BEiT's (197 tokens) and Swin3D's (392) tables of relative positions, 43 and 84 us; Inductor's gradients of max
 // pooling for VGG-16 and ResNet-50 at 128 images, 1079 and 733 us.
 TEST_CASE("values added to one place are walked, and gradients of pooling ask every window") {
@@ -112,3 +109,6 @@ TEST_CASE("values added to one place are walked, and gradients of pooling ask ev
   pool.shape = pixels;
   CHECK(with_fallbacks(pool, {1.98e9}, {}).total.value == doctest::Approx(733e-6).epsilon(0.05));
 }
+
+}  // namespace
+}  // namespace precog

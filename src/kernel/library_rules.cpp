@@ -95,7 +95,7 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   if (math == DType::tf32) {
     constexpr double kCutWithin = 9e9;  // of more work the sum is cut within the kernel
     const bool idle = s.transposed_a ? tiles * 3 <= 2 * gpu.sms && work <= kCutWithin : small * 3 <= gpu.sms;
-    helpers.reduces = single && !s.bias && idle && length * length > (s.transposed_a ? 2.6 : 1.3) * side && s.k > 2 * kTile;
+    helpers.reduces = single && !s.bias && idle && length * length > (s.transposed_a ? 1.7 : 1.3) * side && s.k > 2 * kTile;
     if (!hopper || helpers.reduces) return helpers;
     const bool thin = single && !s.transposed_a && tiles > gpu.sms && tiles * 3 <= 4 * gpu.sms && work > 7e8;  // of the second wave
     helpers.clears = aligned(4) && (thin || (work > 1.2e9 && (!single || tiles > (s.transposed_a ? 4 : 2) * gpu.sms)));
@@ -108,7 +108,10 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
     return helpers;
   }
   helpers.reduces = s.k > 27 * tiles && small * 5 <= 13 * gpu.sms && s.k > 228;
-  if (helpers.reduces) return helpers;
+  if (helpers.reduces) {  // in recorded steps, not where such products were called alone
+    helpers.clears = s.transposed_a && s.k <= 2048;
+    return helpers;
+  }
   if (s.transposed_a) helpers.clears = (work > 1e10 && length * length > 0.45 * side) || (work <= 1e10 && s.k > 1204 && blocks(kTile, 2 * kTile) * 5 > 2 * gpu.sms);
   else helpers.clears = s.k > (forward ? 3500 : 2016) && tiles * 2 > gpu.sms && small * 10 <= 137 * gpu.sms;
   return helpers;
@@ -191,10 +194,10 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
       helpers.clears = helpers.inner == 0;
     }
     if (s.channels_last) return helpers;
-    if (three && data && rows > 8192 && s.batch >= 4 && pixels >= 28 * 28 && narrow >= 64) helpers.inner = 3 * fourier_tiles(s);
+    if (three && s.axes == 2 && data && rows > 8192 && s.batch >= 4 && pixels >= 28 * 28 && narrow >= 64) helpers.inner = 3 * fourier_tiles(s);
     else if (data && !pointwise) helpers.prepares = s.out_channels > kTile / 2;
     // Of many small images the filter is flipped as well.
-    if (three && s.direction == ConvDirection::forward && s.batch > 28 && std::max(s.in_h, s.in_w) < 30 && rows > kManyRows && narrow >= 64) helpers.inner = 4;
+    if (three && s.axes == 2 && s.direction == ConvDirection::forward && s.batch > 28 && std::max(s.in_h, s.in_w) < 30 && rows > kManyRows && narrow >= 64) helpers.inner = 4;
     if (weight && !three) helpers.clears = true;
     return helpers;
   }
