@@ -205,17 +205,26 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
     helpers.sums = weight && product_helpers({1, s.out_channels, s.in_channels, rows, true}, math, gpu).reduces;
     return helpers;
   }
+  const bool hopper = gpu.capability() >= 90, tf32 = math == DType::tf32;
+  const double work = static_cast<double>(rows) * static_cast<double>(weights);
   if (pointwise && pixels > 1 && !s.channels_last) {  // a product per image
-    if (weight) helpers.sums = weights <= kFewWeights;
-    else helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears &&
-                          pixels % 8 == 0;
+    if (weight) {
+      helpers.sums = weights <= kFewWeights || pixels > (tf32 ? 90 : 272);
+      helpers.prepares = hopper && tf32 && turns_pointwise(s, math, true);
+    } else if (tf32) {
+      helpers.clears = hopper && work > 2.7e9;
+    } else {
+      helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears && pixels % 8 == 0;
+    }
   }
-  if (!weight && (!pointwise || s.channels_last) && gpu.capability() >= 90) {  // tiles handed out by a counter
+  if (!weight && (!pointwise || s.channels_last) && hopper) {  // tiles handed out by a counter
     const std::int64_t made = data ? s.batch * s.in_h * s.in_w : rows, channels = data ? s.in_channels : s.out_channels;
-    helpers.clears = divide_up(made, kTile) * divide_up(channels, kTile) > 2 * gpu.sms;
+    helpers.clears = divide_up(made, kTile) * divide_up(channels, kTile) > (tf32 ? 1 : 2) * gpu.sms;
   }
-  if (weight && !pointwise && gpu.capability() >= 90) {
-    helpers.prepares = s.groups > 1 ? rows >= kManyRows : rows * 5 > weights * 6 || s.in_channels > 680;
+  if (weight && !pointwise && hopper) {
+    if (s.groups > 1) helpers.prepares = rows >= kManyRows;
+    else if (tf32) helpers.prepares = work * static_cast<double>(s.kernel_h * s.kernel_w) > 1.1e9 || weights > 447'000;
+    else helpers.prepares = rows * 5 > weights * 6 || s.in_channels > 680;
     helpers.sums = s.groups == 1 && rows > 8 * weights;
   }
   if (s.groups == 1 && !pointwise && is_16bit(math)) helpers.pads = s.in_channels % 8 != 0 ? 2 : s.out_channels % 8 != 0 ? 1 : 0;
@@ -225,14 +234,15 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
 bool turns_pointwise(const ConvShape& s, DType math, bool tensor_cores) {
   if (s.channels_last) return false;
   const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels, rows = s.batch * pixels;
-  if (s.direction != ConvDirection::weight_gradient) {  // small images of many whose rows are not aligned
+  if (s.direction != ConvDirection::weight_gradient) {  // small images of many whose rows are not aligned, and many results of many images
     const bool forward = s.direction == ConvDirection::forward;
+    if (forward && is_16bit(math) && tensor_cores && pixels > 1 && s.batch > 56 && s.out_channels > 288) return true;
     if (!tensor_cores || pixels <= 1 || pixels % 8 == 0 || pixels > (forward ? 99 : 65) || s.batch < 12) return false;
     return math != DType::tf32 || !forward || s.in_channels > 704;
   }
   const double work = static_cast<double>(rows) * static_cast<double>(weights);
   if (!tensor_cores) return weights >= 4 * kTile * 4 * kTile;
-  if (math == DType::tf32) return pixels > 1 && pixels <= 90 && work > 2e8;
+  if (math == DType::tf32) return pixels > 1 && ((pixels <= 90 && work > 2e8) || (s.batch > 64 && pixels % 8 != 0 && weights >= 8 * kTile * kTile));
   return pixels > 1 && pixels <= 4 * kTile && (weights > 480'000 || (rows < kManyRows && work > 6e8));
 }
 
