@@ -96,6 +96,9 @@ double sustained_efficiency(const MathCoefficients& math, double most, const Gpu
 // any groups: six shapes of 7x7 on an H200 run at 0.21 to 0.52 TFLOP/s (geometric mean 0.31) where 3x3 and 5x5 reach 8.7.
 constexpr double kWideFilter = 25, kWideFilterSlowdown = 28;
 
+// What plain streams reach of the memory bandwidth.
+constexpr double kStreamed = 0.88;
+
 // Power is short when all SMs are busy; a kernel that leaves some idle keeps its clock. Blocks: per SM.
 double unthrottled(double sustained, double blocks) {
   const double throttled = std::min(1.0, sustained / kUnlimitedEfficiency);
@@ -114,7 +117,7 @@ struct Costing {
     const Unit unit = unit_of(kernel, gpu);
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(unit.math)];
     problem.element_bytes = bytes_of(kernel.input);
-    problem.bytes = moved(kernel) / launches();
+    if (problem.bytes == 0) problem.bytes = moved(kernel) / launches();
     problem.peak = unit.peak;
     problem.efficiency = sustained_efficiency(math, most, gpu, unit.peak) * factor;
     if (unit.math == DType::nvfp4 && gpu.boost_clock.value > 0) problem.efficiency = std::min(problem.efficiency, kFourBitRate * gpu.sms * gpu.boost_clock.value / unit.peak.value);
@@ -142,7 +145,19 @@ struct Costing {
     const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], kUnlimitedEfficiency, gpu, unit.peak);
     ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     if (gpu.capability() < 80) problem.product.may_split = true;  // the kernels that do not are sm80's
-    return product(problem.product, problem.factor, profile.convolution.source, kUnlimitedEfficiency, problem.overhead);
+    const KernelCost direct = product(problem.product, problem.factor, profile.convolution.source, kUnlimitedEfficiency, problem.overhead);
+    if (unit.matrix || profile.convolution.unfused_factor <= 0 || !can_transform(s)) return direct;
+    const KernelCost apart = transformed(s);
+    return apart.total < direct.total ? apart : direct;
+  }
+
+  // As libraries do with many channels: tiles and filters are transformed by passes over memory, between them products.
+  KernelCost transformed(const ConvShape& s) const {
+    const TransformedConv conv = transformed_conv(s, bytes_of(kernel.input));
+    const Seconds passes{static_cast<double>(conv.passes.value) / (gpu.memory_bandwidth.value * kStreamed) * launches()};
+    KernelCost cost = product(conv.product, profile.convolution.unfused_factor, profile.convolution.source, kUnlimitedEfficiency, profile.convolution.indexing_overhead * 2);
+    cost.memory = cost.memory + passes, cost.total = cost.total + passes;
+    return cost;
   }
 
   DepthwiseKernel depthwise_kernel(const ConvShape& s) const {

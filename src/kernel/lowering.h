@@ -80,6 +80,8 @@ class Lowering {
   void product(const Op& op, std::string_view name, const GemmShape& shape);
   void lower_attention(const Op& op);
   void pad_mask(const Op& op, bool gradient);
+  void ring_pack(const Op& op, std::size_t keys);
+  void ring_gradients(const Op& op);
 
   // lower_rows.cpp
   void lower_nll_loss(const Op& op);
