@@ -65,6 +65,10 @@ void Lowering::lower_index(const Op& op) {
   }
 }
 
+// Each place's values are added one after the other. Of a table that is read many times over (relative positions) the busiest place has
+// about as many as there are tokens, the root of the reads.
+constexpr std::int64_t kRepeated = 8;
+
 // The gradient of an indexed read adds in a fixed order (index_put_with_sort_kernel, native/cuda/Indexing.cu): places computed
 // in a few small kernels, numbered, sorted by as many bits as the table has rows, then summed.
 void Lowering::lower_index_gradient(const Op& op) {
@@ -79,7 +83,9 @@ void Lowering::lower_index_gradient(const Op& op) {
   memory("index_places", op, MemoryPattern::pointwise, keys, keys, 1, places).launches = 4;
   if (places > kSingleTile) clear(op, sort_launches(bits).memsets);
   memory("sort_indices", op, MemoryPattern::index, keys * 2.0, keys * 2.0, 1, places).launches = places > kSingleTile ? sort_launches(bits).kernels : 1;
-  memory(name_of(op), op, MemoryPattern::index);
+  const bool repeated = places > kRepeated * table;
+  Kernel& added = memory(repeated ? "index_put_repeated" : name_of(op), op, MemoryPattern::index);
+  if (repeated) std::get<MemoryShape>(added.shape).part = places;
 }
 
 // Elements of a normalised row: the last axis unless the operator says otherwise.
