@@ -221,16 +221,15 @@ def measured(paths: list[str], counted: list[str]) -> tuple[dict[tuple[str, str]
     return out, meta, usual
 
 
-def solve(rows: list[Counts], seconds: list[float], prior: dict[str, float], looseness: float, noises: list[float]) -> dict[str, float]:
-    """Costs of which each row is the sum to within its noise of itself, each to within `looseness` of its prior and not below half of it:
+def solve(rows: list[Counts], seconds: list[float], prior: dict[str, float], looseness: float, noise: float = 0.05) -> dict[str, float]:
+    """Costs of which each row is the sum to within `noise` of itself, each to within `looseness` of its prior and not below half of it:
     what is there is not free, and in a model nothing is much faster than in a loop of its own."""
-    noise = np.array(noises)
     names = sorted({name for row in rows for name, count in row.items() if count})
     first = np.array([prior[name] for name in names])
     least = 0.5 * first
     top = np.array([[row.get(name, 0.0) for name in names] for row in rows]) / (noise * np.array(seconds))[:, None]
     matrix = np.vstack([top, np.diag(1 / (looseness * first))])
-    wanted = np.concatenate([1 / noise, np.full(len(first), 1 / looseness)]) - matrix @ least
+    wanted = np.concatenate([np.full(len(rows), 1 / noise), np.full(len(first), 1 / looseness)]) - matrix @ least
     length = np.linalg.norm(matrix, axis=0)
     return dict(zip(names, map(float, least + non_negative_least_squares(matrix / length, wanted) / length)))
 
@@ -248,36 +247,6 @@ def non_negative_least_squares(matrix: np.ndarray, wanted: np.ndarray, sweeps: i
         if moved < 1e-10 * max(1.0, answer.max()):
             break
     return answer
-
-
-STACK_NOISE, CALL_NOISE = 0.05, 0.15
-# What host_calls.py's calls are made of, beyond Python's share of one call: those that the stacks' figures are about.
-CALLS: dict[str, Counts] = {
-    "slice": {"view": 1}, "slices 2": {"view": 2}, "slices 3": {"view": 3}, "select": {"view": 1}, "view": {"view": 1}, "reshape": {"view": 1}, "permute": {"view": 1},
-    "transpose": {"view": 1}, "flatten": {"view": 1}, "unsqueeze": {"view": 1}, "expand": {"view": 2, "python_call": 1}, "split": {"split": 1}, "chunk": {"split": 1}, "unbind": {"split": 1},
-    "zeros": {"fill": 1}, "new_zeros": {"fill": 1}, "ones": {"fill": 1}, "full": {"fill": 1}, "zeros_like": {"fill": 1}, "arange": {"fill": 1}, "rand": {"fill": 1}, "linspace": {"fill": 1},
-    "bernoulli_": {"fill": 1}, "contiguous": {"view": 1, "contiguous": 1, "python_call": 1}, "roll": {"copy": 1}, "cat": {"cat": 1}, "stack": {"cat": 1},
-    "add": {"pointwise": 1}, "mul scalar": {"pointwise": 1}, "relu": {"pointwise": 1}, "eq": {"pointwise": 1}, "pow": {"pointwise": 1}, "masked_fill": {"pointwise": 1},
-    "index rows": {"index": 1}, "gather": {"index": 1}, "softmax": {"softmax": 1}, "mean": {"reduction": 1}, "float": {"cast": 1}, "dropout": {"dropout": 1},
-    "layer_norm": {"layer_norm": 1}, "linear": {"linear": 1, "view": 1, "python_call": 1}, "baddbmm": {"view": 1, "matmul": 1, "python_call": 1},
-}
-
-
-def single_calls(path: str, seen: dict[tuple[str, str], dict[str, float]]) -> list[tuple[Counts, float]]:
-    """(counts, seconds at the stacks' speed) of host_calls.py's calls; that speed by the stacks that its anchors are. What doing nothing costs there is taken off."""
-    taken, anchors = {}, []
-    for line in open(path):
-        row = json.loads(line)
-        taken.update({row["name"]: row["layer_us"] * 1e-6} if "layer_us" in row else {})
-        anchors += row.get("anchors_s", [])
-    speed = sum(seen[case][phase] for case in (("tokens-00", "amp-bf16"), ("images-03", "fp32")) for phase in PHASES) / statistics.median(anchors)
-    out = []
-    for name, counts in CALLS.items():
-        if name in taken:
-            row = dict(counts)
-            row["python_call"] = row.get("python_call", 0) + 1
-            out.append((row, (taken[name] - taken["nothing"]) * speed))
-    return out
 
 
 def total(row: Counts, costs: dict[str, float]) -> float:
@@ -356,15 +325,12 @@ def prior_of(folder: str, speed: float = 1.0) -> dict[str, dict[str, float]]:
     return {"forward": Filled(tables["forward"]), "backward": Filled(tables["backward"]), "optimizer": Filled({}), "zero_grad": Filled({})}
 
 
-def fit(cases: list[tuple[str, str]], rows: dict[str, dict[tuple[str, str], Counts]], seen: Any, prior: Any, looseness: float,
-        calls: list[tuple[Counts, float]] = []) -> dict[str, dict[str, float]]:
-    """All phases at once: a launch costs the same in each, everything else is a phase's own. `calls` are single calls of forward."""
+def fit(cases: list[tuple[str, str]], rows: dict[str, dict[tuple[str, str], Counts]], seen: Any, prior: Any, looseness: float) -> dict[str, dict[str, float]]:
+    """All phases at once: a launch costs the same in each, everything else is a phase's own."""
     own = lambda phase, name: name if name in ("kernel_launch", "library_launch") else phase + ":" + name
     together = [({own(phase, name): count for name, count in rows[phase][case].items()}, seen[case][phase]) for phase in PHASES for case in cases]
     first = {own(phase, name): prior[phase][name] for phase in PHASES for case in cases for name in rows[phase][case]}
-    noises = [STACK_NOISE] * len(together) + [CALL_NOISE] * len(calls)
-    together += [({own("forward", name): count for name, count in row.items()}, taken) for row, taken in calls]
-    answer = solve([row for row, _ in together], [taken for _, taken in together], first, looseness, noises)
+    answer = solve([row for row, _ in together], [taken for _, taken in together], first, looseness)
     return {phase: {name: answer[own(phase, name)] for case in cases for name, count in rows[phase][case].items() if count} for phase in PHASES}
 
 
@@ -428,7 +394,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measurements", nargs="+")
     parser.add_argument("--launches", nargs="*", default=[], help="measurements whose profiled launches are used, and nothing else")
-    parser.add_argument("--calls", help="single calls inside a model (host_calls.py)")
     parser.add_argument("--graphs", required=True, help="folder for captured stacks")
     parser.add_argument("--captured-only", action="store_true", help="leave out stacks that are not in --graphs yet")
     parser.add_argument("--cache", help="keep what was counted in this file")
@@ -450,13 +415,12 @@ def main() -> int:
     print("%d cases; anchor %.0f us; a case's forward wandered by (max - min) / median = %.0f%% in the median" % (
         len(cases), usual * 1e6, 100 * statistics.median(seen[case]["spread"] for case in cases)))
     prior = prior_of(args.loops, args.prior_speed)
-    calls = single_calls(args.calls, seen) if args.calls else []
     names = sorted({case[0] for case in cases})
     held_out: dict[str, list[float]] = collections.defaultdict(list)
     by_family: dict[str, list[float]] = collections.defaultdict(list)
     for fold in range(args.folds):
         outside = set(names[fold::args.folds])
-        costs = fit([c for c in cases if c[0] not in outside], rows, seen, prior, args.looseness, calls)
+        costs = fit([c for c in cases if c[0] not in outside], rows, seen, prior, args.looseness)
         left = [c for c in cases if c[0] in outside]
         for phase, values in errors(left, rows, seen, costs).items():
             held_out[phase] += values
@@ -464,7 +428,7 @@ def main() -> int:
                 for case, value in zip(left, values):
                     by_family[case[1]].append(value)
                     by_family[re.sub(r"-\d+$", "", case[0])].append(value)
-    costs = fit(cases, rows, seen, prior, args.looseness, calls)
+    costs = fit(cases, rows, seen, prior, args.looseness)
     for phase, values in errors(cases, rows, seen, costs).items():
         print("%-10s fitted %s" % (phase, said(values)))
         print("%-10s left out %s" % ("", said(held_out[phase])))
