@@ -263,6 +263,8 @@ def request_of(row, table):
     recompute = "selective" if said.startswith("selective") else "none" if said.startswith("recompute-") else said
     tp, pp, cp, ep, vpp = row["tp"], row["pp"], row["cp"] or 1, row["ep"] or 1, row["vp"] or 1
     plan = {"dp": row["dp"], "tp": tp, "pp": pp, "cp": cp, "fsdp": sharding(row, defaults)}
+    if plan["fsdp"] == "full" and defaults.get("shard_size", plan["dp"]) < plan["dp"]:
+        plan |= {"fsdp": "hybrid", "shard_size": defaults["shard_size"]}
     if plan["fsdp"] == "full" and "zero3" in defaults:
         plan["zero3"] = defaults["zero3"]
     if tp > 1 and (defaults["sequence_parallel"] or "sequence parallel" in said):
@@ -297,6 +299,8 @@ def request_of(row, table):
     mode = defaults.get("mode") or ("compile" if row["compile"] == "yes" else "eager")
     if mode != "eager":
         request["mode"] = mode
+        if attention == "sdpa" and "graph" not in model:  # none of these models is transformers' code, which builds masks where it is traced
+            request["attention"] = "sdpa-causal"
     elif defaults["stack"] != "pytorch":
         request["stack"] = defaults["stack"]
     if "host" in defaults:
@@ -603,7 +607,7 @@ def tables(rows, megatron=None, single_node=None):
         lines += ["", "| row | model | GPUs | precision | plan | micro-batch | predicted peak |", "|---|---|---|---|---|---|---|"]
     for row in left:
         plan = row["request"]["plan"]
-        said = ", ".join(f"{key} {plan[key]}" for key in ("dp", "fsdp", "tp", "pp", "vpp", "ep", "offload", "offload_layers") if plan.get(key, 1) not in (1, "none"))
+        said = ", ".join(f"{key} {plan[key]}" for key in ("dp", "fsdp", "shard_size", "tp", "pp", "vpp", "ep", "offload", "offload_layers") if plan.get(key, 1) not in (1, "none"))
         lines.append(f"| {row['id']} | {row['model']} | {row['num_gpus']} x {row['gpu']} | {row['precision']} | {said or 'one GPU'} | {row['request']['batch']} | {row['peak'] / 1e9:.1f} GB |")
     pairs = precision_pairs(rows)
     if pairs:

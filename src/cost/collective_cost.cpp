@@ -61,8 +61,10 @@ KernelCost collective_cost(const CollectiveShape& collective, const ClusterSpec&
 
   const bool reduces_all = collective.kind == Collective::all_reduce, across = nodes > 1, all_to_all = collective.kind == Collective::all_to_all;
   const double rounds = reduces_all ? 2 : 1;  // around the ring
-  const double port = cluster.network.port_bandwidth.value * cluster.network.efficiency;
-  const double ports = setting.ports.value * cluster.network.efficiency / uplink_share(cluster.network, nodes, all_to_all);
+  const bool direct = choice.algorithm == CollectiveAlgorithm::direct && cluster.network.direct_efficiency > 0;
+  const double of_port = direct ? cluster.network.direct_efficiency : cluster.network.efficiency;
+  const double port = cluster.network.port_bandwidth.value * of_port;
+  const double ports = setting.ports.value * of_port / uplink_share(cluster.network, nodes, all_to_all);
   const std::size_t protocol = static_cast<std::size_t>(choice.protocol);
   const auto ring_share = [&](double members) { return rounds * (members - 1) / members; };
   double inside = 0, outside = 0;     // seconds on the links of a node; on its ports

@@ -171,6 +171,27 @@ TEST_CASE("WinogradHelpsVectorUnitsAndThreeByThreeOnly") {
   CHECK(time(DType::fp32) == doctest::Approx(fp32));
 }
 
+TEST_CASE("ManyChannelsAreTransformedByPassesOfTheirOwnWhereThatIsFaster") {
+  ArchitectureProfile profile = ideal();
+  ConvShape conv{.batch = 2, .in_channels = 64, .out_channels = 128, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8, .kernel_h = 3, .kernel_w = 3};
+  GpuSpec gpu = slow_gpu();
+  gpu.memory_bandwidth = {1e30};
+  const auto time = [&](DType math) { return kernel_cost(kernel_of(conv, math), gpu, profile).total.value; };
+  profile.convolution.direction[0].vector = 0.01;  // so slow that nobody would take it
+  const double direct = time(DType::fp32), tensor = time(DType::bf16);
+  profile.convolution.unfused_factor = 1;
+  CHECK(time(DType::fp32) < direct / 20);
+  CHECK(time(DType::bf16) == doctest::Approx(tensor));
+  gpu.memory_bandwidth = {1e-3};  // 36 numbers for each of eight tiles, and the filters; those and the images once more
+  profile.convolution.direction[0].vector = 1e-6;
+  const double moved = 4.0 * 36 * (8 * 64 + 8 * 128 + 64 * 128);
+  CHECK(time(DType::fp32) * 1e-3 == doctest::Approx(moved + (moved + 4.0 * 2 * 64 * (64 + 128)) / 0.88).epsilon(0.01));
+  profile.convolution.direction[0].vector = 0.01;
+  gpu.memory_bandwidth = {1e30};
+  conv.dilation = 2;
+  CHECK(time(DType::fp32) == doctest::Approx(direct));
+}
+
 TEST_CASE("ThreeChannelsRunAtAShareOfTheVectorPeakWhateverTheArithmetic") {
   ArchitectureProfile profile = ideal();
   profile.convolution.few_channels_rate = 0.5;
@@ -606,6 +627,20 @@ TEST_CASE("UplinksOfOversubscribedSwitchesAreShared") {
   CHECK(time(2, Collective::all_gather) == doctest::Approx(40));               // below one switch
   CHECK(time(8, Collective::all_gather) == doctest::Approx(2 * free_gather));  // one hop in two leaves it
   CHECK(time(8, Collective::all_to_all) == doctest::Approx(4 * free_exchange));
+}
+
+TEST_CASE("MessagesBetweenTwoGpusMayUsePortsThatRingsLeaveIdle") {
+  ClusterSpec cluster;
+  cluster.gpus = 8;
+  cluster.gpus_per_node = 1;
+  cluster.network.port_bandwidth = {1};
+  cluster.network.efficiency = 0.25;
+  const auto time = [&](Collective kind) { return collective_cost({{80}, 2, kind}, cluster, slow_gpu()).total.value; };
+  const double ring = time(Collective::all_gather), message = time(Collective::send_recv), exchange = time(Collective::all_to_all);
+  cluster.network.direct_efficiency = 0.5;
+  CHECK(time(Collective::all_gather) == doctest::Approx(ring));
+  CHECK(time(Collective::send_recv) == doctest::Approx(message / 2));
+  CHECK(time(Collective::all_to_all) == doctest::Approx(exchange / 2));
 }
 
 TEST_CASE("ACollectiveHoldsAnSmPerChannel") {

@@ -148,6 +148,7 @@ Json from_torchtitan(Settings& s, const ImportContext& context) {
   if (norm > 0) request["clip_grad_norm"] = norm;
   if (auto steps = s.whole("training.steps")) request["run"]["steps"] = *steps;
   if (s.on("compile.enable") || s.on("training.compile")) request["mode"] = "compile";
+  request["attention"] = "sdpa-causal";  // torchtitan/models/attention.py: is_causal, compiled too
   if (s.on("training.enable_cpu_offload")) request["plan"]["offload"] = "optimizer+parameters";  // CPUOffloadPolicy: gradients go down, the host updates
   s.harmless({"job.*", "profiling.*", "metrics.*", "checkpoint.*", "comm.*", "lr_scheduler.*", "optimizer.*", "validation.*", "debug.*", "fault_tolerance.*", "memory_estimation.*",
               "model.tokenizer_path", "model.hf_assets_path", "model.norm_type", "model.print_after_conversion", "training.dataset*", "training.warmup_steps", "training.seed",

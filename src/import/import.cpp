@@ -275,7 +275,8 @@ void set_optimizer(Settings& s, std::string_view key, Json& request) {
   if (name == "adamw" || name == "fusedadam" || name == "deepspeedcpuadam") request["optimizer"] = "adamw";
   else if (name == "adam") request["optimizer"] = "adam";
   else if (name == "sgd") request["optimizer"] = "sgd";
-  else s.problem(key, fmt::format("is '{}'; modelled: Adam, AdamW, SGD", said->substr(0, 60)));
+  else if (name == "lamb" || name == "fusedlamb") request["optimizer"] = "lamb";
+  else s.problem(key, fmt::format("is '{}'; modelled: Adam, AdamW, SGD, Lamb", said->substr(0, 60)));
 }
 
 Result<Json> with_imports(Json request, const std::string& where, const std::filesystem::path& folder) {

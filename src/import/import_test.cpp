@@ -42,6 +42,19 @@ TEST_CASE("DeepSpeedSaysBatchPrecisionAndZero") {
   CHECK(names(made.quiet, "zero_optimization.reduce_bucket_size"));
 }
 
+TEST_CASE("DeepSpeedSendsGradientsInTheModelsTypeUnlessItIsSaid") {
+  const auto precision = [](const std::string& type, const std::string& wire) {
+    auto made = import_text(R"({"train_micro_batch_size_per_gpu": 1, ")" + type + R"(": {"enabled": true}, "communication_data_type": ")" + wire + R"("})", "f");
+    return made ? made->request["precision"].get<std::string>() : made.error().text();
+  };
+  CHECK(precision("bf16", "bf16") == "deepspeed-bf16");
+  CHECK(precision("bf16", "fp32") == "deepspeed-bf16+gradients-fp32");
+  CHECK(precision("bf16", "fp16") == "deepspeed-bf16+gradients-fp16");
+  CHECK(precision("fp16", "fp16") == "deepspeed-fp16");
+  CHECK(precision("fp16", "fp32") == "deepspeed-fp16+gradients-fp32");
+  CHECK(precision("bf16", "int8").find("known: fp32, fp16, bf16") != std::string::npos);
+}
+
 TEST_CASE("DeepSpeedOffloadIsTakenOverAndWhatCannotBeIsRefused") {
   const Imported made = example("deepspeed_offload.json");
   CHECK(made.request["plan"]["offload"] == "optimizer");
@@ -53,6 +66,10 @@ TEST_CASE("DeepSpeedOffloadIsTakenOverAndWhatCannotBeIsRefused") {
   CHECK(problem(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true}})").find("ZeRO++") != std::string::npos);
   CHECK(problem(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}})").find("exclude each other") != std::string::npos);
   CHECK(problem(R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})").find("OneBitAdam") != std::string::npos);
+  const auto lamb = import_text(R"({"train_batch_size": 8, "zero_optimization": {"stage": 0}, "optimizer": {"type": "Lamb"}})", "f");
+  REQUIRE(lamb.has_value());
+  CHECK(lamb->request["optimizer"] == "lamb");
+  CHECK(lamb->request["optimizer_impl"] == "fused");
 }
 
 TEST_CASE("AutoSaysNothing") {
@@ -110,6 +127,7 @@ TEST_CASE("TorchtitanSaysDegreesAndPolicy") {
   CHECK(r["plan"]["dp"] == 16);
   CHECK(r["precision"] == "fsdp-bf16-fp32reduce");
   CHECK(r["recompute"] == "per-op");
+  CHECK(r["attention"] == "sdpa-causal");
   CHECK(r["seq"] == 8192);
   CHECK(r["run"]["steps"] == 1000);
   CHECK(made.not_taken.empty());

@@ -97,6 +97,17 @@ void Lowering::product(const Op& op, std::string_view name, const GemmShape& sha
   memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
 }
 
+// Rows of a mask that are no multiples of eight are filled up for the memory-efficient kernels (preprocess_mask, native/transformers/attention.cpp):
+// zeros, then a copy; for its gradient the same the other way round, and a copy without the filling.
+void Lowering::pad_mask(const Op& op, bool gradient) {
+  const auto& a = std::get<AttentionAttributes>(op.attributes);
+  if (a.backend != AttentionBackend::memory_efficient || !a.mask || a.kv_len % 8 == 0 || call_.compiled) return;
+  if (gradient ? op.output_count < 4 : op.input_count < 4) return;
+  const Bytes bytes = gradient ? out_bytes(op, 3) : in_bytes(op, 3);
+  memory("attention_mask_fill", op, MemoryPattern::fill, {0}, bytes);
+  for (int copies = gradient ? 2 : 1; copies > 0; --copies) memory("attention_mask_copy", op, MemoryPattern::copy, bytes, bytes);
+}
+
 void Lowering::lower_attention(const Op& op) {
   const auto& a = std::get<AttentionAttributes>(op.attributes);
   const bool backward = op.kind == OpKind::attention_backward;
@@ -129,11 +140,35 @@ void Lowering::lower_attention(const Op& op) {
       memory("attention_sum_groups", op, MemoryPattern::reduction, expanded, out_bytes(op, op.output_count - 1u));
       call_.workspace += expanded;
     }
+    pad_mask(op, true);
+    if (a.ring != AttentionAttributes::Ring::none) ring_gradients(op);
   } else {
     // The random state of dropout is unpacked on the device for cuDNN.
+    pad_mask(op, false);
     if (a.dropout && a.backend == AttentionBackend::cudnn) memory("attention_seed", op, MemoryPattern::pointwise, {16}, {16}, 1, 2);
+    if (a.ring == AttentionAttributes::Ring::first) ring_pack(op, 1);
     put("scaled_dot_product_attention", op, shape, work_of(graph_, op));
+    // Each step's result is weighted by its share of the exponentials in a pass of its own; later ones add (which the graph has).
+    if (a.ring == AttentionAttributes::Ring::first) memory("context_weigh", op, MemoryPattern::pointwise, out_bytes(op) + out_bytes(op, 1), out_bytes(op));
   }
+}
+
+// What a ring of context parallelism does beside attention (Transformer Engine, context_parallel.py, AttnFuncWithCPAndKVP2P): keys and
+// values are put together for one message; in backward they are so again, and each step's gradients are put together and
+// copied or added to those that go round.
+void Lowering::ring_pack(const Op& op, std::size_t keys) {
+  const Bytes both = in_bytes(op, keys) + in_bytes(op, keys + 1);
+  memory("context_pack", op, MemoryPattern::copy, both, both);
+}
+
+void Lowering::ring_gradients(const Op& op) {
+  if (op.output_count < 3) return;
+  const auto& a = std::get<AttentionAttributes>(op.attributes);
+  if (a.ring == AttentionAttributes::Ring::first) ring_pack(op, 2);
+  const Bytes queries = out_bytes(op, 0), both{a.batch * a.kv_heads * a.kv_len * (a.head_dim + a.value_dim) * bits_of(in(op, 2).dtype) / 8};  // a later step's is half
+  memory("context_query_gradients", op, MemoryPattern::copy, queries, queries);
+  memory("context_pack_gradients", op, MemoryPattern::copy, both, both);
+  memory("context_gather_gradients", op, MemoryPattern::copy, both, both);
 }
 
 }  // namespace precog

@@ -65,6 +65,7 @@ class ContextParallel {
       attention.recipe = attention.recipe_16bit = {};
       auto& a = std::get<AttentionAttributes>(attention.attributes);
       a.causal = whole.causal && step == 0;
+      a.ring = step == 0 ? AttentionAttributes::Ring::first : AttentionAttributes::Ring::later;
       if (whole.causal && step > 0) a.kv_len = whole.kv_len / 2;
       const TensorId part = graph_.like(result), sums = graph_.like(graph_.in.output(op, 1));
       graph_.put(attention, {q, k, v}, {part, sums});

@@ -198,7 +198,9 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
     auto built = stages.run("frontend", [&] { return build_forward(request, foreseen.left_out); },
                             [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
     if (!built) return tl::unexpected(located(built.error(), request.where));
-    if (request.mode != Mode::eager) *built = with_traced_masks(*request.model, *built);
+    // transformers leaves masks out but where it is traced. Flash attention takes none, nor does context parallelism.
+    const bool masks = (request.attention == Attention::sdpa || request.attention == Attention::eager) && request.plan.cp == 1;
+    if (request.mode != Mode::eager && masks) *built = with_traced_masks(*request.model, *built);
     rank = shard_layers(request.plan, std::move(*built), each_chunk, std::move(foreseen), request.expert_capacity);
     if (!rank) return tl::unexpected(located(rank.error(), request.where));
     decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);

@@ -28,7 +28,7 @@ struct RunLength {  // how much to train; at most one is given
 // Whose kernels run an eager step: PyTorch's own, one per operator, or those of Megatron-LM and Transformer Engine, which do
 // several operators each (bias, activation and dropout; scale, mask and softmax; norms; rotary positions).
 enum class Stack { pytorch, megatron, te };
-enum class Attention { sdpa, flash, eager, flash1 };  // what the framework picks, the flash kernel, the model's own products and softmax, flash-attention 1's kernel
+enum class Attention { sdpa, flash, eager, flash1, sdpa_causal };  // what the framework picks, the flash kernel, the model's own products and softmax, flash-attention 1's kernel, the framework's again by a model that never builds a mask
 
 struct Request {
   std::shared_ptr<const ModelSource> model;

@@ -37,7 +37,7 @@ void RequestReader::echo() {
   if (r.training.loss_chunks > 0) out["loss_chunks"] = r.training.loss_chunks;
   if (r.training.allocator != Allocator::caching) out["allocator"] = r.training.allocator == Allocator::expandable ? "expandable" : "planned";
   out["memory_format"] = r.memory_format == MemoryFormat::channels_last ? "channels_last" : "contiguous";
-  constexpr const char* kAttention[] = {"sdpa", "flash", "eager", "flash1"};
+  constexpr const char* kAttention[] = {"sdpa", "flash", "eager", "flash1", "sdpa-causal"};
   out["attention"] = kAttention[static_cast<int>(r.attention)];
   constexpr const char* kStack[] = {"pytorch", "megatron", "te"};
   if (r.stack != Stack::pytorch) out["stack"] = kStack[static_cast<int>(r.stack)];

@@ -74,6 +74,7 @@ class RequestReader {
   // request_training.cpp
   void read_batch();
   void read_training();
+  void check_lamb();
   void read_recompute();
   void check_layers(JsonReader& reader, std::string_view key, std::int64_t count);
   static std::vector<std::string> joined_parts(std::string_view text);

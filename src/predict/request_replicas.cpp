@@ -35,6 +35,8 @@ void RequestReader::read_replicas(JsonReader& plan, std::int64_t dp) {
   if (auto bucket = plan.integer("bucket_mb", 1, 65536)) out.bucket = {*bucket << 20};
   out.bucket_views = plan.boolean("bucket_views").value_or(false);
   out.find_unused = plan.boolean("find_unused").value_or(false);
+  for (const char* key : {"comm_hook", "ddp_comm_hook"})
+    if (plan.text(key)) plan.problem(key, "is part of the precision here: +gradients-bf16 or +gradients-fp16 (as amp-bf16+gradients-bf16)");
   for (const char* key : {"bucket_mb", "bucket_views", "find_unused"})
     if (plan.has(key) && shards) plan.problem(key, "is DistributedDataParallel's: it needs fsdp none");
 }
@@ -86,6 +88,9 @@ void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp)
 // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without
 // it: on several GPUs they imply it.
 void RequestReader::settle_sharding() {
+  if (sharding_given_ && request_.plan.fsdp != Sharding::none && request_.plan.replicas() == 1 && !request_.replicas.offloads())
+    request_.warnings.push_back(fmt::format("fsdp {}: one rank has nothing to share out{}; leave it out, or add GPUs", to_text(request_.plan.fsdp),
+                                            request_.plan.fsdp == Sharding::full ? ", and gathers its parameters from itself" : ""));
   if (!request_.precision) return;
   const PrecisionRecipe& recipe = *request_.precision;
   const bool by_optimizer = recipe.fp8 && recipe.fp8->fused;  // converted where the optimizer is shared out, with any sharding

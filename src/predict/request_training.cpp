@@ -32,20 +32,28 @@ void RequestReader::read_batch() {
   check_micro_batches();
 }
 
+// LAMB's steps go by norms of whole tensors.
+void RequestReader::check_lamb() {
+  if (request_.training.optimizer_impl != OptimizerImpl::fused) root_.problem("optimizer_impl", "of lamb is apex's FusedLAMB here: 'fused'");
+  if (request_.plan.fsdp != Sharding::none) root_.problem("optimizer", "is lamb, whose norms are of whole tensors; with states or weights shared out (plan.fsdp) it is not modelled");
+  else if (request_.plan.tp > 1) root_.problem("optimizer", "is lamb, whose norms are of whole tensors; with layers split (plan.tp) it is not modelled");
+}
+
 void RequestReader::read_training() {
   request_.mode = choice<Mode>(root_, "mode",
       {{"eager", Mode::eager}, {"compile", Mode::compile}, {"compile-cudagraphs", Mode::compile_cudagraphs}}, Mode::eager);
   request_.training.optimizer = choice<OptimizerKind>(root_, "optimizer",
       {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
-       {"sgd-momentum", OptimizerKind::sgd_momentum}}, OptimizerKind::adamw);
+       {"sgd-momentum", OptimizerKind::sgd_momentum}, {"lamb", OptimizerKind::lamb}}, OptimizerKind::adamw);
   read_software();
   request_.reads_loss = root_.boolean("reads_loss").value_or(false);
   request_.exchange_cycle = {1e-3 * root_.number("exchange_cycle_ms", 0, 1000).value_or(0)};
   request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
       {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
-      request_.precision && request_.precision->fused_optimizer ? OptimizerImpl::fused
+      request_.training.optimizer == OptimizerKind::lamb || (request_.precision && request_.precision->fused_optimizer) ? OptimizerImpl::fused
       : request_.training.tensor_by_tensor                     ? OptimizerImpl::for_loop
                                                                : OptimizerImpl::foreach_);
+  if (request_.training.optimizer == OptimizerKind::lamb) check_lamb();
   request_.replicas.state_tensors = static_cast<int>(state_tensors(request_.training.optimizer));
   if (request_.replicas.offload_layers > 0 && request_.mode != Mode::eager) root_.problem("plan.offload", "of activations in a compiled mode is not modelled");
   // Beside weights that products read in fp8 the 16-bit ones are the masters.
@@ -65,7 +73,7 @@ void RequestReader::read_training() {
   request_.memory_format = choice<MemoryFormat>(root_, "memory_format",
       {{"contiguous", MemoryFormat::contiguous}, {"channels_last", MemoryFormat::channels_last}},
       request_.model && request_.model->channels_last ? MemoryFormat::channels_last : MemoryFormat::contiguous);
-  request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}, {"flash1", Attention::flash1}}, Attention::sdpa);
+  request_.attention = choice<Attention>(root_, "attention", {{"sdpa", Attention::sdpa}, {"flash", Attention::flash}, {"eager", Attention::eager}, {"flash1", Attention::flash1}, {"sdpa-causal", Attention::sdpa_causal}}, Attention::sdpa);
   request_.inputs.eager_attention = request_.attention == Attention::eager;
   if (request_.inputs.eager_attention && request_.model && !request_.model->eager_attention)
     root_.problem("attention", fmt::format("is 'eager'; {} is taken as it was captured: capture it with eager attention", request_.model->name));

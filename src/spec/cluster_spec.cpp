@@ -45,6 +45,7 @@ Result<NetworkSpec> parse_network(const Json& json, const std::string& where) {
   required(file, "port_bandwidth", network.port_bandwidth);
   required(file, "latency", network.latency);
   if (auto efficiency = file.sourced_number("efficiency", 0.01, 1)) network.efficiency = *efficiency;
+  if (auto efficiency = file.sourced_number("direct_efficiency", 0.01, 1)) network.direct_efficiency = *efficiency;
   if (auto ratio = file.sourced_number("oversubscription", 1, 100)) network.oversubscription = *ratio;
   if (auto nodes = file.sourced_number("nodes_per_switch", 1, 65536)) network.nodes_per_switch = static_cast<int>(*nodes);
   file.reject_unknown_keys();

@@ -19,6 +19,7 @@ struct NetworkSpec {
   BytesPerSecond port_bandwidth;  // one port, one direction
   Seconds latency;                // GPU to GPU across nodes, as a collective sees one hop
   double efficiency = 1;          // share of the port that collectives reach on long messages
+  double direct_efficiency = 0;   // and messages from one GPU to another, where rings leave ports idle; 0: the same
   double oversubscription = 1;    // how many times more bandwidth enters the first switches than leaves them; 1: a full fat tree
   int nodes_per_switch = 0;       // nodes below one first switch, which share no oversubscribed link; 0: every hop leaves it
   std::vector<std::string> sources;

@@ -8,6 +8,7 @@ std::string_view to_text(OptimizerKind kind) {
     case OptimizerKind::sgd_momentum: return "sgd-momentum";
     case OptimizerKind::adam: return "adam";
     case OptimizerKind::adamw: return "adamw";
+    case OptimizerKind::lamb: return "lamb";
   }
   return "";
 }

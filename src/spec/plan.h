@@ -75,7 +75,7 @@ struct Plan {
 // (PYTORCH_CUDA_ALLOC_CONF), or a program that lays out every buffer before the first step.
 enum class Allocator { caching, expandable, planned };
 
-enum class OptimizerKind { sgd, sgd_momentum, adam, adamw };
+enum class OptimizerKind { sgd, sgd_momentum, adam, adamw, lamb };
 enum class OptimizerImpl { foreach_, fused, for_loop };
 
 // What torch.nn.utils.clip_grad_norm_ reads back: nothing, the whole norm once (`if coefficient < 1`), or every tensor's norm.

@@ -36,6 +36,7 @@ std::vector<ForeachCall> foreach_calls(OptimizerKind kind) {
     case OptimizerKind::sgd_momentum: calls.assign(kMomentum.begin(), kMomentum.end()); break;
     case OptimizerKind::adamw: calls.push_back(kDecay); [[fallthrough]];
     case OptimizerKind::adam: calls.insert(calls.end(), kAdam.begin(), kAdam.end()); break;
+    case OptimizerKind::lamb: break;  // fused only
   }
   return calls;
 }
@@ -47,7 +48,8 @@ std::int64_t state_tensors(OptimizerKind kind) {
     case OptimizerKind::sgd: return 0;
     case OptimizerKind::sgd_momentum: return 1;
     case OptimizerKind::adam:
-    case OptimizerKind::adamw: return 2;
+    case OptimizerKind::adamw:
+    case OptimizerKind::lamb: return 2;
   }
   return 0;
 }
@@ -112,7 +114,8 @@ class EndOfStep {
     TensorId scale;
     if (recipe_.loss_scaling) scale = unscale();
     else if (recipe_.main_gradients && recipe_.main_gradients->made == MainGradients::Made::at_step) make_main_gradients();
-    if (options_.clip_grad_norm) clip();
+    if (options_.optimizer == OptimizerKind::lamb) lamb_norm();
+    else if (options_.clip_grad_norm) clip();
     for (const ParameterGroup& group : groups_) update(group);
     for (const ParameterGroup& group : groups_) refresh(group);
     if (options_.zeroes_gradients && !recipe_.master_weights)
@@ -216,7 +219,23 @@ class EndOfStep {
     return 2 * bytes_of(group.updated) + bytes_of(group.gradient) + 2 * states * bytes_of(recipe_.optimizer_state);
   }
 
+  // apex.optimizers.FusedLAMB (csrc/multi_tensor_lamb.cu): all gradients' norm first, by which they are limited in passing; then norms of
+  // the weights, moments and updates in one pass with the updates written over the gradients, norms of these, and the weights.
+  void lamb_norm() {
+    for (const ParameterGroup& group : groups_)
+      put(OpKind::multi_tensor, Phase::optimizer, "norm", over(group, 1, bytes_of(group.gradient)), {}, {}, group.gradient);
+  }
+  void lamb(const ParameterGroup& group) {
+    const int weight = bytes_of(group.updated), gradient = bytes_of(group.gradient), states = 2 * bytes_of(recipe_.optimizer_state);
+    const auto pass = [&](std::string_view name, int depth, int moved) { put(OpKind::multi_tensor, Phase::optimizer, name, over(group, depth, moved), {}, {}, group.updated); };
+    pass("lamb weight norms", 1, weight);
+    pass("fused", 4, weight + 2 * gradient + 2 * states);
+    pass("lamb update norms", 1, gradient);
+    pass("lamb weights", 2, gradient + 2 * weight);
+  }
+
   void update(const ParameterGroup& group) {
+    if (options_.optimizer == OptimizerKind::lamb) return lamb(group);
     const DType dtype = group.updated, state = recipe_.optimizer_state;
     // PyTorch's foreach terms take operands of one type; states of another are somebody's own one-pass kernel, and 8-bit
     // ones are updated tensor by tensor (bitsandbytes).

@@ -127,6 +127,15 @@ TEST_CASE("ForeachAdamWMovesTwentyPassesAndFusedSeven") {
   CHECK(bytes(OptimizerImpl::fused) == 28);
 }
 
+TEST_CASE("LambReadsThreeNormsAndWritesItsUpdatesOverTheGradients") {
+  const StepGraph step = step_of(uniform(DType::fp32), {.optimizer = OptimizerKind::lamb, .optimizer_impl = OptimizerImpl::fused, .clip_grad_norm = true});
+  std::vector<int> moved;
+  for (const Op& op : step.graph.ops)
+    if (op.kind == OpKind::multi_tensor) moved.push_back(std::get<MultiTensorAttributes>(op.attributes).element_bytes_moved);
+  CHECK(moved == std::vector{4, 4, 28, 4, 12});  // gradients' norm, weights' norms, moments and updates, updates' norms, weights
+  CHECK(state_tensors(OptimizerKind::lamb) == 2);
+}
+
 TEST_CASE("MultiTensorLaunchesFillByTensorsOrByChunks") {
   CHECK(multi_tensor_launches({}, 1) == 0);
   CHECK(multi_tensor_launches({1}, 1) == 1);
