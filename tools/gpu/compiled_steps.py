@@ -124,10 +124,10 @@ SIXTH: list[tuple[str, int | None, int, int | None, int | None]] = [
 # Of the garden's seventh list, likewise.
 SEVENTH: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:convnext_base", None, 48, None, None),
-    ("garden:gpt2-lora", None, 12, 1024, None),
+    ("garden:gpt2-lora", None, 8, 1024, None),
     ("garden:vit-base-hf", None, 112, None, None),
     ("garden:bert-base-classifier", None, 16, 128, None),
-    ("garden:resnet50-channels-last", None, 192, None, None),
+    ("garden:resnet50-channels-last", None, 128, None, None),
     ("garden:mistral-7b-short", None, 2, 1024, None),
 ]
 LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH}
