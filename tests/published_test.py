@@ -14,7 +14,7 @@ import published_speedups  # noqa: E402
 # What we want, and where we stand (docs/published_speedups.md says what is counted, and what else was looked at): the 90th percentile is not
 # reached. A change that makes any of them worse fails.
 ASKED = {"median": 10.0, "p90": 25.0, "spearman": 0.6, "of_constant": 2 / 3}
-RECORDED = {"median": 10.0, "p90": 26.3, "spearman": 0.9, "of_constant": 2 / 3}
+RECORDED = {"median": 9.4, "p90": 25.3, "spearman": 0.9, "of_constant": 2 / 3}
 
 
 @unittest.skipUnless(published_speedups.published_file(), "PRECOG_REFERENCE_DATA is not set, or holds no published/published_dl.csv.gz")
@@ -32,7 +32,7 @@ class PublishedSpeedups(unittest.TestCase):
             self.assertTrue(("predicted" in pair) != ("reason" in pair), pair)
 
     def test_median_error(self):
-        self.assertLessEqual(self.figures["median"], max(ASKED["median"], RECORDED["median"]))
+        self.assertLessEqual(self.figures["median"], min(ASKED["median"], RECORDED["median"]))
 
     def test_90th_percentile(self):
         self.assertLessEqual(self.figures["p90"], max(ASKED["p90"], RECORDED["p90"]))

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "kernel/kernel.h"
+#include "kernel/uneven_products.h"
 #include "precision/precision.h"
 #include "support.h"
 #include "training/step_graph.h"
@@ -171,4 +172,25 @@ TEST_CASE("CopiesThatKeepTheInnermostAxisAreNoTranspositions") {
     if (call.family == Family::copy && call.phase == Phase::forward)
       copies.push_back(std::get<MemoryShape>(program.kernels[call.first_kernel].shape).pattern);
   CHECK(copies == std::vector{MemoryPattern::permute, MemoryPattern::transpose, MemoryPattern::transpose, MemoryPattern::copy});
+}
+
+TEST_CASE("OldLibrariesLeaveTheTensorCoresWhereRowsAreUneven") {
+  KernelProgram program;
+  const auto add = [&](GemmShape shape, DType math) {
+    Kernel kernel;
+    kernel.shape = shape;
+    kernel.math = kernel.input = math;
+    program.kernels.push_back(kernel);
+  };
+  add({1, 1280, 30528, 768}, DType::fp16);
+  add({1, 1280, 30522, 768}, DType::fp16);        // rows of the result
+  add({1, 1280, 768, 30522}, DType::fp16);        // rows of the first operand
+  add({1, 1281, 768, 1024}, DType::fp16);         // how many rows does not matter,
+  add({1, 1281, 768, 1024, true}, DType::fp16);   // unless they are its columns
+  add({1, 1280, 30522, 768}, DType::fp32);
+  leave_tensor_cores_where_uneven(program);
+  std::vector<DType> runs;
+  for (const Kernel& kernel : program.kernels) runs.push_back(kernel.math);
+  CHECK(runs == std::vector{DType::fp16, DType::fp32, DType::fp32, DType::fp16, DType::fp32, DType::fp32});
+  CHECK(program.kernels[1].input == DType::fp16);
 }

@@ -60,6 +60,9 @@ void Lowering::lower_index(const Op& op) {
   if (op.kind == OpKind::sort) {  // a radix sort: keys and places read and written a few times over, and its helpers
     const Work work = work_of(graph_, op);
     memory(name_of(op), op, MemoryPattern::index, (work.read + work.written) * 2.0, (work.read + work.written) * 2.0).launches = 6;
+  } else if (known_ && name_of(op) == "_embedding_bag" && op.input_count > 1) {  // a bag reads a row for every index in it
+    const std::int64_t width = out(op).shape.rank() > 0 ? out(op).shape[-1] : 1, indices = in(op, 1).shape.elements();
+    memory(name_of(op), op, MemoryPattern::index, in_bytes(op, 1) + Bytes{indices * width * bits_of(out(op).dtype) / 8}, out_bytes(op));
   } else {
     rows_of(memory(name_of(op), op, MemoryPattern::index), op, places(op));
   }
@@ -206,7 +209,9 @@ void Lowering::lower_embedding(const Op& op) {
   }
   // Zero the table's gradient; then one kernel, or for many indices: sort them, find the segments, sum each (Embedding.cu,
   // EmbeddingBackwardKernel.cu).
-  const Bytes indices = in_bytes(op, 1), rows = in_bytes(op, 0);
+  // A bag's gradient is read for every index in it.
+  const std::int64_t width = out(op).shape.rank() > 1 ? out(op).shape[-1] : 1;
+  const Bytes indices = in_bytes(op, 1), rows = std::max(in_bytes(op, 0), Bytes{in(op, 1).shape.elements() * width * bits_of(in(op, 0).dtype) / 8});
   memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
   if (in(op, 1).shape.elements() > kUnsortedIndices) {
     const SortLaunches sort = sort_launches(64);
@@ -216,7 +221,7 @@ void Lowering::lower_embedding(const Op& op) {
     memory("embedding_sum_segments", op, MemoryPattern::index, rows * 0.25, rows * 0.25);
   }
   const std::int64_t tokens = std::max<std::int64_t>(1, in(op, 1).shape.elements());
-  Kernel& kernel = memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows, tokens, std::max<std::int64_t>(1, in(op, 0).shape.elements() / tokens));
+  Kernel& kernel = memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows, tokens, std::max({std::int64_t{1}, in(op, 0).shape.elements() / tokens, width}));
   std::get<MemoryShape>(kernel.shape).part = out(op).shape.rank() > 0 ? out(op).shape[0] : 0;
   if (out(op).shape.rank() > 1) call_.workspace += embedding_space(out(op).shape[0], out(op).shape[-1], tokens);
 }
