@@ -11,7 +11,7 @@ from program import BINARY, ROOT
 class Accuracy(unittest.TestCase):
     def test_figures_in_the_documents_are_what_the_program_says(self):
         done = subprocess.run([sys.executable, str(ROOT / "tools" / "accuracy"), "--check"], cwd=ROOT, capture_output=True, text=True,
-                              env={**os.environ, "PRECOG": str(BINARY)}, timeout=300)
+                              env={**os.environ, "PRECOG": str(BINARY)}, timeout=600)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 

@@ -314,6 +314,8 @@ class Views(unittest.TestCase):
                 self.assertEqual(max(point["bytes"] for point in memory["timeline"]), report["peak_bytes"])
                 times = [point["s"] for point in memory["timeline"]]
                 self.assertEqual(times, sorted(times))
+                self.assertTrue(0 <= times[0] < 0.05 * report["step_s"])  # of this step, not of the host's way to it
+                self.assertAlmostEqual(times[-1], report["step_s"], delta=0.05 * report["step_s"])
                 self.assertLess(report["device_bytes_low"], report["device_bytes"])
                 self.assertLess(report["device_bytes"], report["device_bytes_high"])
 
@@ -330,9 +332,13 @@ class Views(unittest.TestCase):
             report = run_json("predict", *BASE, "--batch", 4, "--html", page, "--trace", trace)
             text = page.read_text()
             self.assertIn("Memory over the step", text)
+            self.assertIn("Memory at the peak, by module", text)
+            self.assertIn(f"<td>{report['memory']['by_module'][0]['module']}</td>", text)
             self.assertEqual(len(re.findall(r'<title id="memory-timeline-t">', text)), 1)
             counters = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "C"]
             self.assertEqual(max(sum(event["args"].values()) for event in counters), report["peak_bytes"])
+            kernels = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X" and event["tid"] == 1]
+            self.assertAlmostEqual(counters[0]["ts"], min(event["ts"] for event in kernels), delta=0.02e6 * report["step_s"])
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import collections
 import csv
 import gzip
 import json
+import math
 import os
 import pathlib
 import re
@@ -102,6 +103,17 @@ def known_names(kind):
     return {entry["name"] for entry in json.loads(done.stdout)}
 
 
+def copy_rate(measured, size, threads):
+    """What one of so many threads copies in a second: into memory that the program still has, or into pages handed out anew."""
+    if size < measured["anew_from"]:
+        return measured["in_use"]
+    known = sorted((int(count), rate) for count, rate in measured["anew"].items())
+    for (few, fast), (many, slow) in zip(known, known[1:]):
+        if threads <= many:
+            return fast * (slow / fast) ** (math.log(threads / few) / math.log(many / few))
+    return known[-1][1]
+
+
 def loader_of(copies, batch, pair, mapping):
     """What a source's loader does for every step, as a request's input: all of it is serial work of the loop."""
     copied = copies.get("step", 0) + copies.get("sample", 0) * batch
@@ -110,7 +122,8 @@ def loader_of(copies, batch, pair, mapping):
     made = {"seconds_per_batch": 0, "workers": 1, "bytes_per_batch": copied}
     if "parsed" in copies:  # by threads, a sample each at a time
         turns = -(-batch // copies["threads"])
-        made |= {"seconds_per_batch": turns * copies["parsed"] / mapping["host_copies"]["bytes_per_second"], "workers": 0}
+        rate = copy_rate(mapping["host_copies"], copies["sample"], min(batch, copies["threads"]))
+        made |= {"seconds_per_batch": turns * copies["parsed"] / rate, "workers": 0}
     if "on_gpu" in copies:
         made["gpu_bytes_per_batch"] = copies["on_gpu"] * batch
     return made

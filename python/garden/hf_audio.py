@@ -52,6 +52,7 @@ def _whisper_model(name: str, settings: dict[str, Any], batch: int, trace: dict[
 
 
 _whisper_model("whisper-tiny", _whisper(384, 4, 6), 8)
+_whisper_model("whisper-base", _whisper(512, 6, 8), 8)
 _whisper_model("whisper-small", _whisper(768, 12, 12), 4, {"batch": 2, "seq": 32, "layers": 2})
 _whisper_model("whisper-large-v3", dict(_whisper(1280, 32, 20), num_mel_bins=128, vocab_size=51866), 2)
 add_model("wav2vec2-base", "audio", "Wav2Vec2ForCTC", "Wav2Vec2Config", dict(_STEADY, ctc_loss_reduction="mean"), 4, 20,

@@ -24,6 +24,7 @@ _add("qwen3-30b-a3b", "Qwen3Moe", dict(
     intermediate_size=6144, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8, norm_topk_prob=True,
     rope_parameters={"rope_type": "default", "rope_theta": 1e6}), layers=2)
 _add("olmoe-1b-7b", "Olmoe", dict(intermediate_size=1024), layers=2)
+_add("olmoe-short", "Olmoe", dict(intermediate_size=1024, num_hidden_layers=3), note="3 of the 16 layers")
 _add("deepseek-v3", "DeepseekV3", {"num_hidden_layers": 61}, note="671 billion parameters; no trace")
 _add("deepseek-v3-short", "DeepseekV3", {"num_hidden_layers": 5},
      note="5 of the 61 layers: 3 dense and 2 of experts")

@@ -6,6 +6,9 @@ them: an estimate from the word counts of WikiText-103 (about 3% of the tokens b
 beyond that, half a per cent beyond 200,000). With `narrower` each rarer cluster has embeddings that many times narrower, and a
 projection.
 
+`early=True` is NVIDIA's code of the containers 19.09 and 19.11 (mem_transformer.py at ca28f55 and ce73b32): the scale a pass of its own over the
+scores, and every layer reads back whether its mask hides anything. With `heads_last` (19.09 alone) scores are laid out with the heads innermost.
+
 `plain=True` writes a model as a TensorFlow graph without XLA runs it: layer norm, GELU and dropout are chains of single
 operators, a bias is added by a kernel of its own, and slices and transposes are copies.
 """
@@ -51,10 +54,11 @@ def copied(x: Tensor, plain: bool) -> Tensor:
 
 
 class RelativeAttention(nn.Module):
-    def __init__(self, width: int, heads: int, dropout: float, dropatt: float, plain: bool = False) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, dropatt: float, plain: bool = False, early: bool = False,
+                 heads_last: bool = False) -> None:
         super().__init__()
         linear, norm, drop = parts(plain)
-        self.plain = plain
+        self.plain, self.early, self.heads_last = plain, early, heads_last
         self.heads, self.size = heads, 64
         inner = heads * self.size
         self.qkv = linear(width, 3 * inner, bias=False)
@@ -69,6 +73,22 @@ class RelativeAttention(nn.Module):
         batch, heads, rows, columns = x.shape
         gap = torch.zeros(batch, heads, rows, 1, device=x.device, dtype=x.dtype)
         return torch.cat([gap, x], dim=3).view(batch, heads, columns + 1, rows)[:, :, 1:].view_as(x)
+
+    def early_mix(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, by_content: Tensor, by_place: Tensor, later: Tensor) -> Tensor:
+        order = "bijn" if self.heads_last else "bnij"
+        content, position = torch.einsum(f"ibnd,jbnd->{order}", q + by_content, k), torch.einsum(f"ibnd,jnd->{order}", q + by_place, r)
+        if self.heads_last:
+            batch, rows, columns, heads = position.shape
+            gap = torch.zeros(batch, rows, 1, heads, device=q.device, dtype=q.dtype)
+            position = torch.cat([gap, position], dim=2).view(batch, columns + 1, rows, heads)[:, 1:].view_as(position)
+        else:
+            position = self.shift(position)
+        scores = content + position
+        scores.mul_(self.size ** -0.5)
+        later.any().item()
+        scores.masked_fill_(later[None, :, :, None] if self.heads_last else later, float("-inf"))
+        shares = self.dropatt(F.softmax(scores, dim=2 if self.heads_last else 3))
+        return torch.einsum(f"{order},jbnd->ibnd", shares, v)
 
     def plain_mix(self, q: Tensor, k: Tensor, v: Tensor, r: Tensor, by_content: Tensor, by_place: Tensor, later: Tensor) -> Tensor:
         """As TensorFlow 1.15's einsum makes products: both operands and the result are laid out anew where their axes ask for it.
@@ -96,6 +116,9 @@ class RelativeAttention(nn.Module):
         r = self.places(places).view(columns, self.heads, self.size)
         if self.plain:
             return self.norm(x + self.dropout(self.out(self.plain_mix(q, k, v, r, by_content, by_place, later))))
+        if self.early:
+            mixed = self.early_mix(q, k, v, r, by_content, by_place, later).contiguous().view(rows, batch, -1)
+            return self.norm(x + self.dropout(self.out(mixed)))
         q = q * self.size ** -0.5  # the benchmark scales the sum of both products, in one fused kernel with the addition
         content = torch.einsum("ibnd,jbnd->bnij", q + by_content, k)
         position = self.shift(torch.einsum("ibnd,jnd->bnij", q + by_place, r))
@@ -105,10 +128,10 @@ class RelativeAttention(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, width: int, heads: int, inner: int, dropout: float, dropatt: float, plain: bool = False) -> None:
+    def __init__(self, width: int, heads: int, inner: int, dropout: float, dropatt: float, plain: bool = False, **order: bool) -> None:
         super().__init__()
         linear, norm, drop = parts(plain)
-        self.attention = RelativeAttention(width, heads, dropout, dropatt, plain)
+        self.attention = RelativeAttention(width, heads, dropout, dropatt, plain, **order)
         self.mlp = nn.Sequential(linear(width, inner), nn.ReLU(inplace=True), drop(dropout), linear(inner, width), drop(dropout))
         self.norm = norm(width)
 
@@ -175,11 +198,11 @@ class AdaptiveWords(nn.Module):
 
 class TransformerXL(nn.Module):
     def __init__(self, depth: int, width: int, heads: int, inner: int, dropout: float, dropatt: float, narrower: int = 1,
-                 plain: bool = False) -> None:
+                 plain: bool = False, **order: bool) -> None:
         super().__init__()
         self.depth, self.width = depth, width
         self.words = AdaptiveWords(width, narrower, plain)
-        self.layers = nn.ModuleList(Layer(width, heads, inner, dropout, dropatt, plain) for _ in range(depth))
+        self.layers = nn.ModuleList(Layer(width, heads, inner, dropout, dropatt, plain, **order) for _ in range(depth))
         self.by_content, self.by_place = nn.Parameter(torch.zeros(heads, 64)), nn.Parameter(torch.zeros(heads, 64))
         self.dropout = parts(plain)[2](dropout)
         self.register_buffer("frequencies", 1 / 10000 ** (torch.arange(0.0, width, 2.0) / width))
@@ -206,12 +229,28 @@ def next_word(model: nn.Module, data: dict[str, Any]) -> Tensor:
     return model.words.loss(model(data["ids"], data["memory"]), data["target"])
 
 
-def transformer_xl_base() -> nn.Module:
-    return TransformerXL(16, 512, 8, 2048, 0.1, 0.0).train()
+def transformer_xl_base(**order: bool) -> nn.Module:
+    return TransformerXL(16, 512, 8, 2048, 0.1, 0.0, **order).train()
 
 
-def transformer_xl_large(narrower: int = 4) -> nn.Module:
-    return TransformerXL(18, 1024, 16, 4096, 0.2, 0.2, narrower).train()
+def transformer_xl_large(narrower: int = 4, **order: bool) -> nn.Module:
+    return TransformerXL(18, 1024, 16, 4096, 0.2, 0.2, narrower, **order).train()
+
+
+def transformer_xl_base_first() -> nn.Module:
+    return transformer_xl_base(early=True, heads_last=True)
+
+
+def transformer_xl_base_early() -> nn.Module:
+    return transformer_xl_base(early=True)
+
+
+def transformer_xl_large_early() -> nn.Module:
+    return transformer_xl_large(early=True)
+
+
+def transformer_xl_large_wide_early() -> nn.Module:
+    return transformer_xl_large(1, early=True)
 
 
 def transformer_xl_large_wide() -> nn.Module:

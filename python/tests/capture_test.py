@@ -269,6 +269,16 @@ class Values(Capture):
         graph = self.of(forward, nn.Linear(8, 8))
         self.assertGreater(self.predict(graph).step_s, 0)
 
+    def test_the_host_waits_for_what_it_sends_up(self):
+        def waits(number):
+            graph = self.of(lambda m, x: m.m0(x) * number(x), nn.Linear(8, 8))
+            return sum(entry.get("op") == "read_back" for entry in graph.document["stream"])
+        self.assertEqual(waits(lambda x: torch.tensor(2.0, device=x.device)), 1)
+        self.assertEqual(waits(lambda x: torch.ones(8).to(x.device)), 1)
+        self.assertEqual(waits(lambda x: torch.ones(8).to(x.device, non_blocking=True)), 0)
+        self.assertEqual(waits(lambda x: torch.tensor(2.0)), 0)  # a number on the host goes along as an argument
+        self.assertEqual(waits(lambda x: torch.full((), 2.0, device=x.device)), 0)
+
     def test_selecting_by_value(self):
         mask, data = torch.tensor([True, False, True, True]), torch.randn(4, 8)
         graph = precog.capture(lambda model: model(data).index_select(0, mask.nonzero().squeeze(1)).mean(), nn.Linear(8, 8))

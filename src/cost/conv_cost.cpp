@@ -48,6 +48,28 @@ double matrix_factor(const ConvShape& s, DType math, bool product, const ConvCoe
 
 }  // namespace
 
+bool can_transform(const ConvShape& s) {
+  return s.axes == 2 && s.groups == 1 && s.dilation == 1 && s.kernel_h == 3 && s.kernel_w == 3 && s.stride == 1 && real(s.in_channels) > kFewChannels;
+}
+
+TransformedConv transformed_conv(const ConvShape& s, double element_bytes) {
+  const bool of_input = s.direction == ConvDirection::data_gradient;
+  const double in = real(s.in_channels), out = real(s.out_channels);
+  const double tiles = real(s.batch) * std::ceil(real(of_input ? s.in_h : s.out_h) / kWinogradTile) * std::ceil(real(of_input ? s.in_w : s.out_w) / kWinogradTile);
+  TransformedConv conv;
+  GemmProblem& gemm = conv.product;
+  gemm.batch = (kWinogradTile + 2) * (kWinogradTile + 2);  // a tile and the filter's reach around it
+  switch (s.direction) {
+    case ConvDirection::forward: gemm.m = tiles, gemm.n = out, gemm.k = in; break;
+    case ConvDirection::data_gradient: gemm.m = tiles, gemm.n = in, gemm.k = out; break;
+    case ConvDirection::weight_gradient: gemm.m = out, gemm.n = in, gemm.k = tiles; break;
+  }
+  gemm.bytes = element_bytes * gemm.batch * (tiles * in + tiles * out + in * out);
+  const double images = real(s.batch) * (in * real(s.in_h * s.in_w) + out * real(s.out_h * s.out_w));
+  conv.passes = {static_cast<std::int64_t>(gemm.bytes + element_bytes * images)};
+  return conv;
+}
+
 ConvProblem conv_problem(const ConvShape& s, DType math, bool matrix, double few_channels, const ConvCoefficients& c) {
   // Tensor cores multiply blocks of channels: narrow groups go several to a block, most of it zeros.
   const double narrow = std::min(real(s.in_channels), real(s.out_channels)) / real(s.groups);

@@ -18,4 +18,13 @@ struct ConvProblem {
 // factor of 1 on the vector units' fp32 peak is as a factor on this unit's pace.
 ConvProblem conv_problem(const ConvShape& shape, DType math, bool matrix, double few_channels, const ConvCoefficients& coefficients);
 
+// A 3x3 convolution through Winograd's transform F(4x4, 3x3), its transforms kernels of their own (cuDNN's WINOGRAD_NONFUSED): 36 products, and the
+// bytes that the passes before and after them move.
+struct TransformedConv {
+  GemmProblem product;
+  Bytes passes;
+};
+bool can_transform(const ConvShape& shape);
+TransformedConv transformed_conv(const ConvShape& shape, double element_bytes);
+
 }  // namespace precog

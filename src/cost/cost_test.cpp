@@ -171,6 +171,27 @@ TEST_CASE("WinogradHelpsVectorUnitsAndThreeByThreeOnly") {
   CHECK(time(DType::fp32) == doctest::Approx(fp32));
 }
 
+TEST_CASE("ManyChannelsAreTransformedByPassesOfTheirOwnWhereThatIsFaster") {
+  ArchitectureProfile profile = ideal();
+  ConvShape conv{.batch = 2, .in_channels = 64, .out_channels = 128, .in_h = 8, .in_w = 8, .out_h = 8, .out_w = 8, .kernel_h = 3, .kernel_w = 3};
+  GpuSpec gpu = slow_gpu();
+  gpu.memory_bandwidth = {1e30};
+  const auto time = [&](DType math) { return kernel_cost(kernel_of(conv, math), gpu, profile).total.value; };
+  profile.convolution.direction[0].vector = 0.01;  // so slow that nobody would take it
+  const double direct = time(DType::fp32), tensor = time(DType::bf16);
+  profile.convolution.unfused_factor = 1;
+  CHECK(time(DType::fp32) < direct / 20);
+  CHECK(time(DType::bf16) == doctest::Approx(tensor));
+  gpu.memory_bandwidth = {1e-3};  // 36 numbers for each of eight tiles, and the filters; those and the images once more
+  profile.convolution.direction[0].vector = 1e-6;
+  const double moved = 4.0 * 36 * (8 * 64 + 8 * 128 + 64 * 128);
+  CHECK(time(DType::fp32) * 1e-3 == doctest::Approx(moved + (moved + 4.0 * 2 * 64 * (64 + 128)) / 0.88).epsilon(0.01));
+  profile.convolution.direction[0].vector = 0.01;
+  gpu.memory_bandwidth = {1e30};
+  conv.dilation = 2;
+  CHECK(time(DType::fp32) == doctest::Approx(direct));
+}
+
 TEST_CASE("ThreeChannelsRunAtAShareOfTheVectorPeakWhateverTheArithmetic") {
   ArchitectureProfile profile = ideal();
   profile.convolution.few_channels_rate = 0.5;

@@ -28,6 +28,9 @@ constexpr std::int64_t kNormSplitRows = 65536;
 constexpr Seconds kColumnFloor{2.2e-6};
 constexpr double kColumnValue = 253, kColumnMeeting = 4000, kColumnSharing = 475;  // clocks: a value, a meeting, each block over the height of one
 constexpr double kRowValue = 200, kPlaced = 2.2;  // clocks; values per SM and clock
+// PyTorch's kernel for operands that do not lie alike works out each one's place, axis by axis: SM clocks per element, from 90 timings of products
+// and sums of 20 M elements and more whose operands are repeated (data/measured/2026-11-16-h200-operands: 2.1 to 3.5 ps for 2 to 5 axes).
+constexpr double kPlacedElement = 0.5, kPlacedAxis = 0.065;
 constexpr double kThreadsOfSm = 2048;
 constexpr double kMeasuredBoost = 1.98e9;
 constexpr double kResident = 128 * 1024; // bytes of one channel that a batch norm keeps near its SM between passes
@@ -93,6 +96,9 @@ double sustained_efficiency(const MathCoefficients& math, double most, const Gpu
 // any groups: six shapes of 7x7 on an H200 run at 0.21 to 0.52 TFLOP/s (geometric mean 0.31) where 3x3 and 5x5 reach 8.7.
 constexpr double kWideFilter = 25, kWideFilterSlowdown = 28;
 
+// What plain streams reach of the memory bandwidth.
+constexpr double kStreamed = 0.88;
+
 // Power is short when all SMs are busy; a kernel that leaves some idle keeps its clock. Blocks: per SM.
 double unthrottled(double sustained, double blocks) {
   const double throttled = std::min(1.0, sustained / kUnlimitedEfficiency);
@@ -111,7 +117,7 @@ struct Costing {
     const Unit unit = unit_of(kernel, gpu);
     const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(unit.math)];
     problem.element_bytes = bytes_of(kernel.input);
-    problem.bytes = moved(kernel) / launches();
+    if (problem.bytes == 0) problem.bytes = moved(kernel) / launches();
     problem.peak = unit.peak;
     problem.efficiency = sustained_efficiency(math, most, gpu, unit.peak) * factor;
     if (unit.math == DType::nvfp4 && gpu.boost_clock.value > 0) problem.efficiency = std::min(problem.efficiency, kFourBitRate * gpu.sms * gpu.boost_clock.value / unit.peak.value);
@@ -139,7 +145,19 @@ struct Costing {
     const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], kUnlimitedEfficiency, gpu, unit.peak);
     ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     if (gpu.capability() < 80) problem.product.may_split = true;  // the kernels that do not are sm80's
-    return product(problem.product, problem.factor, profile.convolution.source, kUnlimitedEfficiency, problem.overhead);
+    const KernelCost direct = product(problem.product, problem.factor, profile.convolution.source, kUnlimitedEfficiency, problem.overhead);
+    if (unit.matrix || profile.convolution.unfused_factor <= 0 || !can_transform(s)) return direct;
+    const KernelCost apart = transformed(s);
+    return apart.total < direct.total ? apart : direct;
+  }
+
+  // As libraries do with many channels: tiles and filters are transformed by passes over memory, between them products.
+  KernelCost transformed(const ConvShape& s) const {
+    const TransformedConv conv = transformed_conv(s, bytes_of(kernel.input));
+    const Seconds passes{static_cast<double>(conv.passes.value) / (gpu.memory_bandwidth.value * kStreamed) * launches()};
+    KernelCost cost = product(conv.product, profile.convolution.unfused_factor, profile.convolution.source, kUnlimitedEfficiency, profile.convolution.indexing_overhead * 2);
+    cost.memory = cost.memory + passes, cost.total = cost.total + passes;
+    return cost;
   }
 
   DepthwiseKernel depthwise_kernel(const ConvShape& s) const {
@@ -237,6 +255,9 @@ struct Costing {
     const double waited = static_cast<double>(grid.values) * (s.channels_last ? kColumnValue : kRowValue) + meeting, placed = s.axes >= 3 ? all / (kPlaced * gpu.sms) : 0;
     return std::max(access, Seconds{std::max(waited, placed) / gpu.boost_clock.value});
   }
+  Seconds place(const MemoryShape& s) const {
+    return {static_cast<double>(s.rows * s.row_length) * (kPlacedElement + kPlacedAxis * s.axes) / (gpu.sms * gpu.boost_clock.value)};
+  }
   // Time of the SMs to issue the reads and writes.
   Seconds access(const MemoryShape& s, const MemoryCoefficients& c) const {
     const double accesses = static_cast<double>(kernel.read.value) / bytes_of(kernel.input) +
@@ -259,7 +280,8 @@ struct Costing {
     const MemoryCoefficients& c = streaming(s);
     const bool columns = s.pattern == MemoryPattern::bias_gradient && s.rows > 1;
     const bool rows = s.pattern == MemoryPattern::reduction && !kernel.estimated && !kernel.fused && launches() == 1;  // PyTorch's reduce_kernel
-    const Seconds compute = columns ? column_sum(s) * launches() : rows ? row_sum(s, access(s, c)) : access(s, c);
+    const bool placed = s.pattern == MemoryPattern::broadcast && s.axes >= 2 && !kernel.estimated && !kernel.fused;
+    const Seconds compute = columns ? column_sum(s) * launches() : rows ? row_sum(s, access(s, c)) : placed ? std::max(access(s, c), place(s)) : access(s, c);
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const bool to_one = s.pattern == MemoryPattern::reduction && s.rows == 1;  // the blocks' sums are then summed by the last to finish
     const Seconds floor = columns ? kColumnFloor * (kMeasuredBoost / gpu.boost_clock.value) : c.launch_floor;

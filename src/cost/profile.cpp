@@ -99,6 +99,7 @@ void read_convolution(Leaves leaves, ConvCoefficients& conv) {
   leaves.read("few_channels_rate", conv.few_channels_rate, 0.001, 10);
   leaves.read("strided_gradient_factor", conv.strided_gradient_factor, 0.001, 10);
   leaves.read("tf32_pointwise_factor", conv.tf32_pointwise_factor, 0.001, 10);
+  if (leaves.reader().has("unfused_factor")) leaves.read("unfused_factor", conv.unfused_factor, 0.001, 10);
   conv.source = leaves.source();  // of the rates; where cuDNN changes algorithm is an estimate everywhere
   leaves.read("winograd_work", conv.winograd_work, 0, 1e9);
   leaves.read("winograd_gradient_size", conv.winograd_gradient_size, 0, 1e6);

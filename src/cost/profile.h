@@ -44,6 +44,7 @@ struct ConvCoefficients {
   double winograd_channels_exponent = 0;   // weight gradients gain by (channels/128)^this
   double winograd_work = 1;                // least 4x4 output tiles times channels for which it is chosen ...
   double winograd_gradient_size = 1;       // ... and for data gradients the image must be larger than this
+  double unfused_factor = 0;               // on a product's efficiency, where 3x3 filters are transformed in kernels of their own; 0: not known
   double thin_weight_gradient_factor = 1;  // fp32, NCHW, 1x1, few weights
   double few_channels_rate = 1;            // tensor cores with at most 4 input channels reach this share of the vector units' fp32 peak
   double strided_gradient_factor = 1;      // tensor cores, data gradient of a strided convolution

@@ -111,6 +111,23 @@ TEST_CASE("ProductsTakeAboutAsLongAsMeasured") {
   }
 }
 
+TEST_CASE("OldLibrariesTakeTheFasterOfTwoWinograds") {
+  // DeepBench on a V100, fp32, batch 16: few channels in one kernel, many through passes and products, 37 TFLOP/s on units that have 15.7.
+  const auto [gpu, coefficients] = machine("v100-sxm2-16gb");
+  const auto time = [&gpu = gpu, &coefficients = coefficients](ConvDirection direction, std::int64_t in, std::int64_t out, std::int64_t size) {
+    Kernel kernel;
+    kernel.shape = ConvShape{.direction = direction, .batch = 16, .in_channels = in, .out_channels = out, .in_h = size, .in_w = size, .out_h = size, .out_w = size, .kernel_h = 3, .kernel_w = 3};
+    kernel.math = kernel.input = kernel.output = DType::fp32;
+    kernel.read = {4 * 16 * in * size * size};
+    kernel.written = {4 * 16 * out * size * size};
+    return microseconds_of(kernel_cost(kernel, gpu, *coefficients));
+  };
+  CHECK(time(ConvDirection::forward, 64, 128, 112) == doctest::Approx(1246).epsilon(0.15));
+  CHECK(time(ConvDirection::forward, 256, 512, 28) == doctest::Approx(801).epsilon(0.15));
+  CHECK(time(ConvDirection::forward, 512, 512, 14) == doctest::Approx(506).epsilon(0.15));
+  CHECK(time(ConvDirection::weight_gradient, 128, 256, 56) == doctest::Approx(936).epsilon(0.2));
+}
+
 TEST_CASE("KernelsOfImagesAndAttentionTakeAboutAsLongAsMeasured") {
   // Rows of data/measured/2026-11-15-h200, less the idle gap before a kernel: the C++ formulae are those of tools/fit.
   const auto [gpu, coefficients] = machine("h200-sxm");

@@ -30,10 +30,10 @@ void read_precision(Settings& s, bool linked, Json& request) {
   } else {
     request["precision"] = name;
   }
-  // Gradients travel in the type of the model unless it is said: bf16 gradients are kept in fp32, and sent so.
+  // Gradients travel in the type of the model unless it is said (engine.py, communication_data_type), bf16's too, which are added up in fp32.
   if (auto type = s.text("communication_data_type")) {
-    const std::string wire = normalised_name(*type);
-    if ((wire == "fp16" || wire == "bf16") && name != "fp32-default") request["precision"] = fmt::format("{}+gradients-{}", name, wire);
+    const std::string wire = normalised_name(*type), own = fp16 ? "fp16" : bf16 ? "bf16" : "fp32";
+    if ((wire == "fp16" || wire == "bf16" || wire == "fp32") && wire != own && request.contains("precision")) request["precision"] = fmt::format("{}+gradients-{}", name, wire);
     else if (wire != "fp32" && wire != "fp16" && wire != "bf16") s.problem("communication_data_type", fmt::format("is '{}'; known: fp32, fp16, bf16", type->substr(0, 40)));
   }
 }

@@ -42,6 +42,19 @@ TEST_CASE("DeepSpeedSaysBatchPrecisionAndZero") {
   CHECK(names(made.quiet, "zero_optimization.reduce_bucket_size"));
 }
 
+TEST_CASE("DeepSpeedSendsGradientsInTheModelsTypeUnlessItIsSaid") {
+  const auto precision = [](const std::string& type, const std::string& wire) {
+    auto made = import_text(R"({"train_micro_batch_size_per_gpu": 1, ")" + type + R"(": {"enabled": true}, "communication_data_type": ")" + wire + R"("})", "f");
+    return made ? made->request["precision"].get<std::string>() : made.error().text();
+  };
+  CHECK(precision("bf16", "bf16") == "deepspeed-bf16");
+  CHECK(precision("bf16", "fp32") == "deepspeed-bf16+gradients-fp32");
+  CHECK(precision("bf16", "fp16") == "deepspeed-bf16+gradients-fp16");
+  CHECK(precision("fp16", "fp16") == "deepspeed-fp16");
+  CHECK(precision("fp16", "fp32") == "deepspeed-fp16+gradients-fp32");
+  CHECK(precision("bf16", "int8").find("known: fp32, fp16, bf16") != std::string::npos);
+}
+
 TEST_CASE("DeepSpeedOffloadIsTakenOverAndWhatCannotBeIsRefused") {
   const Imported made = example("deepspeed_offload.json");
   CHECK(made.request["plan"]["offload"] == "optimizer");

@@ -279,6 +279,8 @@ class Fuser {
   // Whether Inductor gives the value a buffer: somebody must find it in memory, or computing it again would read too much.
   bool realised(std::size_t i, std::size_t reads) const {
     const Op& op = op_at(i);
+    // A pooling's gradient looks for its pixel in every window: too many operations to be written into its readers (realize_opcount_threshold).
+    if (flow_.part[i] == Part::window && flow_.where[i] == Flow::backward) return true;
     bool read = false;
     for (TensorId output : graph_.outputs(op)) {
       const TensorId value = flow_.value[output.index()];
@@ -309,7 +311,25 @@ class Fuser {
     node.sources = operands(op, flow_.where[i]);
     node.outputs.assign(graph_.outputs(op).begin(), graph_.outputs(op).end());
     node.stages = row_stages(node.elements / node.row_length, node.row_length, sms_);
+    if (node.stages > 1 && definition(op.kind).family == Family::normalization && op.output_count > 1) return split_norm(i, std::move(node));
     place(std::move(node));
+  }
+
+  // Rows that are cut: their mean and variance in kernels of their own (one stage more than a sum), then each element.
+  void split_norm(std::size_t i, Node sums) {
+    const TensorId whole = graph_.output(op_at(i));
+    Node each = new_node(i, FusedKind::pointwise);
+    each.elements = elements(whole);
+    each.outputs = {whole};
+    sums.kind = FusedKind::columns;
+    sums.results = sums.elements / sums.row_length;
+    sums.row_length = 0;
+    ++sums.stages;
+    sums.outputs.erase(sums.outputs.begin());
+    each.sources = sums.sources;
+    for (TensorId id : sums.outputs) add(each.sources, itself(id));
+    place(std::move(sums));
+    place(std::move(each));
   }
 
   void columns(std::size_t i) {
@@ -436,17 +456,27 @@ class Fuser {
     const FrameworkName* known = is_generic(op.kind) ? framework_name(graph_.name(op.label)) : nullptr;
     out.transcendental = definition(arithmetic_of(graph_, op)).transcendental || (known && known->transcendental);
     out.random = (op.kind == OpKind::dropout || op.kind == OpKind::random) && op.phase != Phase::backward;
-    if (flow_.part[i] == Part::window) {  // windows that do not overlap are read like anything else
-      const auto* pool = std::get_if<PoolAttributes>(&op.attributes);
-      out.window = !pool || pool->kernel > pool->stride;
-    }
+    if (flow_.part[i] == Part::window) look(op, out);
     for (TensorId input : graph_.inputs(op)) join(out, value_of(input).traits);
     return out;
   }
   static void join(FusedTraits& to, const FusedTraits& more) {
     to.transcendental = to.transcendental || more.transcendental;
     to.random = to.random || more.random;
-    to.window = to.window || more.window;
+    to.taps = std::max(to.taps, more.taps);
+    to.windows = std::max(to.windows, more.windows);
+  }
+  // A graph that does not say the window says by how much the image shrinks: at least that, and no two overlap.
+  void look(const Op& op, FusedTraits& traits) const {
+    const Shape &from = graph_.tensors[graph_.input(op, 0)].shape, &to = graph_.tensors[graph_.output(op)].shape;
+    const auto* pool = std::get_if<PoolAttributes>(&op.attributes);
+    std::int64_t taps = 1, windows = 1;
+    for (int axis = 2; axis < std::min(from.rank(), to.rank()); ++axis) {
+      const std::int64_t shrunk = std::max(from[axis], to[axis]) / std::max<std::int64_t>(1, std::min(from[axis], to[axis]));
+      taps *= pool ? pool->kernel : std::max<std::int64_t>(1, shrunk);
+      if (pool) windows *= (pool->kernel + pool->stride - 1) / std::max<std::int64_t>(1, pool->stride);
+    }
+    (op.phase == Phase::backward ? traits.windows : traits.taps) = op.phase == Phase::backward ? windows : taps;
   }
 
   // --- which node goes into which kernel

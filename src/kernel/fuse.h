@@ -22,7 +22,9 @@ enum class FusedKind : std::uint8_t {
 
 // What a kernel holds that makes it slower than moving its operands.
 struct FusedTraits {
-  bool transcendental = false, random = false, window = false;
+  bool transcendental = false, random = false;
+  std::int64_t taps = 0;     // of a pooling window, that each result looks at
+  std::int64_t windows = 0;  // that each pixel of a pooling's gradient looks at
 };
 
 struct FusedRead {

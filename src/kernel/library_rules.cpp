@@ -15,11 +15,10 @@ std::int64_t power_below(std::int64_t x, std::int64_t most) {
 constexpr std::int64_t kReduceThreads = 512, kWarp = 32, kFewValues = 16, kManyValues = 256, kThreadsPerSm = 2048;
 
 constexpr std::int64_t kTile = 128;  // of the products below, either way
-constexpr std::int64_t kLongSum = 768, kVeryLongSum = 12288;
-constexpr std::int64_t kFewWaves = 8, kManyWaves = 12;
+constexpr std::int64_t kVeryLongSum = 12288;
 constexpr std::int64_t kWideGroup = 32;
 constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
-constexpr std::int64_t kManyImages = 64;
+constexpr std::int64_t kFewRows = 832, kWaveRows = 228;
 constexpr std::int64_t kManyRows = 16384;  // images times pixels that a weight gradient sums
 
 // More than two waves of the large 16-bit tiles, whichever of them fits best.
@@ -70,29 +69,48 @@ bool keeps_innermost(const Shape& from, const Shape& to) {
   return true;
 }
 
+// Rules of cuBLAS 13 on Hopper, read off the kernels of 25,000 products (data/measured/2026-11-16-h200-products/choices.jsonl.gz): a split sum is
+// missed or made up in 3% of them, a memset in 6%.
 ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gpu, bool forward) {
+  const auto real = [](std::int64_t v) { return static_cast<double>(v); };
+  const auto blocks = [&](std::int64_t tm, std::int64_t tn) { return s.batch * divide_up(s.m, tm) * divide_up(s.n, tn); };
+  const auto aligned = [&](std::int64_t unit) { return s.m % unit == 0 && s.n % unit == 0 && s.k % unit == 0; };
+  const bool hopper = gpu.capability() >= 90, single = s.batch == 1;
+  const std::int64_t tiles = blocks(kTile, kTile), small = blocks(kTile / 2, kTile / 2);
+  const double side = real(s.m) * real(s.n), length = real(s.k), work = real(s.batch) * side * length;
   ProductHelpers helpers;
-  const std::int64_t tiles = s.batch * divide_up(s.m, kTile) * divide_up(s.n, kTile);
-  const bool wide = math == DType::fp32 || math == DType::tf32;
-  if (s.transposed_a && s.batch == 1) {
-    // Weight gradients: a long sum and few tiles. nvjet's 16-bit kernels split only very long ones, and long ones whose tiles would
-    // leave a quarter of the SMs idle (768 x 3072: 144 tiles on 132).
-    const double length = static_cast<double>(s.k), side = static_cast<double>(s.m) * static_cast<double>(s.n);
+  if (is_16bit(math)) {
+    // nvjet's kernels split only very long sums, and long ones of a weight's gradient whose tiles would leave a quarter of the SMs idle (768 x
+    // 3072: 144 tiles on 132); from two waves on a counter hands out the tiles.
     const bool idle = tiles * 4 < divide_up(tiles, gpu.sms) * gpu.sms * 3;
-    helpers.reduces = wide ? tiles < gpu.sms / 2 && s.k >= kLongSum
-                           : tiles < gpu.sms * 2 && (length * length > 144 * side || (idle && s.k > kVeryLongSum));
-    const bool cleared_sums = math == DType::fp32 && (s.k <= 2048 || s.k > 8192);
-    helpers.clears = (helpers.reduces && cleared_sums) || (is_16bit(math) && gpu.capability() >= 90 && !helpers.reduces && hands_out_tiles(s, gpu));
+    const std::int64_t per_tile = s.bias ? 650 : s.transposed_a ? 250 : 180;
+    helpers.reduces = single && s.k > 20 * kTile && length * length > (s.transposed_a ? 144 : 100) * side && s.k > per_tile * tiles;
+    if (single && s.transposed_a && idle && s.k > kVeryLongSum && tiles < gpu.sms * 2) helpers.reduces = true;
+    if (!hopper || helpers.reduces) return helpers;
+    const std::int64_t large = blocks(2 * kTile, kTile);
+    const bool short_sums = s.batch > 26 && tiles > gpu.sms && large * 2 <= 3 * gpu.sms && s.k * 3 < tiles * 4;
+    helpers.clears = single ? s.n % 8 == 0 && s.k % 8 == 0 && hands_out_tiles(s, gpu) : aligned(8) && (large > 2 * gpu.sms || short_sums);
     return helpers;
   }
-  // Gradients of few rows in fp32: split too.
-  if (math == DType::fp32 && s.batch == 1 && !forward) helpers.reduces = tiles * 5 < gpu.sms && s.k >= 512 && s.m >= kTile;
-  // Hopper's kernels hand out tiles by a counter: of batches, of very many tiles, and in TF32 where a few waves would leave
-  // the last one thin.
-  if (gpu.capability() < 90 || tiles <= gpu.sms) return helpers;
-  const bool many = tiles > kManyWaves * gpu.sms, few = tiles <= kFewWaves * gpu.sms;
-  if (math == DType::tf32) helpers.clears = s.batch > 1 || many || few;
-  else if (is_16bit(math) && s.n % 8 == 0 && s.k % 8 == 0) helpers.clears = s.batch > 1 || hands_out_tiles(s, gpu);
+  if (math == DType::tf32) {
+    constexpr double kCutWithin = 9e9;  // of more work the sum is cut within the kernel
+    const bool idle = s.transposed_a ? tiles * 3 <= 2 * gpu.sms && work <= kCutWithin : small * 3 <= gpu.sms;
+    helpers.reduces = single && !s.bias && idle && length * length > (s.transposed_a ? 2.6 : 1.3) * side && s.k > 2 * kTile;
+    if (!hopper || helpers.reduces) return helpers;
+    const bool thin = single && !s.transposed_a && tiles > gpu.sms && tiles * 3 <= 4 * gpu.sms && work > 7e8;  // of the second wave
+    helpers.clears = aligned(4) && (thin || (work > 1.2e9 && (!single || tiles > (s.transposed_a ? 4 : 2) * gpu.sms)));
+    if (single && s.transposed_a && work > kCutWithin && tiles <= gpu.sms) helpers.clears = true;
+    return helpers;
+  }
+  if (math != DType::fp32 || !single) return helpers;
+  if (s.bias) {  // scaled first, then added to
+    helpers.clears = s.k > 158 * tiles && work > 7e7;
+    return helpers;
+  }
+  helpers.reduces = s.k > 27 * tiles && small * 5 <= 13 * gpu.sms && s.k > 228;
+  if (helpers.reduces) return helpers;
+  if (s.transposed_a) helpers.clears = (work > 1e10 && length * length > 0.45 * side) || (work <= 1e10 && s.k > 1204 && blocks(kTile, 2 * kTile) * 5 > 2 * gpu.sms);
+  else helpers.clears = s.k > (forward ? 3500 : 2016) && tiles * 2 > gpu.sms && small * 10 <= 137 * gpu.sms;
   return helpers;
 }
 
@@ -101,6 +119,46 @@ SortLaunches sort_launches(int bits) {
   return {passes + 2, passes + 2};
 }
 
+namespace {
+
+// Groups of several channels, as the kernels of 2,900 such convolutions show (data/measured, family grouped). On tensor cores one kernel takes
+// all groups up to 32 channels, and wider ones but for strided data gradients, few rows and large filters; in fp32 it is a call for each
+// group.
+ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
+  ConvHelpers helpers;
+  const std::int64_t width = s.in_channels / s.groups, rows = s.batch * s.out_h * s.out_w, taps = s.kernel_h * s.kernel_w;
+  const std::int64_t narrow = std::min(width, s.out_channels / s.groups);
+  const bool weight = s.direction == ConvDirection::weight_gradient, data = s.direction == ConvDirection::data_gradient, unit = s.strides() == 1;
+  const bool three = s.kernel_h == 3 && s.kernel_w == 3 && unit, wide = narrow > kWideGroup;
+  bool apart = false;
+  if (!tensor_cores) apart = data || weight ? narrow >= 8 : true;
+  else if (taps == 1) apart = !weight;
+  else if (math == DType::tf32) apart = taps > 37 || narrow >= 232 || (wide && data && !unit) || (weight && narrow >= 48 && s.groups <= 4);
+  else if (wide && data) apart = !unit || taps > 37 || (rows <= kFewRows && narrow >= 88) || (narrow % 64 == 0 && (narrow >= kTile || rows >= 8192));
+  else if (wide && weight) apart = narrow >= kTile || (narrow >= 76 && rows <= kFewRows) || (narrow >= 112 && rows <= 10000 && s.groups < 16);
+  else if (wide) apart = (rows <= kFewRows && narrow >= 50) || taps > 37 || narrow >= 232;
+  if (apart) helpers.loops = static_cast<int>(s.groups);
+  if (!tensor_cores) {
+    helpers.bare = true;
+    if (weight && three && wide) helpers.inner = 3;  // Winograd
+    else if (weight) helpers.clears = apart;
+    else if (data) helpers.inner = apart ? wide && unit ? 2 : 1 : 0;  // turned there and back, or scaled by zero first
+    else helpers.inner = wide ? 2 : 0;
+    if (s.channels_last && apart) helpers.slices = weight ? 2 : wide || data ? 3 : 0;
+    return helpers;
+  }
+  if (apart && weight && three && (narrow >= kTile || math == DType::tf32) && !s.channels_last) helpers.bare = true, helpers.inner = 3;
+  if (apart && s.channels_last) helpers.slices = 2;
+  if (!apart && !std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, narrow)))) helpers.pads = 2;
+  return helpers;
+}
+
+// Fourier transforms of 32 x 32 tiles, of which 30 x 30 are new: so many one after the other.
+int fourier_tiles(const ConvShape& s) { return static_cast<int>(divide_up(s.in_h, 30) * divide_up(s.in_w, 30)); }
+
+}  // namespace
+
+// Rules of cuDNN 9.19 on Hopper, from the kernels of 40,000 convolutions (data/measured, choices.jsonl.gz of 2026-11-16-h200-conv and its successors).
 ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
   ConvHelpers helpers;
   const bool tensor_cores = math != DType::fp32 && gpu.matrix.has(math);
@@ -113,22 +171,27 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
   const bool pointwise = s.kernel_h * s.kernel_w == 1 && s.stride == 1 && s.groups == 1;
   const bool three = s.kernel_h == 3 && s.kernel_w == 3 && s.stride == 1;
   const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups), weights = width * s.out_channels;
-  const std::int64_t pixels = s.out_h * s.out_w, rows = s.batch * pixels;
+  const std::int64_t pixels = s.out_h * s.out_w, rows = s.batch * pixels, narrow = std::min(s.in_channels, s.out_channels);
   const bool weight = s.direction == ConvDirection::weight_gradient, data = s.direction == ConvDirection::data_gradient;
-  // Groups too wide for the direct kernels and of no power of two: one call each, but for one direction (RegNet's 56 channels;
-  // 32 or 64 take one call, as their times show).
-  const bool odd_width = !std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, width)));
-  if (s.groups > 1 && width >= kWideGroup && width < 256 && odd_width && !s.channels_last) {
-    if (is_16bit(math) && tensor_cores && !data) helpers.loops = static_cast<int>(s.groups);
-    if (!tensor_cores && (weight || data)) helpers.loops = static_cast<int>(s.groups);
-  }
-  if (!tensor_cores) {
-    if (three && width > 4 && weight) helpers.inner = s.groups > 1 ? 5 : 3;       // Winograd; of a group turned there and back too
-    // Fourier transforms of image, filter and result; of many images the filter is flipped and the result cut out as well.
-    const bool many = s.batch >= kManyImages && std::min(width, s.out_channels) >= 64;
-    if (three && width > 4 && data && !s.channels_last) helpers.inner = many ? 5 : 3;
-    if (three && many && s.direction == ConvDirection::forward && !s.channels_last) helpers.inner = 3;
-    helpers.prepares = pointwise && data && !s.channels_last && s.out_channels > kTile;
+  if (s.groups > 1) {
+    helpers = grouped_helpers(s, math, tensor_cores);
+    if (!tensor_cores || helpers.loops > 1) return helpers;
+  } else if (!tensor_cores) {
+    if (pointwise && !s.channels_last) {
+      helpers.prepares = data && narrow > kTile && divide_up(rows, kTile) * divide_up(s.in_channels, kTile) * 4 > 3 * gpu.sms;
+      helpers.clears = weight && !turns_pointwise(s, math, false);
+      return helpers;
+    }
+    if (three && width > 4 && weight) {
+      helpers.inner = width > kWideGroup && rows > kWaveRows ? 3 : 0;  // Winograd
+      helpers.clears = helpers.inner == 0;
+    }
+    if (s.channels_last) return helpers;
+    if (three && data && rows > 8192 && s.batch >= 4 && pixels >= 28 * 28 && narrow >= 64) helpers.inner = 3 * fourier_tiles(s);
+    else if (data && !pointwise) helpers.prepares = s.out_channels > kTile / 2;
+    // Of many small images the filter is flipped as well.
+    if (three && s.direction == ConvDirection::forward && s.batch > 28 && std::max(s.in_h, s.in_w) < 30 && rows > kManyRows && narrow >= 64) helpers.inner = 4;
+    if (weight && !three) helpers.clears = true;
     return helpers;
   }
   if (pointwise && s.channels_last && is_16bit(math)) {  // one product over all images; its tiles are narrow, and no counter was seen
@@ -140,20 +203,30 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
     else helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears &&
                           pixels % 8 == 0;
   }
-  if (!weight && (!pointwise || s.channels_last) && s.groups == 1 && gpu.capability() >= 90) {  // tiles handed out by a counter
+  if (!weight && (!pointwise || s.channels_last) && gpu.capability() >= 90) {  // tiles handed out by a counter
     const std::int64_t made = data ? s.batch * s.in_h * s.in_w : rows, channels = data ? s.in_channels : s.out_channels;
-    helpers.clears = divide_up(made, kTile) * divide_up(channels, kTile) > gpu.sms;
+    helpers.clears = divide_up(made, kTile) * divide_up(channels, kTile) > 2 * gpu.sms;
   }
-  helpers.prepares = weight && !pointwise && rows >= kManyRows && gpu.capability() >= 90;
+  if (weight && !pointwise && gpu.capability() >= 90) {
+    helpers.prepares = s.groups > 1 ? rows >= kManyRows : rows * 5 > weights * 6 || s.in_channels > 680;
+    helpers.sums = s.groups == 1 && rows > 8 * weights;
+  }
+  if (s.groups == 1 && !pointwise && is_16bit(math)) helpers.pads = s.in_channels % 8 != 0 ? 2 : s.out_channels % 8 != 0 ? 1 : 0;
   return helpers;
 }
 
 bool turns_pointwise(const ConvShape& s, DType math, bool tensor_cores) {
-  if (s.channels_last || s.direction != ConvDirection::weight_gradient) return false;
-  if (math == DType::tf32 && s.batch <= kManyImages) return false;
-  const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels;
+  if (s.channels_last) return false;
+  const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels, rows = s.batch * pixels;
+  if (s.direction != ConvDirection::weight_gradient) {  // small images of many whose rows are not aligned
+    const bool forward = s.direction == ConvDirection::forward;
+    if (!tensor_cores || pixels <= 1 || pixels % 8 == 0 || pixels > (forward ? 99 : 65) || s.batch < 12) return false;
+    return math != DType::tf32 || !forward || s.in_channels > 704;
+  }
+  const double work = static_cast<double>(rows) * static_cast<double>(weights);
   if (!tensor_cores) return weights >= 4 * kTile * 4 * kTile;
-  return pixels > 1 && (pixels % 2 == 1 || (pixels % 8 != 0 && weights >= 8 * kTile * kTile));
+  if (math == DType::tf32) return pixels > 1 && pixels <= 90 && work > 2e8;
+  return pixels > 1 && pixels <= 4 * kTile && (weights > 480'000 || (rows < kManyRows && work > 6e8));
 }
 
 }  // namespace precog

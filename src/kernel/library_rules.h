@@ -48,6 +48,9 @@ SortLaunches sort_launches(int bits);
 struct ConvHelpers {
   int loops = 1;       // calls one after the other, each with its own layout copies: groups that no kernel takes together
   int inner = 0;       // kernels within a call that transform operands: Winograd's, a Fourier transform's, a filter's
+  int pads = 0;        // operands whose channels are filled up, each cleared by a memset first
+  int slices = 0;      // copies of a group's channels within a call, there and back
+  bool bare = false;   // groups that are read and written where they stand, whatever the layout
   bool sums = false;   // partial weight gradients added by a kernel of their own
   bool clears = false; // counters cleared by a memset
   bool prepares = false;  // partial sums or a result set to zero by a kernel of the library's own

@@ -35,15 +35,32 @@ TEST_CASE("WhetherTheInnermostAxisStays") {
   CHECK_FALSE(keeps_innermost(Shape{16}, Shape{}));
 }
 
-TEST_CASE("SplitSumsOfWeightGradientsAreAddedByAKernelOfTheirOwn") {
-  const GpuSpec on = gpu("9.0");
-  CHECK(product_helpers({1, 768, 768, 1024, true}, DType::tf32, on).reduces);
+TEST_CASE("SplitSumsAreAddedByAKernelOfTheirOwn") {
+  GpuSpec on = gpu("9.0");
+  on.sms = 132;
+  CHECK(product_helpers({1, 768, 768, 4704, true}, DType::tf32, on).reduces);
   CHECK_FALSE(product_helpers({1, 3072, 768, 8192, true}, DType::tf32, on).reduces);  // tiles enough
   CHECK_FALSE(product_helpers({1, 768, 768, 8192, true}, DType::bf16, on).reduces);
   CHECK(product_helpers({1, 768, 768, 12000, true}, DType::bf16, on).reduces);
+  CHECK(product_helpers({1, 64, 512, 8192}, DType::bf16, on).reduces);  // not of weights only
+  CHECK(product_helpers({1, 384, 512, 512}, DType::fp32, on, true).reduces);
+  GemmShape biased{1, 384, 512, 512};
+  biased.bias = true;
+  CHECK_FALSE(product_helpers(biased, DType::fp32, on, true).reduces);
   CHECK_FALSE(product_helpers({1, 1024, 768, 768}, DType::bf16, on).clears);
-  CHECK(product_helpers({96, 128, 512, 64}, DType::bf16, on).clears);  // DeBERTa's: more tiles than SMs
+}
+
+// cuBLAS on an H200 (data/measured/2026-11-16-h200-products).
+TEST_CASE("BatchesOfAlignedProductsTakeTheirTilesFromACounter") {
+  GpuSpec on = gpu("9.0");
+  on.sms = 132;
+  CHECK(product_helpers({96, 512, 512, 64}, DType::bf16, on).clears);
+  CHECK(product_helpers({192, 128, 128, 64}, DType::bf16, on).clears);  // short sums of many
   CHECK_FALSE(product_helpers({96, 128, 128, 64}, DType::bf16, on).clears);
+  CHECK_FALSE(product_helpers({96, 516, 512, 64}, DType::bf16, on).clears);  // rows that no wide load reads
+  CHECK(product_helpers({96, 768, 768, 128}, DType::tf32, on).clears);
+  CHECK_FALSE(product_helpers({96, 128, 128, 64}, DType::tf32, on).clears);  // too little work
+  CHECK_FALSE(product_helpers({96, 768, 768, 128}, DType::fp32, on).clears);
 }
 
 // Recorded on an H200 of 132 SMs: ViT-B's weight gradients over 12,608 rows, Whisper's over 12,000.
@@ -87,44 +104,72 @@ TEST_CASE("ASortTakesAPassForEachEightBits") {
   CHECK(sort_launches(7).kernels == 3);
 }
 
-TEST_CASE("WideGroupsAreOneCallEachInNchw") {
+// cuDNN on an H200 (data/measured/2026-11-16-h200-conv-3, family grouped).
+TEST_CASE("GroupsThatNoKernelTakesTogetherAreOneCallEach") {
+  const GpuSpec on = gpu("9.0");
   ConvShape shape;
-  shape.in_channels = shape.out_channels = 896;
-  shape.groups = 16;
+  shape.batch = 32, shape.in_channels = shape.out_channels = 256, shape.groups = 8;
+  shape.in_h = shape.in_w = shape.out_h = shape.out_w = 14;
   shape.kernel_h = shape.kernel_w = 3;
-  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 16);
-  shape.channels_last = true;
-  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
-  shape.channels_last = false;
-  shape.in_channels = shape.out_channels = 1024;  // 64 channels each
-  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
-  shape.in_channels = shape.out_channels = 896;
-  shape.groups = 224;  // four channels each: direct kernels
-  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).loops == 1);
+  CHECK(conv_helpers(shape, DType::bf16, on).loops == 1);  // 32 channels each
+  CHECK(conv_helpers(shape, DType::fp32, on).loops == 8);
+  CHECK(conv_helpers(shape, DType::fp32, on).bare);
+  shape.groups = 2;
+  CHECK(conv_helpers(shape, DType::bf16, on).loops == 1);
+  shape.batch = 2;  // few rows
+  CHECK(conv_helpers(shape, DType::bf16, on).loops == 2);
+  shape.batch = 32, shape.direction = ConvDirection::data_gradient;
+  CHECK(conv_helpers(shape, DType::bf16, on).loops == 2);
+  shape.direction = ConvDirection::weight_gradient;  // through Winograd's transform
+  CHECK(conv_helpers(shape, DType::bf16, on).inner == 3);
+  CHECK(conv_helpers(shape, DType::bf16, on).bare);
+  shape.direction = ConvDirection::forward, shape.in_channels = shape.out_channels = 224;  // 112 channels each, filled up
+  CHECK(conv_helpers(shape, DType::bf16, on).loops == 1);
+  CHECK(conv_helpers(shape, DType::bf16, on).pads == 2);
+  shape.batch = 2, shape.channels_last = true;
+  CHECK(conv_helpers(shape, DType::bf16, on).slices == 2);
 }
 
-TEST_CASE("PointwiseWeightGradientsAreTurnedWhereTheirRowsAreNotAligned") {
+TEST_CASE("PointwiseWeightGradientsAreTurnedWhereTheyAreLarge") {
   ConvShape shape;
   shape.direction = ConvDirection::weight_gradient;
-  shape.in_channels = shape.out_channels = 512;
+  shape.batch = 32, shape.in_channels = shape.out_channels = 1024;
   shape.out_h = shape.out_w = 7;
   CHECK(turns_pointwise(shape, DType::bf16, true));
+  CHECK(turns_pointwise(shape, DType::tf32, true));
   shape.out_h = shape.out_w = 28;
   CHECK_FALSE(turns_pointwise(shape, DType::bf16, true));
-  CHECK(turns_pointwise(shape, DType::fp32, false));  // a large gradient in fp32
+  CHECK(turns_pointwise(shape, DType::fp32, false));
   shape.in_channels = 64;
   CHECK_FALSE(turns_pointwise(shape, DType::fp32, false));
 }
 
-TEST_CASE("Fp32ConvolutionsTransformWhatTheyMultiply") {
+TEST_CASE("ManySmallImagesAreTurnedForAPointwiseConvolution") {
   ConvShape shape;
-  shape.in_channels = shape.out_channels = 64;
+  shape.batch = 32, shape.in_channels = 960, shape.out_channels = 160;
+  shape.out_h = shape.out_w = 7;
+  CHECK(turns_pointwise(shape, DType::bf16, true));
+  CHECK_FALSE(turns_pointwise(shape, DType::fp32, false));
+  shape.out_h = shape.out_w = 8;  // rows of 64 are aligned
+  CHECK_FALSE(turns_pointwise(shape, DType::bf16, true));
+}
+
+TEST_CASE("Fp32ConvolutionsTransformWhatTheyMultiply") {
+  const GpuSpec on = gpu("9.0");
+  ConvShape shape;
+  shape.batch = 16, shape.in_channels = shape.out_channels = 64;
+  shape.in_h = shape.in_w = shape.out_h = shape.out_w = 224;
   shape.kernel_h = shape.kernel_w = 3;
   shape.direction = ConvDirection::weight_gradient;
-  CHECK(conv_helpers(shape, DType::fp32, gpu("9.0")).inner == 3);
-  CHECK(conv_helpers(shape, DType::bf16, gpu("9.0")).inner == 0);
-  shape.stride = 2;
-  CHECK(conv_helpers(shape, DType::fp32, gpu("9.0")).inner == 0);
+  CHECK(conv_helpers(shape, DType::fp32, on).inner == 3);
+  CHECK(conv_helpers(shape, DType::bf16, on).inner == 0);
+  shape.direction = ConvDirection::data_gradient;  // 8 x 8 tiles: 192 kernels and one more, as recorded
+  CHECK(conv_helpers(shape, DType::fp32, on).inner == 192);
+  shape.batch = 1;
+  CHECK(conv_helpers(shape, DType::fp32, on).inner == 0);
+  shape.batch = 16, shape.stride = 2;
+  CHECK(conv_helpers(shape, DType::fp32, on).inner == 0);
+  CHECK(conv_helpers(shape, DType::fp32, on).prepares == false);  // narrow
 }
 
 TEST_CASE("DepthwiseWeightGradientsMeetAcrossBlocksInNhwc") {

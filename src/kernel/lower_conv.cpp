@@ -79,6 +79,7 @@ void Lowering::transpose_of(const Op& op, std::string_view name, Bytes bytes, in
 // recorded kernels, two copies to NHWC for each one back), and what else the library launches for it.
 void Lowering::convolution(const Op& op, std::string_view name, const ConvShape& shape, const Work& work, bool layout, Bytes first, Bytes second) {
   const ConvHelpers helpers = conv_helpers(shape, op.math, gpu_);
+  layout = layout && !helpers.bare;
   const bool tensor_cores = op.math != DType::fp32 && gpu_.matrix.has(op.math);
   const bool pointwise = shape.kernel_h * shape.kernel_w == 1 && shape.strides() == 1 && shape.groups == 1;
   const bool turned = !layout && pointwise && turns_pointwise(shape, op.math, tensor_cores);
@@ -88,7 +89,8 @@ void Lowering::convolution(const Op& op, std::string_view name, const ConvShape&
   if (layout || turned) transpose_of(op, "nchw_to_nhwc", first, helpers.loops, forward ? in : out);
   if ((layout || turned) && (of_weight || !flat)) transpose_of(op, "nchw_to_nhwc", second, helpers.loops, of_weight ? in : filters);
   if (op.math == DType::fp32 && !shape.channels_last && gpu_.capability() >= 90) call_.workspace += fourier_space(shape);
-  if (helpers.clears) clear(op);
+  if (helpers.clears || helpers.pads > 0) clear(op, (helpers.clears ? helpers.loops : 0) + helpers.pads);
+  if (helpers.slices > 0) transpose_of(op, "conv_slices", first + work.written, helpers.slices * helpers.loops, forward ? in : out);
   if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
   // The bytes of transforms are in the pace that was fitted to the whole convolution; here are their launches.
   if (helpers.inner > 0) helper(op, "conv_transforms", {4096}, {4096}, helpers.inner * helpers.loops);
@@ -96,7 +98,7 @@ void Lowering::convolution(const Op& op, std::string_view name, const ConvShape&
   if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
   put(name, op, one, work).launches = helpers.loops;
   if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
-  if (layout && !(of_weight && flat)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops, of_weight ? filters : forward ? out : in);
+  if ((layout || (turned && !of_weight)) && !(of_weight && flat)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops, of_weight ? filters : forward ? out : in);
 }
 
 // A small kernel of a library's own.

@@ -26,8 +26,9 @@ MemoryPattern pattern_of(const FusedKernel& fused, const Graph& graph) {
       if (definition(graph.ops[op].kind).family == Family::softmax) return backward ? MemoryPattern::softmax_backward : MemoryPattern::softmax_forward;
     return backward ? MemoryPattern::norm_backward : MemoryPattern::norm_forward;
   }
-  if (fused.kind == FusedKind::columns && graph.ops[fused.ops.front()].kind == OpKind::batch_norm) return MemoryPattern::norm_forward;
-  if (fused.traits.window) return backward ? MemoryPattern::pooling_backward : MemoryPattern::pooling_forward;
+  if (fused.kind == FusedKind::columns && !backward && definition(graph.ops[fused.ops.front()].kind).family == Family::normalization) return MemoryPattern::norm_forward;
+  if (fused.kind == FusedKind::pointwise && fused.traits.windows > 0) return MemoryPattern::pooling_backward;
+  if (fused.kind == FusedKind::pointwise && fused.traits.taps > 0) return MemoryPattern::pooling_forward;
   if (fused.traits.random) return MemoryPattern::dropout;
   if (fused.traits.transcendental) return MemoryPattern::activation;
   return fused.transposes ? MemoryPattern::copy : MemoryPattern::pointwise;
@@ -60,7 +61,10 @@ std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph) {
   const Op& first = graph.ops[fused.ops.front()];
   Kernel kernel;
   kernel.name = name_for(fused.kind, family_of(fused, graph));
-  kernel.shape = MemoryShape{pattern_of(fused, graph), fused.rows, fused.row_length};
+  MemoryShape shape{pattern_of(fused, graph), fused.rows, fused.row_length};
+  if (shape.pattern == MemoryPattern::pooling_forward) shape.part = fused.traits.taps;
+  if (shape.pattern == MemoryPattern::pooling_backward) shape.part = fused.traits.windows;
+  kernel.shape = shape;
   kernel.math = first.math;
   kernel.input = kernel.output = main_type(fused, graph);
   kernel.flops = {static_cast<double>(fused.rows * fused.row_length) * static_cast<double>(fused.ops.size())};

@@ -97,6 +97,17 @@ void Lowering::product(const Op& op, std::string_view name, const GemmShape& sha
   memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
 }
 
+// Rows of a mask that are no multiples of eight are filled up for the memory-efficient kernels (preprocess_mask, native/transformers/attention.cpp):
+// zeros, then a copy; for its gradient the same the other way round, and a copy without the filling.
+void Lowering::pad_mask(const Op& op, bool gradient) {
+  const auto& a = std::get<AttentionAttributes>(op.attributes);
+  if (a.backend != AttentionBackend::memory_efficient || !a.mask || a.kv_len % 8 == 0 || call_.compiled) return;
+  if (gradient ? op.output_count < 4 : op.input_count < 4) return;
+  const Bytes bytes = gradient ? out_bytes(op, 3) : in_bytes(op, 3);
+  memory("attention_mask_fill", op, MemoryPattern::fill, {0}, bytes);
+  for (int copies = gradient ? 2 : 1; copies > 0; --copies) memory("attention_mask_copy", op, MemoryPattern::copy, bytes, bytes);
+}
+
 void Lowering::lower_attention(const Op& op) {
   const auto& a = std::get<AttentionAttributes>(op.attributes);
   const bool backward = op.kind == OpKind::attention_backward;
@@ -129,9 +140,11 @@ void Lowering::lower_attention(const Op& op) {
       memory("attention_sum_groups", op, MemoryPattern::reduction, expanded, out_bytes(op, op.output_count - 1u));
       call_.workspace += expanded;
     }
+    pad_mask(op, true);
     if (a.ring != AttentionAttributes::Ring::none) ring_gradients(op);
   } else {
     // The random state of dropout is unpacked on the device for cuDNN.
+    pad_mask(op, false);
     if (a.dropout && a.backend == AttentionBackend::cudnn) memory("attention_seed", op, MemoryPattern::pointwise, {16}, {16}, 1, 2);
     if (a.ring == AttentionAttributes::Ring::first) ring_pack(op, 1);
     put("scaled_dot_product_attention", op, shape, work_of(graph_, op));

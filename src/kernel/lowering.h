@@ -79,6 +79,7 @@ class Lowering {
   bool lies_turned(const Op& op, std::size_t operand, std::int64_t inner) const;
   void product(const Op& op, std::string_view name, const GemmShape& shape);
   void lower_attention(const Op& op);
+  void pad_mask(const Op& op, bool gradient);
   void ring_pack(const Op& op, std::size_t keys);
   void ring_gradients(const Op& op);
 

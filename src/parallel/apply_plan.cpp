@@ -92,7 +92,7 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
   if (by_optimizer && recipe.gathers_fp8) keep_converted(step);
   const int owners = plan.fsdp == Sharding::none ? 1 : ranks;
-  if (replicas.offload_optimizer) offload_optimizer(owners, replicas, recipe, step);
+  if (replicas.offload_optimizer) offload_optimizer(owners, plan.fsdp == Sharding::full, replicas, recipe, step);
   else if (replicas.offload_states || replicas.offload_master || replicas.offload_parameters) offload_states(owners, replicas, replicas.state_tensors, step);
   if (plan.tp > 1) finish_split_layers(plan.tp, recipe, step);
   return step;

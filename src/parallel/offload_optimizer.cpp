@@ -1,8 +1,10 @@
 // An optimizer on the host (ZeRO-Offload: Ren et al. 2021; deepspeed/runtime/zero/stage_1_and_2.py, DeepSpeedCPUAdam). Each rank's
 // reduced share of the gradients goes to the host's memory in fp32 as soon as it is there, on the stream of the reduction; with
 // several micro-batches the sum so far comes back to be added to. At the end of the step the host waits for the last of them,
-// updates states and master weights in its own memory, and sends the new weights up, where they become the model's type and are
-// gathered as ever. Kernels of loss scaling, clipping and the optimizer are gone from the GPU.
+// updates states and master weights in its own memory, and sends the new weights up. ZeRO 1 and 2 send them in fp32, all at once, and
+// the GPU makes the model's type of that copy (bit16.copy_(fp32.to(device))); ZeRO 3 copies into the weights themselves (stage3.py), for
+// which PyTorch converts on the host (aten/src/ATen/native/cuda/Copy.cu). Then they are gathered as ever. Kernels of loss scaling,
+// clipping and the optimizer are gone from the GPU.
 // How long copies and the host take is not known here: sizes are, in shard_copy operators with the labels below.
 #include "parallel/parallel.h"
 #include "parallel/rewrite.h"
@@ -14,6 +16,7 @@ constexpr DType kHostType = DType::fp32;
 // One pass of Adam: weight, gradient and two states read, all but the gradient written. Unscaling or clipping is one more pass over
 // the gradients.
 constexpr std::int64_t kUpdateBytes = 28, kScaleBytes = 8;
+constexpr std::int64_t kConvertBytes = 6;  // fp32 read, 16 bits written
 constexpr std::int64_t kAloneElements = 50'000'000;  // of a rank by itself, which has no reductions to go with
 
 bool is_kernel_of_update(const Op& op) {
@@ -22,10 +25,11 @@ bool is_kernel_of_update(const Op& op) {
 
 }  // namespace
 
-void offload_optimizer(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
+void offload_optimizer(int ranks, bool in_place, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
   std::int64_t share = 0;
   for (const ParameterGradient& g : step.gradients) share += share_of(step.graph.tensors[g.parameter].shape.elements(), ranks);
   const DType parameter = step.gradients.empty() ? DType::fp32 : step.graph.tensors[step.gradients.front().parameter].dtype;
+  const DType kept = step.shards.parameter_type.value_or(parameter);
   std::vector<Bucket> alone;
   if (ranks == 1) alone = fill_buckets(step, [](const Bucket& bucket, std::size_t) { return bucket.elements >= kAloneElements; });
   bool scales = static_cast<bool>(recipe.loss_scaling), accumulates = false;
@@ -57,13 +61,14 @@ void offload_optimizer(int ranks, const Replicas& how, const PrecisionRecipe& re
       updated = true;
       for (; next < alone.size(); ++next) send_down(Phase::backward, alone[next].elements, gradients_of(alone[next]));
       out.put({OpKind::read_back, Phase::optimizer, DType::fp32, {}, "gradients on the host"}, {}, {});
-      const Bytes host{share * (kUpdateBytes + (scales ? kScaleBytes : 0)) * how.node_ranks};  // all ranks of the node update at the same time
       // Where the host has the parameters too, nothing goes up: the time is the update's alone.
-      const Bytes up = how.offload_parameters ? Bytes{1} : bytes_of(share, kHostType);
-      const TensorId arrived = out.tensor(how.offload_parameters ? 0 : share, kHostType);
+      const bool staged = !in_place && !how.offload_parameters, converts = in_place && !how.offload_parameters && kept != kHostType;
+      const std::int64_t bytes = kUpdateBytes + (scales ? kScaleBytes : 0) + (converts ? kConvertBytes : 0);
+      const Bytes host{share * bytes * how.node_ranks};  // all ranks of the node update at the same time
+      const Bytes up = how.offload_parameters ? Bytes{1} : bytes_of(share, in_place ? kept : kHostType);
+      const TensorId arrived = out.tensor(staged ? share : 0, kHostType);
       out.put({OpKind::shard_copy, Phase::optimizer, kHostType, ShardCopyAttributes{share, 1, host, up}, "cpu_adam"}, {}, {arrived});
-      if (!how.offload_parameters)
-      out.put({OpKind::shard_copy, Phase::optimizer, parameter, ShardCopyAttributes{share, 1, bytes_of(share, kHostType), bytes_of(share, parameter)}, "copy updated weights"}, {arrived}, {});
+      if (staged) out.put({OpKind::shard_copy, Phase::optimizer, parameter, ShardCopyAttributes{share, 1, bytes_of(share, kHostType), bytes_of(share, parameter)}, "copy updated weights"}, {arrived}, {});
     }
     if (is_kernel_of_update(op)) {
       out.drop(i);
@@ -80,7 +85,6 @@ void offload_optimizer(int ranks, const Replicas& how, const PrecisionRecipe& re
   out.finish();
   // The host's own weights, states and gradients; beside them the weights as the model reads them, where those live there too.
   step.on_host += bytes_of(share * (2 + how.state_tensors), kHostType);
-  const DType kept = step.shards.parameter_type.value_or(parameter);
   if (how.offload_parameters && kept != kHostType) step.on_host += bytes_of(share, kept);
   step.master_weights = {};
   step.main_gradients = {};

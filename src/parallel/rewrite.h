@@ -149,7 +149,7 @@ void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRe
 void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step);
 void fully_shard(int ranks, int copies, bool keep_gathered, bool on_host, const ModuleGathers* by_module, const PrecisionRecipe& recipe, StepGraph& step);
 // What the optimizer's kernels did becomes the host's work; `ranks` share its elements out.
-void offload_optimizer(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
+void offload_optimizer(int ranks, bool in_place, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
 // States (and master weights) come up for the update and go down again; parameters too, where the host has them.
 void offload_states(int ranks, const Replicas& how, int state_tensors, StepGraph& step);
 // What the first layers keep for backward waits in the host's memory.

@@ -9,12 +9,13 @@
 namespace precog {
 namespace {
 
-constexpr int kLossPieces = 8;
+constexpr int kLossPieces[] = {8, 64};
+constexpr std::int64_t kTokensOfPiece = 1024;  // at least
 constexpr int kMostWays = 8;       // a layer is split, inside a node
 constexpr int kMostTimes = 16;     // more stages than now
-constexpr int kLayersOfStage = 4;  // at least
+constexpr int kLayersOfStage = 2;  // at least
 constexpr std::size_t kFirstBatches = 3;
-constexpr std::int64_t kLongSequence = 16384;  // from which on context is worth sharing
+constexpr std::int64_t kLongSequence = 8192;  // from which on context is worth sharing
 
 class FixChoices {
  public:
@@ -43,10 +44,10 @@ class FixChoices {
     const std::string given = request_["precision"].get<std::string>();
     if (given.ends_with(".json")) return;
     const std::string name = given.substr(0, given.find('+'));
-    auto recipe = [&](const char* other, const char* numerics, bool full = false) {
+    auto recipe = [&](const char* other, FixResult result, const char* numerics, bool full = false) {
       const auto known = catalog_.precision(other);
       if (!known || (*known)->name == name || (*known)->name == parsed_.precision->name) return;
-      FixChoice one{.axis = FixAxis::precision, .change = fmt::format("precision {}", other), .numerics = numerics, .recipe = other};
+      FixChoice one{.axis = FixAxis::precision, .change = fmt::format("precision {}", other), .numerics = numerics, .result = result, .recipe = other};
       if (full && parsed_.plan.fsdp != Sharding::full) {
         one.change += ", fully sharded";
         one.flags = "--fsdp full";
@@ -58,16 +59,18 @@ class FixChoices {
     const PrecisionRecipe& now = *parsed_.precision;
     const bool bf16 = base_.peak_16bit == "bf16";  // else the GPU has fp16 only
     const bool plain = !now.autocast && !now.master_weights && now.parameters == DType::fp32;
-    if (plain) recipe(bf16 ? "amp-bf16" : "amp-fp16", bf16 ? "products and what is saved of them in bf16; weights stay in fp32" : "products and what is saved of them in fp16, with loss scaling; weights stay in fp32");
+    if (plain) recipe(bf16 ? "amp-bf16" : "amp-fp16", FixResult::close, bf16 ? "products and what is saved of them in bf16; weights stay in fp32" : "products and what is saved of them in fp16, with loss scaling; weights stay in fp32");
     if ((plain || now.autocast) && !now.fp8 && bf16 && parsed_.plan.dp > 1) {
-      recipe("fsdp-bf16", "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss), and gradients are summed in bf16; weights are updated in fp32", true);
-      recipe("fsdp-bf16-fp32reduce", "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss); weights are updated in fp32", true);
+      recipe("fsdp-bf16", FixResult::narrow, "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss), and gradients are summed in bf16; weights are updated in fp32", true);
+      recipe("fsdp-bf16-fp32reduce", FixResult::narrow, "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss); weights are updated in fp32", true);
     }
+    if ((plain || now.autocast) && !now.fp8 && bf16 && parsed_.plan.fsdp != Sharding::full)
+      recipe("bf16-master", FixResult::narrow, "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss); the optimizer updates weights of its own in fp32");
     if (now.parameters == DType::fp32 || now.master_weights)
-      recipe(bf16 ? "bf16" : "fp16", bf16 ? "weights themselves are rounded to 16 bits; small updates are lost" : "weights in fp16 without loss scaling; training often diverges");
+      recipe(bf16 ? "bf16" : "fp16", FixResult::other, bf16 ? "weights themselves are rounded to 16 bits; small updates are lost" : "weights in fp16 without loss scaling; training often diverges");
     auto part = [&](const char* extra, const char* change, const char* numerics) {
       if (given.find("optimizer-") != std::string::npos || base_.request.value("optimizer", "") == "sgd") return;
-      out_.push_back({.axis = FixAxis::states, .change = change, .numerics = numerics, .part = extra});
+      out_.push_back({.axis = FixAxis::states, .change = change, .numerics = numerics, .result = FixResult::close, .part = extra});
     };
     if (now.optimizer_state == DType::fp32) part("optimizer-bf16", "optimizer states in bf16", "moments rounded to 8 bits of mantissa");
     part("optimizer-8bit", "optimizer states in 8 bits", "states quantised by blocks (bitsandbytes)");
@@ -99,91 +102,144 @@ class FixChoices {
     const Plan& plan = parsed_.plan;
     if (plan.tp > 1 && !plan.sp && parsed_.model->language)
       add(FixAxis::split, "sequences split between layers", "--sp", "sequence parallelism: norms and dropouts over the GPUs that share a layer", {{"plan", {{"sp", true}}}});
-    if (plan.pp > 1 && plan.schedule == PipelineSchedule::gpipe)
-      add(FixAxis::split, "stages alternate between forward and backward", "--schedule 1f1b", "as many micro-batches at once as stages, not all of them", {{"plan", {{"schedule", "1f1b"}}}});
-    if (!parsed_.model->language || plan.dp < 2 || plan.ep > 1 || parsed_.replicas.shard_size > 0) return;
-    // Most likely ones: experts over all GPUs of a node, long sequences over as many as a layer may be split.
-    const int inside = std::min(parsed_.cluster.gpus_per_node / std::max(1, plan.cp * plan.tp), kMostWays);
-    if (inside > 1 && plan.dp % inside == 0) {
-      if (plan.fsdp != Sharding::full)  // a model without experts refuses
-        add(FixAxis::split, fmt::format("experts shared by {} GPUs", inside), fmt::format("--ep {}", inside), "tokens travel to their experts", {{"plan", {{"ep", inside}}}});
-      if (base_.seq >= kLongSequence && plan.cp == 1 && !(request_.contains("plan") && request_["plan"].contains("dp")))
-        add(FixAxis::split, fmt::format("sequences shared by {} GPUs", inside), fmt::format("--cp {}", inside), "context parallelism: keys and values travel", {{"plan", {{"cp", inside}}}});
+    if (plan.pp > 1 && (plan.schedule == PipelineSchedule::gpipe || plan.schedule == PipelineSchedule::dualpipe))
+      add(FixAxis::split, "stages alternate between forward and backward", "--schedule 1f1b",
+          plan.schedule == PipelineSchedule::gpipe ? "as many micro-batches at once as stages, not all of them" : "one chunk of the model on each stage, not two", {{"plan", {{"schedule", "1f1b"}}}});
+    if (plan.vpp > 1)
+      add(FixAxis::split, "one chunk of layers per stage", "--vpp 1 --schedule 1f1b", "fewer micro-batches in flight, a longer bubble", {{"plan", {{"vpp", 1}, {"schedule", "1f1b"}}}});
+    if (!parsed_.model->language || plan.dp * plan.ep < 2 || parsed_.replicas.shard_size > 0) return;
+    const int node = parsed_.cluster.gpus_per_node, inside = std::min(node / std::max(1, plan.cp * plan.tp), kMostWays);
+    // Experts over all GPUs of a node, or over more than now; a model without experts refuses.
+    if (plan.fsdp != Sharding::full) {
+      std::vector<int> degrees = {plan.ep * 2, plan.ep * 4};
+      if (plan.ep == 1 && inside > 1) degrees = {inside};
+      for (int ep : degrees) put_split(plan.tp, plan.cp, plan.pp, ep);
     }
-    const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
-    auto put = [&](int tp, int pp) {
-      const int times = tp / plan.tp * (pp / plan.pp);
-      if (times < 2 || plan.dp % times != 0 || (pp > 1 && (layers < kLayersOfStage * pp || parsed_.model->encoder_decoder))) return;
-      std::vector<std::string> words, flags;
-      Json patch = {{"plan", Json::object()}};
-      if (tp > plan.tp) {
-        words.push_back(fmt::format("layers split over {} GPUs", tp));
-        flags.push_back(fmt::format("--tp {}", tp));
-        patch["plan"]["tp"] = tp;
-        if (!plan.sp) flags.push_back("--sp"), patch["plan"]["sp"] = true;
-      }
-      if (pp > plan.pp) {
-        words.push_back(fmt::format("a pipeline of {} stages", pp));
-        flags.push_back(fmt::format("--pp {}", pp));
-        patch["plan"]["pp"] = pp;
-      }
-      if (request_.contains("plan") && request_["plan"].contains("dp")) flags.push_back(fmt::format("--dp {}", plan.dp / times)), patch["plan"]["dp"] = plan.dp / times;
-      add(FixAxis::split, join(words, " in "), join(flags, " "), tp > plan.tp ? "tensor and sequence parallelism: exchanges in every layer" : "fewer replicas, each of several stages", patch);
-    };
+    if (plan.dp < 2) return;
+    const bool longer = base_.seq >= kLongSequence && plan.cp == 1;
     int widest = plan.tp;
-    for (int tp = plan.tp; tp <= std::min(kMostWays, parsed_.cluster.gpus_per_node / std::max(1, plan.cp)); tp *= 2)
-      if (plan.dp % (tp / plan.tp) == 0) put(tp, plan.pp), widest = tp;
+    for (int tp = plan.tp; tp <= std::min(kMostWays, node / std::max(1, plan.cp)); tp *= 2) {
+      if (plan.dp % (tp / plan.tp) != 0) continue;
+      put_split(tp, plan.cp, plan.pp, plan.ep), widest = tp;
+      if (longer)
+        for (int cp = 2; cp * tp <= std::min(node, kMostWays * plan.tp); cp *= 2) put_split(tp, cp, plan.pp, plan.ep);
+    }
     if (plan.vpp > 1 || !plan.stage_layers.empty()) return;
     for (int times = 2; times <= kMostTimes; times *= 2) {
-      put(plan.tp, plan.pp * times);
-      if (widest > plan.tp) put(widest, plan.pp * times);
+      put_split(plan.tp, plan.cp, plan.pp * times, plan.ep);
+      if (widest > plan.tp) put_split(widest, plan.cp, plan.pp * times, plan.ep);
     }
+  }
+  // Experts stay on as many GPUs as now, or as there are in a stage then.
+  void put_split(int tp, int cp, int pp, int ep) {
+    const Plan& plan = parsed_.plan;
+    const bool given = request_.contains("plan") && request_["plan"].contains("dp");
+    const int times = tp / plan.tp * (cp / plan.cp) * (pp / plan.pp);
+    const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
+    if ((times < 2 && ep == plan.ep) || plan.dp % times != 0 || (pp > plan.pp && (layers <= kLayersOfStage * pp || parsed_.model->encoder_decoder))) return;
+    const int ranks = tp * cp * (plan.dp / times);
+    while (ep > 1 && ep == plan.ep && ranks % ep != 0) ep /= 2;
+    if (ep > ranks || ranks % ep != 0) return;
+    std::vector<std::string> words, flags;
+    std::string note = "fewer replicas, each of several stages";
+    Json patch = {{"plan", Json::object()}};
+    const auto degree = [&](const char* name, int value, int before, std::string said) {
+      if (value == before) return;
+      words.push_back(std::move(said));
+      flags.push_back(fmt::format("--{} {}", name, value));
+      patch["plan"][name] = value;
+    };
+    degree("ep", ep, plan.ep, fmt::format("experts shared by {} GPUs", ep));
+    degree("tp", tp, plan.tp, fmt::format("layers split over {} GPUs", tp));
+    if (tp > plan.tp && !plan.sp) flags.push_back("--sp"), patch["plan"]["sp"] = true;
+    degree("cp", cp, plan.cp, fmt::format("sequences shared by {} GPUs", cp));
+    degree("pp", pp, plan.pp, fmt::format("a pipeline of {} stages", pp));
+    if (ep != plan.ep && times == 1) note = "tokens travel to their experts";
+    else if (tp > plan.tp) note = "tensor and sequence parallelism: exchanges in every layer";
+    else if (cp > plan.cp) note = "context parallelism: keys and values travel";
+    if (given && times > 1) flags.push_back(fmt::format("--dp {}", plan.dp / times)), patch["plan"]["dp"] = plan.dp / times;
+    add(FixAxis::split, join(words, " in "), join(flags, " "), note, patch);
   }
 
   void offloads() {
     const Json plan = base_.request.value("plan", Json::object());
-    const bool states_only = request_.contains("plan") && request_["plan"].is_object() && request_["plan"].value("offload", Json()) == Json("optimizer");
-    if ((plan.contains("offload") && !states_only) || plan.value("pp", 1) > 1 || plan.value("ep", 1) > 1) return;
-    const std::string optimizer = base_.request.value("optimizer", "");
+    if (plan.value("pp", 1) > 1 || plan.value("ep", 1) > 1) return;
+    const std::string given = request_.contains("plan") && request_["plan"].is_object() && request_["plan"].contains("offload") && request_["plan"]["offload"].is_string()
+                                  ? request_["plan"]["offload"].get<std::string>() : "none";
+    const bool moves = parsed_.replicas.offload_layers > 0;
     auto put = [&](const char* change, const char* what, const char* note) {
+      if (given == what || moves) return false;
       add(FixAxis::offload, change, fmt::format("--offload {}", what), note, {{"plan", {{"offload", what}}}});
+      return true;
     };
-    if (optimizer == "adam" || optimizer == "adamw") {
-      if (!states_only) put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there");
-      put("optimizer and parameters on the host", "optimizer+parameters", "each layer's weights come up when it is their turn");
-      out_.back().needs_full = parsed_.plan.dp > 1 && parsed_.plan.fsdp != Sharding::full;
+    const std::string optimizer = base_.request.value("optimizer", "");
+    const bool adam = optimizer == "adam" || optimizer == "adamw", whole = parsed_.plan.dp > 1 && parsed_.plan.fsdp != Sharding::full;
+    if (adam) {
+      put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there");
+      // ZeRO 1 and 2 send new weights up in fp32, all at once; ZeRO 3 does not, also on one GPU.
+      if (parsed_.plan.replicas() == 1 && parsed_.plan.fsdp != Sharding::full && !moves)
+        add(FixAxis::offload, "optimizer on the host by ZeRO 3", "--fsdp full --offload optimizer", "states and master weights in the host's memory, updated there; new weights come up in their own type",
+            {{"plan", {{"offload", "optimizer"}, {"fsdp", "full"}}}});
+      if (put("optimizer and parameters on the host", "optimizer+parameters", "each layer's weights come up when it is their turn")) out_.back().needs_full = whole;
     }
-    if (is("mode", "eager") && is("recompute", "none") && !states_only) {
-      put("activations on the host", "activations", "what layers keep for backward goes down and comes back");
+    if (state_bytes() > 0) {
+      put("optimizer states on the host", "states", "the GPU updates them as they pass (llm.q)");
+      if (put("optimizer states and parameters on the host", "states+parameters", "weights come up layer by layer, states pass the GPU (llm.q)")) out_.back().needs_full = whole;
+    }
+    if (put("parameters on the host", "parameters", "each layer's weights come up when it is their turn (llm.q)")) out_.back().needs_full = whole;
+    if (is("mode", "eager") && is("recompute", "none") && given == "none" && put("activations on the host", "activations", "what layers keep for backward goes down and comes back"))
       out_.back().by_layers = "offload_layers";
-    }
   }
+  std::int64_t state_bytes() const { return base_.memory.optimizer.value; }
 
   void kernels() {
     if (is("mode", "eager") && parsed_.stack == Stack::pytorch && !parsed_.software)
       add(FixAxis::mode, "torch.compile", "--mode compile", "recomputes cheap operators instead of keeping their results", {{"mode", "compile"}});
+    if (is("mode", "compile-cudagraphs"))
+      add(FixAxis::mode, "no CUDA graphs", "--mode compile", "what a graph holds is held between steps", {{"mode", "compile"}});
+    if (parsed_.attention == Attention::eager)
+      add(FixAxis::attention, "attention as one operator", "--attention sdpa", "scores are never written out", {{"attention", "sdpa"}});
     if (is("optimizer_impl", "foreach"))
       add(FixAxis::optimizer, "fused optimizer", "--optimizer-impl fused", "no copies of the second moments", {{"optimizer_impl", "fused"}});
     if (is("memory_format", "contiguous") && base_.by_op_class.count("convolution"))
       add(FixAxis::format, "channels_last memory format", "--memory-format channels_last", "no layout copies around convolutions", {{"memory_format", "channels_last"}});
-    if (parsed_.model->language && parsed_.training.loss_chunks == 0)
-      add(FixAxis::loss, fmt::format("head and loss in {} pieces", kLossPieces), fmt::format("--loss-chunks {}", kLossPieces),
-          "the scores never all at once (Liger's fused linear cross-entropy)", {{"loss_chunks", kLossPieces}});
+    const std::int64_t tokens = base_.batch * base_.seq / std::max(1, parsed_.plan.cp);
+    for (int pieces : kLossPieces)
+      if (parsed_.model->language && parsed_.training.loss_chunks < pieces && (pieces == kLossPieces[0] || tokens / pieces >= kTokensOfPiece))
+        add(FixAxis::loss, fmt::format("head and loss in {} pieces", pieces), fmt::format("--loss-chunks {}", pieces),
+            "the scores never all at once (Liger's fused linear cross-entropy)", {{"loss_chunks", pieces}});
     if (parsed_.training.allocator == Allocator::caching)
       add(FixAxis::allocator, "expandable segments", "--allocator expandable", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", {{"allocator", "expandable"}});
   }
 
+  // From little to everything; of as few layers as are enough. Layers that the job names itself are named again, all of them at most.
   void recomputations() {
-    auto put = [&](const char* change, const char* what, const char* note) {
-      add(FixAxis::recompute, change, fmt::format("--recompute {}", what), note, {{"recompute", what}});
+    const bool moves = parsed_.replicas.offload_layers > 0, every = parsed_.checkpoints.every > 1;
+    if (moves && request_["plan"].contains("offload_layers")) return;  // no flag takes them back
+    if (is("recompute", "full") && !every && parsed_.checkpoints.first == 0) return;
+    const auto put = [&](const char* change, const char* what, const char* note) {
+      if (is("recompute", what) && !every && parsed_.checkpoints.first == 0) return;
+      Json patch = {{"recompute", what}};
+      std::string flags = fmt::format("--recompute {}", what);
+      if (every) flags += " --recompute-every 1", patch["recompute_every"] = 1;
+      if (moves) flags += " --offload none", patch["plan"]["offload"] = "none";
+      add(FixAxis::recompute, change, flags, note, patch);
+      if (!every) out_.back().by_layers = "recompute_layers";
     };
-    if (is("recompute", "none")) {
-      put("recompute attention only", "selective", "what lies between queries, keys, values and their result");
-      if (parsed_.model->language) put("recompute norms and activation functions", "norm+activation", "no product is run twice");
+    // What the job recomputes already stays: only what is more than that.
+    const bool nothing = is("recompute", "none"), attention = is("recompute", "selective");
+    const bool convolutions = base_.by_op_class.count("convolution") && !base_.by_op_class.count("attention");
+    if (nothing && !convolutions) put("recompute attention only", "selective", "what lies between queries, keys, values and their result");
+    if (nothing && !convolutions) {
+      put("recompute norms", "norm", "no product is run twice");
+      put("recompute norms and activation functions", "norm+activation", "no product is run twice");
+      put("recompute norms and MLPs", "norm+mlp", "attention is kept");
     }
-    if (is("recompute", "full") || parsed_.replicas.offload_layers > 0) return;
+    if ((nothing || attention) && !convolutions) {
+      put("recompute norms, activation functions and attention", "norm+activation+core", "no product with weights is run twice");
+      put("recompute all but products and attention", "per-op", "torchtitan's op-wise choice: every other product is kept, too");
+    }
     put("recompute activations", "full", "a second forward pass per layer");
-    if (!base_.request.contains("recompute_layers") && !base_.request.contains("recompute_every")) out_.back().by_layers = "recompute_layers";
   }
 
   // The same step in smaller pieces, about half as many each time: the first ones, to go with other changes, those about as large as would fit
@@ -222,6 +278,24 @@ std::vector<FixChoice> fix_choices(const Json& request, const Report& base, cons
   return FixChoices(request, base, parsed, catalog).run();
 }
 
+Fix smaller_batch(std::int64_t batch, const Json& request, const Report& base) {
+  Fix out;
+  const std::int64_t all = base.global_batch / base.batch * batch;
+  out.change = fmt::format("batch {} instead of {}", batch, base.batch);
+  out.flags = fmt::format("--batch {}", batch);
+  out.request = {{"batch", batch}};
+  if (request.contains("global_batch")) {
+    out.flags += fmt::format(" --global-batch {}", all);
+    out.request["global_batch"] = all;
+  }
+  out.note = fmt::format("a smaller step: {} samples, not {}", all, base.global_batch);
+  out.numerics = "fewer samples make a step: more steps for as many samples, and a learning rate of their own";
+  out.axes = {static_cast<std::uint8_t>(FixAxis::batch)};
+  out.smaller_step = true;
+  out.result = static_cast<std::uint8_t>(FixResult::close);
+  return out;
+}
+
 Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, const Json& request, const Report& base) {
   Fix out;
   out.request = Json::object();
@@ -245,6 +319,7 @@ Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, con
     if (!choice->note.empty() && choices.size() == 1) notes.push_back(choice->note);
     if (!choice->numerics.empty()) numerics.push_back(choice->numerics);
     batches = batches || choice->axis == FixAxis::batch || choice->axis == FixAxis::split;
+    out.result = std::max(out.result, static_cast<std::uint8_t>(choice->result));
     out.axes.push_back(static_cast<std::uint8_t>(choice->axis));
   }
   if (precision != before) {
@@ -260,7 +335,7 @@ Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, con
     const Json plan = base.request.value("plan", Json::object());
     const Json changed = out.request.value("plan", Json::object());
     std::int64_t dp = plan.value("dp", std::int64_t{1});
-    for (const char* degree : {"tp", "pp"}) dp = dp * plan.value(degree, std::int64_t{1}) / changed.value(degree, plan.value(degree, std::int64_t{1}));
+    for (const char* degree : {"tp", "cp", "pp"}) dp = dp * plan.value(degree, std::int64_t{1}) / changed.value(degree, plan.value(degree, std::int64_t{1}));
     const std::int64_t each = base.global_batch / std::max<std::int64_t>(1, out.request.value("batch", base.batch) * dp);
     flags.push_back(fmt::format("--micro-batches {}", each));
     out.request["micro_batches"] = each;

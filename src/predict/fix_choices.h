@@ -11,8 +11,13 @@
 namespace precog {
 
 // Settings; of each at most one choice is taken.
-enum class FixAxis : std::uint8_t { precision, states, sharding, split, offload, mode, optimizer, format, loss, allocator, recompute, batch, kCount };
+enum class FixAxis : std::uint8_t { precision, states, sharding, split, offload, mode, attention, optimizer, format, loss, allocator, recompute, batch, kCount };
 inline constexpr std::size_t kFixAxes = static_cast<std::size_t>(FixAxis::kCount);
+
+// How far results are from those of the job as asked for: the same; weights and what is sensitive stay as exact as they were; weights do,
+// and every operator computes in 16 bits; weights themselves are rounded.
+enum class FixResult : std::uint8_t { same, close, narrow, other, kCount };
+inline constexpr std::size_t kFixResults = static_cast<std::size_t>(FixResult::kCount);
 
 struct FixChoice {
   FixAxis axis = FixAxis::batch;
@@ -20,6 +25,7 @@ struct FixChoice {
   std::string flags;     // of the command line; without --precision and --global-batch, which several choices may want
   std::string note;
   std::string numerics;  // what training computes differently; empty: the same result
+  FixResult result = FixResult::same;
   Json patch = Json::object();     // the same as fields of the request
   std::string recipe, part;        // of the precision: another recipe, or something added to it
   const char* by_layers = nullptr; // the field that says of how many layers, where that can be said
@@ -29,6 +35,9 @@ struct FixChoice {
 
 // `request`: with configurations read in. `base`: its report; `parsed`: what it is read as.
 std::vector<FixChoice> fix_choices(const Json& request, const Report& base, const Request& parsed, const Catalog& catalog);
+
+// The same number of steps with a smaller batch, where the batch has no divisor near to what fits: another training, and said so.
+Fix smaller_batch(std::int64_t batch, const Json& request, const Report& base);
 
 // Several choices, at most one of an axis, in the order of axes; `layers`: of how many, where one of them can be had by layers; 0: all.
 Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, const Json& request, const Report& base);

@@ -1,11 +1,13 @@
 #include "predict/fix_search.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <exception>
 #include <map>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "import/import.h"
@@ -30,6 +32,9 @@ constexpr double kHeavy = 0.8;         // of the capacity: weights and states th
 constexpr double kLarge = 0.01;         // of the capacity: parts that choices multiply; they add to smaller ones
 constexpr double kNothing = 0.002;     // of the capacity: a change that saves less is none
 constexpr int kLayerTries = 4, kMostLayersAsked = 256;
+constexpr double kHardly = 1.004, kTooDear = 4;  // times the time: more changes are not worth less than the first; dearer than the second is left out
+constexpr int kRounds = 4;             // from the cheapest to its neighbours
+constexpr double kNearTime = 1.1, kNearMemory = 1.3;  // of the cheapest's time, and of the capacity: neighbours that are estimated so are tried
 
 template <class Work>
 void in_parallel(std::size_t count, Work work) {
@@ -85,10 +90,10 @@ class FixSearch {
     try_alone();
     try_roughly(candidates());
     ask_hopeful();
-    if (found_of(false) == 0) all_that_saves(false);
+    if (found_of(0) == 0) all_that_saves(false);
     if (found_.empty()) all_that_saves(true);
-    in_parallel(found_.size(), [&](std::size_t i) { fewest_layers(found_[i]); });
     in_parallel(found_.size(), [&](std::size_t i) { predict_whole(found_[i]); });
+    for (std::size_t kind = 0; kind < kFixResults; ++kind) improve(kind);
     return listed(most);
   }
 
@@ -207,7 +212,7 @@ class FixSearch {
     return out;
   }
   double share_of_layers(double without, double with) const {
-    if (trials_.layers() == 0) return 1;
+    if (trials_.layers({}) == 0) return 1;
     return std::clamp((without - 0.99 * capacity_) / std::max(1.0, without - with), 0.0, 1.0);
   }
 
@@ -229,19 +234,21 @@ class FixSearch {
 
   void try_roughly(const std::vector<Candidate>& all) {
     const std::size_t usual = trials_.shallow() ? kTriedRoughly : kTriedWhole, promising = trials_.shallow() ? kPromisingRoughly : kPromisingWhole;
-    double cheapest[2] = {1e300, 1e300};  // of those that look as if they fit: with the same result, with another
-    std::vector<FixCombination> fitting, failing;
+    std::array<double, kFixResults> cheapest;  // of those that look as if they fit, by how far from the same result
+    cheapest.fill(1e300);
+    std::vector<FixCombination> failing;
+    std::vector<Candidate> fitting;
     std::vector<char> gone(all.size(), 0);
-    std::size_t dear[2] = {0, 0}, hopeful[2] = {0, 0};  // tried though not promising; promising to fit
+    std::array<std::size_t, kFixResults> dear{}, hopeful{};  // tried though not promising; promising to fit
     for (std::size_t count = 0;;) {
       std::vector<std::size_t> wave;
       for (std::size_t i = 0; i < all.size() && wave.size() < kWave; ++i) {
         if (gone[i]) continue;
         const FixCombination& choices = all[i].choices;
-        const bool needless = std::any_of(fitting.begin(), fitting.end(), [&](const FixCombination& less) { return includes_all(choices, less); }) ||
+        const bool needless = std::any_of(fitting.begin(), fitting.end(), [&](const Candidate& less) { return needs_no_more(less.choices, less.time, choices, all[i].time); }) ||
                               std::any_of(failing.begin(), failing.end(), [&](const FixCombination& more) { return includes_all(more, choices); });
-        const std::size_t kind = changes_numerics(choices) ? 1 : 0;
-        const bool promises = all[i].time < kTimesAlike * (kind == 1 ? std::min(cheapest[0], cheapest[1]) : cheapest[0]);
+        const std::size_t kind = result_of(choices);
+        const bool promises = all[i].time < kTimesAlike * *std::min_element(cheapest.begin(), cheapest.begin() + static_cast<std::ptrdiff_t>(kind) + 1);
         const bool enough = promises ? count >= promising : dear[kind] >= usual || hopeful[kind] >= kHopefulKept;
         gone[i] = 1;
         if (needless || (enough && choices.size() > 1)) continue;
@@ -262,30 +269,30 @@ class FixSearch {
         if (!now) continue;
         if (now->memory > kHopeless * capacity_) failing.push_back(now->choices);
         if (now->memory > kWorthAsking * capacity_) continue;
-        const std::size_t kind = changes_numerics(now->choices) ? 1 : 0;
+        const std::size_t kind = result_of(now->choices);
         hopeful_.push_back(*now);
         ++hopeful[kind];
         if (now->memory > kSure * capacity_) continue;
-        fitting.push_back(now->choices);
+        fitting.push_back(*now);
         double& least = cheapest[kind];
         least = std::min(least, now->time);
       }
     }
   }
 
-  bool fits(const FixCombination& combination) {
-    const auto [place, fresh] = asked_.try_emplace(combination);
+  bool fits(const FixCombination& combination, int layers = 0) {
+    const auto [place, fresh] = asked_.try_emplace({combination, layers});
     if (fresh)
-      if (const auto use = trials_.memory(combination)) place->second = {use->fits, static_cast<double>(use->device.value)};
+      if (const auto use = trials_.memory(combination, layers)) place->second = {use->fits, static_cast<double>(use->device.value)};
     return place->second.fits;
   }
   void ask(const std::vector<FixCombination>& wanted) {
     std::vector<FixCombination> fresh;
     for (const FixCombination& one : wanted)
-      if (!asked_.contains(one) && std::find(fresh.begin(), fresh.end(), one) == fresh.end()) fresh.push_back(one);
+      if (!asked_.contains({one, 0}) && std::find(fresh.begin(), fresh.end(), one) == fresh.end()) fresh.push_back(one);
     std::vector<std::optional<MemoryUse>> uses(fresh.size());
     in_parallel(fresh.size(), [&](std::size_t i) { uses[i] = trials_.memory(fresh[i]); });
-    for (std::size_t i = 0; i < fresh.size(); ++i) asked_[fresh[i]] = uses[i] ? Asked{uses[i]->fits, static_cast<double>(uses[i]->device.value)} : Asked{};
+    for (std::size_t i = 0; i < fresh.size(); ++i) asked_[{fresh[i], 0}] = uses[i] ? Asked{uses[i]->fits, static_cast<double>(uses[i]->device.value)} : Asked{};
   }
 
   // For their memory, cheapest first.
@@ -293,49 +300,76 @@ class FixSearch {
     std::stable_sort(hopeful_.begin(), hopeful_.end(), [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
     for (std::size_t next = 0; next < hopeful_.size();) {
       std::vector<const Candidate*> wave;
-      std::vector<FixCombination> wanted, fewer;
+      std::vector<FixCombination> wanted;
       for (; next < hopeful_.size() && wave.size() < kWave / 2; ++next)
-        if (!superfluous(hopeful_[next].choices) && !beaten(hopeful_[next]) && found_of(changes_numerics(hopeful_[next].choices)) < kFound) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
+        if (!superfluous(hopeful_[next]) && !beaten(hopeful_[next]) && found_of(result_of(hopeful_[next].choices)) < kFound) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
       ask(wanted);
+      std::vector<const Candidate*> fitting;
       for (const Candidate* one : wave)
-        if (asked_[one->choices].fits)
-          for (FixCombination& less : one_less(one->choices))
-            if (!less.empty() && !hopeless(less)) fewer.push_back(std::move(less));
-      ask(fewer);
-      for (const Candidate* one : wave)
-        if (asked_[one->choices].fits && !superfluous(one->choices)) keep(one->choices, one->time);
+        if (asked_[{one->choices, 0}].fits) fitting.push_back(one);
+      keep_all(fitting);
     }
   }
-  std::size_t found_of(bool numerics) const {
-    return static_cast<std::size_t>(std::count_if(found_.begin(), found_.end(), [&](const Found& one) { return changes_numerics(one.choices) == numerics; }));
+  std::size_t found_of(std::size_t kind) const {
+    return static_cast<std::size_t>(std::count_if(found_.begin(), found_.end(), [&](const Found& one) { return result_of(one.choices) == kind; }));
   }
   bool hopeless(const FixCombination& combination, double limit = kHopeless) const {
     const auto known = best_known(combination);
     return known && known->memory > limit * capacity_;
   }
-  // Without one of its changes it may fit too: then that one is not among them.
-  void keep(FixCombination combination, double time) {
-    for (bool again = combination.size() > 1; again;) {
-      again = false;
-      for (FixCombination& less : one_less(combination))
-        if (!less.empty() && !hopeless(less, kBeyondDoubt) && fits(less)) {
-          combination = std::move(less);
-          again = combination.size() > 1;
-          break;
-        }
-    }
-    if (superfluous(combination)) return;
-    if (const auto known = best_known(combination)) time = known->time;
-    std::erase_if(found_, [&](const Found& one) { return includes_all(one.choices, combination); });
-    found_.push_back({std::move(combination), time, 0, std::nullopt});
+  // Of as few layers as are enough; without those of its changes that it fits without.
+  void keep_all(const std::vector<const Candidate*>& fitting) {
+    std::vector<std::optional<Found>> made(fitting.size());
+    in_parallel(fitting.size(), [&](std::size_t i) { made[i] = reduced(fitting[i]->choices, fitting[i]->time); });
+    for (std::optional<Found>& one : made)
+      if (one) keep(std::move(*one));
   }
-  bool superfluous(const FixCombination& combination) const {
-    return std::any_of(found_.begin(), found_.end(), [&](const Found& one) { return includes_all(combination, one.choices); });
+  std::optional<Found> reduced(FixCombination combination, double time) const {
+    std::map<std::pair<FixCombination, int>, bool> known;
+    const auto enough = [&](const FixCombination& less, int layers) {
+      const auto asked = asked_.find({less, layers});
+      if (asked != asked_.end()) return asked->second.fits;
+      const auto [place, fresh] = known.try_emplace({less, layers});
+      if (fresh)
+        if (const auto use = trials_.memory(less, layers)) place->second = use->fits;
+      return place->second;
+    };
+    Found out{std::move(combination), time, 0, std::nullopt};
+    fewest_layers(out);
+    for (bool again = out.choices.size() > 1; again;) {
+      again = false;
+      for (FixCombination& less : one_less(out.choices)) {
+        const int layers = layered(less) ? out.layers : 0;
+        if (less.empty() || (layers == 0 && hopeless(less, kBeyondDoubt)) || !enough(less, layers)) continue;
+        out.choices = std::move(less);
+        out.layers = 0;
+        fewest_layers(out);
+        again = out.choices.size() > 1;
+        break;
+      }
+    }
+    if (const auto rough = best_known(out.choices)) out.time = rough->time;
+    return out;
+  }
+  void keep(Found found) {
+    if (superfluous({found.choices, found.time})) return;
+    std::erase_if(found_, [&](const Found& one) { return needs_no_more(found.choices, found.time, one.choices, one.time); });
+    found_.push_back(std::move(found));
+  }
+  bool layered(const FixCombination& combination) const {
+    return std::any_of(combination.begin(), combination.end(), [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
+  }
+  // Whoever has all of the changes of one that fits needs no others, unless they leave fewer layers to do something to, at less cost.
+  bool needs_no_more(const FixCombination& fitting, double time, const FixCombination& more, double with_more) const {
+    return includes_all(more, fitting) && (!layered(fitting) || with_more >= time || more == fitting);
+  }
+  bool superfluous(const Candidate& candidate) const {
+    return std::any_of(found_.begin(), found_.end(), [&](const Found& one) { return needs_no_more(one.choices, one.time, candidate.choices, candidate.time); });
   }
   // One that was found changes no more settings and costs less.
   bool beaten(const Candidate& candidate) const {
     return std::any_of(found_.begin(), found_.end(), [&](const Found& one) {
-      return kTimesAlike * one.time < candidate.time && (changes_numerics(candidate.choices) || !changes_numerics(one.choices)) && includes_all(axes_of(candidate.choices), axes_of(one.choices));
+      return kTimesAlike * one.time < candidate.time && result_of(one.choices) <= result_of(candidate.choices) && includes_all(axes_of(candidate.choices), axes_of(one.choices));
     });
   }
   FixCombination axes_of(const FixCombination& combination) const {
@@ -343,15 +377,103 @@ class FixSearch {
     for (std::size_t i : combination) out.push_back(static_cast<std::size_t>(choices_[i].axis));
     return out;
   }
-  bool changes_numerics(const FixCombination& combination) const {
-    return std::any_of(combination.begin(), combination.end(), [&](std::size_t i) { return !choices_[i].numerics.empty(); });
+  std::size_t result_of(const FixCombination& combination) const {
+    std::size_t out = 0;
+    for (std::size_t i : combination) out = std::max(out, static_cast<std::size_t>(choices_[i].result));
+    return out;
+  }
+
+  // From the cheapest of a kind: every setting in turn chosen otherwise, left alone, or changed too, as long as that makes it cheaper.
+  void improve(std::size_t kind) {
+    for (int round = 0; round < kRounds; ++round) {
+      const Found* best = nullptr;
+      for (const Found& one : found_)
+        if (one.fix && result_of(one.choices) <= kind && (!best || one.fix->time_cost < best->fix->time_cost)) best = &one;
+      if (!best || !improved_.insert(best->choices).second) return;
+      const FixCombination from = best->choices;
+      const double cost = best->fix->time_cost;
+      const auto known = best_known(from);
+      if (!known) return;
+      std::vector<FixCombination> wanted;
+      std::vector<Candidate> hopeful;
+      for (FixCombination& one : neighbours(from)) {
+        if (result_of(one) > kind || tried_near_.contains(one)) continue;
+        const auto guess = best_known(one);
+        if (!guess || guess->time > kNearTime * known->time || guess->memory > kNearMemory * capacity_) continue;
+        tried_near_.insert(one);
+        wanted.push_back(std::move(one));
+      }
+      std::vector<FixNeed> needs(wanted.size());
+      in_parallel(wanted.size(), [&](std::size_t i) {
+        const auto before = rough_.find(wanted[i]);
+        needs[i] = before != rough_.end() ? before->second : trials_.rough(wanted[i]);
+      });
+      for (std::size_t i = 0; i < wanted.size(); ++i) rough_[wanted[i]] = needs[i];
+      for (const FixCombination& one : wanted)
+        if (const auto now = best_known(one); now && now->memory <= kWorthAsking * capacity_ && now->time < kTimesAlike * known->time && !superfluous(*now)) hopeful.push_back(*now);
+      std::stable_sort(hopeful.begin(), hopeful.end(), [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
+      if (hopeful.size() > kWave) hopeful.resize(kWave);
+      std::vector<std::optional<Found>> made(hopeful.size());
+      in_parallel(hopeful.size(), [&](std::size_t i) {
+        const auto use = trials_.memory(hopeful[i].choices);
+        if (!use || !use->fits) return;
+        made[i] = reduced(hopeful[i].choices, hopeful[i].time);
+        if (made[i]) predict_whole(*made[i]);
+      });
+      bool cheaper = false;
+      for (std::optional<Found>& one : made) {
+        if (!one || !one->fix) continue;
+        cheaper = cheaper || one->fix->time_cost < cost;
+        keep(std::move(*one));
+      }
+      if (!cheaper) return;
+    }
+  }
+  std::vector<FixCombination> neighbours(const FixCombination& from) const {
+    std::vector<FixCombination> out;
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      if (!useful_[i] || std::find(from.begin(), from.end(), i) != from.end()) continue;
+      FixCombination with{i};
+      for (std::size_t other : from)
+        if (choices_[other].axis != choices_[i].axis && !exclude_each_other(choices_[other], choices_[i])) with.push_back(other);
+      for (FixCombination& less : one_less(with))  // and without one of the others
+        if (std::find(less.begin(), less.end(), i) != less.end() && less.size() > 0) out.push_back(in_order(std::move(less)));
+      if (with.size() <= kTogether + 1) out.push_back(in_order(std::move(with)));
+    }
+    return out;
+  }
+
+  // Where the batch has no divisor near to it: the largest that fits by itself.
+  std::optional<Fix> largest_batch() const {
+    std::int64_t low = 0, high = base_.batch;
+    if (high < 2 || trials_.fixed_batch()) return std::nullopt;
+    double low_device = 0, high_device = static_cast<double>(base_.memory.device.value);
+    for (int i = 0; high - low > 1; ++i) {
+      std::int64_t next = low + (high - low) / 2;
+      if (low == 0) next = 1;
+      else if (i % 3 != 0 && high_device > capacity_) next = low + static_cast<std::int64_t>(static_cast<double>(high - low) * (capacity_ - low_device) / std::max(1.0, high_device - low_device));
+      next = std::clamp(next, low + 1, high - 1);
+      const auto use = trials_.memory_of_batch(next);
+      if (!use || (next == 1 && !use->fits)) return std::nullopt;
+      (use->fits ? low : high) = next;
+      (use->fits ? low_device : high_device) = static_cast<double>(use->device.value);
+    }
+    const std::int64_t each = base_.batch * base_.micro_batches;
+    for (std::int64_t batch = low; 2 * batch > low; --batch)
+      if (each % batch == 0) return std::nullopt;
+    const auto report = trials_.whole_batch(low);
+    if (!report || !report->memory.fits || report->samples_per_s <= 0) return std::nullopt;
+    return filled(trials_.smaller(low), *report);
   }
 
   // Nothing that was tried is enough: of every setting what saves most, and then what can be left out again; on as many GPUs per
   // replica as now, if that will do.
   void all_that_saves(bool numerics) {
     for (const bool split : {false, true})
-      if (const FixCombination all = saving_most(numerics, split); !all.empty() && fits(all)) return keep(all, 1);
+      if (const FixCombination all = saving_most(numerics, split); !all.empty() && fits(all)) {
+        if (auto found = reduced(all, 1)) keep(std::move(*found));
+        return;
+      }
   }
   FixCombination saving_most(bool numerics, bool split) const {
     const auto left = [&](std::size_t i) { return with_full_[i].known ? with_full_[i].most() : alone_[i].known ? alone_[i].most() : 1e300; };
@@ -373,16 +495,16 @@ class FixSearch {
 
   // Of what is done to some layers only: how few are enough. Memory grows by about the same with each layer that it is not done to.
   void fewest_layers(Found& found) const {
-    const auto layered = std::find_if(found.choices.begin(), found.choices.end(), [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
-    if (layered == found.choices.end()) return;
+    const auto some = std::find_if(found.choices.begin(), found.choices.end(), [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
+    if (some == found.choices.end()) return;
     FixCombination without = found.choices;
-    without.erase(without.begin() + (layered - found.choices.begin()));
-    const auto none = asked_.find(without);
+    without.erase(without.begin() + (some - found.choices.begin()));
+    const auto none = asked_.find({without, 0});
     const auto estimate = without.empty() ? std::nullopt : best_known(without);
     double low_device = without.empty() ? static_cast<double>(base_.memory.device.value) : none != asked_.end() && none->second.device > 0 ? none->second.device : estimate ? estimate->memory : 0;
-    const auto all = asked_.find(found.choices);
+    const auto all = asked_.find({found.choices, 0});
     double high_device = all != asked_.end() ? all->second.device : 0;
-    const int count = trials_.layers();
+    const int count = trials_.layers(found.choices);
     int low = 0, high = count > 0 ? count : kMostLayersAsked;  // too few, enough
     bool enough = false;
     const int tries = count > 0 ? kLayerTries : 2 * kLayerTries;
@@ -402,40 +524,58 @@ class FixSearch {
   void predict_whole(Found& found) const {
     const auto report = trials_.whole(found.choices, found.layers);
     if (!report || !report->memory.fits || report->samples_per_s <= 0) return;
-    Fix fix = trials_.described(found.choices, found.layers);
-    fix.step = report->step;
-    fix.samples_per_s = report->samples_per_s;
-    fix.time_cost = base_.samples_per_s / report->samples_per_s - 1;
-    fix.peak = report->memory.peak;
-    fix.device = report->memory.device;
-    fix.certain = report->memory.verdict == Certainty::certain;
-    fix.host_of_node = report->memory.host_of_node;
-    fix.host_capacity = report->memory.host_capacity;
-    found.fix = std::move(fix);
+    found.fix = filled(trials_.described(found.choices, found.layers), *report);
+    found.time = 1 + found.fix->time_cost;
+  }
+  Fix filled(Fix fix, const Report& report) const {
+    fix.step = report.step;
+    fix.samples_per_s = report.samples_per_s;
+    fix.time_cost = base_.samples_per_s / report.samples_per_s - 1;
+    fix.peak = report.memory.peak;
+    fix.device = report.memory.device;
+    fix.certain = report.memory.verdict == Certainty::certain;
+    fix.host_of_node = report.memory.host_of_node;
+    fix.host_capacity = report.memory.host_capacity;
+    return fix;
   }
 
-  // Cheapest first; none that changes all that another changes and costs more. Where there are too many, no more than half of them
-  // with another result.
+  // Cheapest first. None that changes all that another changes, is no nearer to the same result, and is hardly cheaper; none many times
+  // dearer than another that is as near. Where there are too many, no more than half of them with another result, and of those the
+  // cheapest of each kind before all others.
   std::vector<Fix> listed(std::size_t most) {
     std::vector<Fix> all, kept, out;
     for (Found& found : found_)
       if (found.fix) all.push_back(std::move(*found.fix));
     std::stable_sort(all.begin(), all.end(), [](const Fix& a, const Fix& b) { return a.time_cost < b.time_cost; });
-    for (Fix& fix : all) {
-      const bool dearer = std::any_of(kept.begin(), kept.end(), [&](const Fix& other) {
-        return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && (other.numerics.empty() || !fix.numerics.empty()) && other.host_of_node <= fix.host_of_node;
+    for (const Fix& fix : all) {
+      const bool needless = std::any_of(all.begin(), all.end(), [&](const Fix& other) {
+        if (&other == &fix || other.result > fix.result) return false;
+        if (1 + fix.time_cost > kTooDear * (1 + other.time_cost)) return true;
+        const bool fewer = other.axes.size() < fix.axes.size(), before = &other < &fix;
+        return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && other.host_of_node <= fix.host_of_node &&
+               1 + other.time_cost <= (fewer ? kHardly : 1) * (1 + fix.time_cost) && (fewer || before);
       });
-      if (!dearer) kept.push_back(std::move(fix));
+      if (!needless) kept.push_back(fix);
     }
-    const auto same = static_cast<std::size_t>(std::count_if(kept.begin(), kept.end(), [](const Fix& fix) { return fix.numerics.empty(); }));
-    std::size_t others = most - std::min(most - most / 2, same);
-    std::size_t equals = most - std::min(others, kept.size() - same);
-    for (Fix& fix : kept) {
-      std::size_t& left = fix.numerics.empty() ? equals : others;
-      if (left == 0) continue;
-      --left;
-      out.push_back(std::move(fix));
+    if (auto smaller = largest_batch()) {  // in its place, and shown as the nearest to the same result
+      const auto place = std::find_if(kept.begin(), kept.end(), [&](const Fix& fix) { return fix.time_cost > smaller->time_cost; });
+      kept.insert(place, std::move(*smaller));
     }
+    const auto same = static_cast<std::size_t>(std::count_if(kept.begin(), kept.end(), [](const Fix& fix) { return fix.result == 0; }));
+    const std::size_t others = most - std::min(most - most / 2, same), equals = most - std::min(others, kept.size() - same);
+    std::vector<std::size_t> order;  // who is shown first
+    std::set<std::pair<std::size_t, bool>> shown;
+    const auto kind = [&](std::size_t i) { return std::pair<std::size_t, bool>(kept[i].result, kept[i].smaller_step); };
+    for (std::size_t i = 0; i < kept.size(); ++i)
+      if (shown.insert(kind(i)).second) order.push_back(i);
+    for (std::size_t i = 0; i < kept.size(); ++i)
+      if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+    std::vector<char> chosen(kept.size(), 0);
+    std::size_t left[2] = {equals, others};
+    for (std::size_t i : order)
+      if (std::size_t& some = left[kept[i].result == 0 ? 0 : 1]; some > 0) --some, chosen[i] = 1;
+    for (std::size_t i = 0; i < kept.size(); ++i)
+      if (chosen[i]) out.push_back(std::move(kept[i]));
     return out;
   }
 
@@ -453,9 +593,10 @@ class FixSearch {
   std::optional<std::size_t> full_;        // the choice that shards parameters
   std::vector<FixNeed> alone_, with_full_; // of each choice
   std::map<FixCombination, FixNeed> rough_;
-  std::map<FixCombination, Asked> asked_;  // of all layers
+  std::map<std::pair<FixCombination, int>, Asked> asked_;  // of so many layers; 0: of all
   std::vector<Candidate> hopeful_;
   std::vector<Found> found_;
+  std::set<FixCombination> improved_, tried_near_;
 };
 
 }  // namespace

@@ -46,8 +46,14 @@ double FixNeed::most() const {
 
 FixTrials::FixTrials(const Json& request, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder,
                      const std::vector<FixChoice>& choices)
-    : request_(request), parsed_(parsed), base_(base), catalog_(catalog), folder_(folder), choices_(choices), shallow_(equal_layers_throughout(request, parsed)) {
-  layers_ = static_cast<int>(parsed.inputs.layers.value_or(parsed.model->layers)) * (parsed.model->encoder_decoder ? 2 : 1) / parsed.plan.pp;
+    : request_(request), parsed_(parsed), base_(base), catalog_(catalog), folder_(folder), choices_(choices), shallow_(equal_layers_throughout(request, parsed)) {}
+
+int FixTrials::layers(const FixCombination& combination) const {
+  std::int64_t stages = parsed_.plan.pp;
+  for (std::size_t i : combination)
+    if (const auto plan = choices_[i].patch.find("plan"); plan != choices_[i].patch.end()) stages = plan->value("pp", stages);
+  const std::int64_t all = parsed_.inputs.layers.value_or(parsed_.model->layers) * (parsed_.model->encoder_decoder ? 2 : 1);
+  return static_cast<int>((all + stages - 1) / stages);
 }
 
 Fix FixTrials::described(const FixCombination& combination, int layers) const {
@@ -56,12 +62,27 @@ Fix FixTrials::described(const FixCombination& combination, int layers) const {
   return fix_of_choices(chosen, layers, request_, base_);
 }
 
-std::optional<Request> FixTrials::changed(const FixCombination& combination, int layers) const {
+std::optional<Request> FixTrials::changed(const FixCombination& combination, int layers) const { return patched(described(combination, layers).request); }
+
+std::optional<Request> FixTrials::patched(const Json& patch) const {
   Json changed = request_;
-  changed.merge_patch(described(combination, layers).request);
+  changed.merge_patch(patch);
   auto parsed = parse_request(changed, catalog_, parsed_.where, folder_, base_.batch, parsed_.model);
   if (!parsed) return std::nullopt;
   return std::move(*parsed);
+}
+
+std::optional<Report> FixTrials::whole_batch(std::int64_t batch) const {
+  const auto request = patched(smaller_batch(batch, request_, base_).request);
+  return request ? predicted(*request) : std::nullopt;
+}
+
+std::optional<MemoryUse> FixTrials::memory_of_batch(std::int64_t batch) const {
+  const auto request = patched(smaller_batch(batch, request_, base_).request);
+  if (!request) return std::nullopt;
+  auto use = predict_memory(*request);
+  if (!use) return std::nullopt;
+  return std::move(*use);
 }
 
 std::optional<Report> FixTrials::predicted(const Request& request) const {

@@ -33,10 +33,15 @@ class FixTrials {
   std::optional<MemoryUse> memory(const FixCombination& combination, int layers = 0) const;
   FixNeed rough(const FixCombination& combination) const;  // whole where a shallow model would not do
   bool shallow() const { return shallow_; }
-  int layers() const { return layers_; }  // of a stage; 0 where that is not known
+  int layers(const FixCombination& combination) const;  // of the longest stage; 0 where that is not known
+  bool fixed_batch() const { return static_cast<bool>(parsed_.model->fixed_batch); }
+  Fix smaller(std::int64_t batch) const { return smaller_batch(batch, request_, base_); }
+  std::optional<Report> whole_batch(std::int64_t batch) const;  // smaller_batch()
+  std::optional<MemoryUse> memory_of_batch(std::int64_t batch) const;
 
  private:
   std::optional<Request> changed(const FixCombination& combination, int layers) const;
+  std::optional<Request> patched(const Json& patch) const;
   std::optional<Report> predicted(const Request& request) const;
 
   const Json& request_;
@@ -46,7 +51,6 @@ class FixTrials {
   const std::filesystem::path& folder_;
   const std::vector<FixChoice>& choices_;
   bool shallow_ = false;
-  int layers_ = 0;
 };
 
 }  // namespace precog

@@ -88,6 +88,9 @@ void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp)
 // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without
 // it: on several GPUs they imply it.
 void RequestReader::settle_sharding() {
+  if (sharding_given_ && request_.plan.fsdp != Sharding::none && request_.plan.replicas() == 1 && !request_.replicas.offloads())
+    request_.warnings.push_back(fmt::format("fsdp {}: one rank has nothing to share out{}; leave it out, or add GPUs", to_text(request_.plan.fsdp),
+                                            request_.plan.fsdp == Sharding::full ? ", and gathers its parameters from itself" : ""));
   if (!request_.precision) return;
   const PrecisionRecipe& recipe = *request_.precision;
   const bool by_optimizer = recipe.fp8 && recipe.fp8->fused;  // converted where the optimizer is shared out, with any sharding

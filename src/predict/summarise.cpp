@@ -119,7 +119,7 @@ Exposure exposure(const Schedule& schedule, const Timeline& timeline, const Kern
 StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const ChunkOfStep& chunk, std::int64_t micro_batches) {
   auto end_of = [&](std::int32_t task) { return timeline.spans[static_cast<std::size_t>(task)].end; };
   const std::size_t last = schedule.last_task.size() - 1;
-  const Picoseconds begin = end_of(schedule.last_task[last - 1]), end = end_of(schedule.last_task[last]);
+  const Picoseconds begin = begin_of_last_step(schedule, timeline), end = end_of(schedule.last_task[last]);
   const Exposure shown = exposure(schedule, timeline, chunk.program, chunk.step.graph, begin, end);
   // Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send.
   const double missing = static_cast<double>(micro_batches - schedule.micro_batches_laid_out);
@@ -135,20 +135,19 @@ StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const 
   return out;
 }
 
-// Memory over the last simulated step, by when each operator's kernels ran: the stream's order is the allocator's. Of several
-// operators in one of the bins, the one at which most is there stands for all, so that the peak is never lost.
+// Memory over the last simulated step, from the end of the one before it, by when each operator's kernels ran: the stream's order is
+// the allocator's. Of several operators in one of the bins, the one at which most is there stands for all, so that the peak is never lost.
 std::vector<MemoryPoint> memory_points(const MemoryUse& memory, const Schedule& schedule, const Timeline& timeline) {
   constexpr std::size_t kBins = 240;
   const auto tasks = schedule.graph.tasks();
   const auto last = static_cast<std::int16_t>(schedule.last_task.size() - 1);
   std::vector<std::pair<Picoseconds, std::size_t>> calls;  // when, which
-  Picoseconds begin = timeline.end, end = 0;
+  const Picoseconds begin = begin_of_last_step(schedule, timeline);
+  Picoseconds end = begin;
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     const TaskLabel& label = schedule.labels[i];
-    if (label.step != last) continue;
-    begin = std::min(begin, timeline.spans[i].start);
-    if (label.call < 0 || tasks[i].resource != kCompute || static_cast<std::size_t>(label.call) >= memory.timeline.size()) continue;
-    calls.emplace_back(timeline.spans[i].start, static_cast<std::size_t>(label.call));
+    if (label.step != last || label.call < 0 || tasks[i].resource != kCompute || static_cast<std::size_t>(label.call) >= memory.timeline.size()) continue;
+    calls.emplace_back(std::max(begin, timeline.spans[i].start), static_cast<std::size_t>(label.call));
     end = std::max(end, timeline.spans[i].end);
   }
   std::stable_sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -382,7 +381,7 @@ Report summarise(const Request& request, std::int64_t parameters, Flops model_fl
     report.warnings.push_back(fmt::format("autocast leaves {} in fp32 ({} of GPU time per micro-batch): --override op:{}={} would not", wide_name, to_text(wide_products),
                                           wide_name, to_text(*request.precision->autocast)));
   if (request.training.recompute != Recompute::none && !anything_again(chunks))
-    report.warnings.push_back(fmt::format("recompute {} does nothing here: {} has none of the layers that it is about", request.echo.value("recompute", ""), request.model->name));
+    report.warnings.push_back(fmt::format("recompute {} does nothing here: {} has none of the layers that it is about; recompute full is about layers of any kind", request.echo.value("recompute", ""), request.model->name));
   if (memory.host.value > 0 && memory.host_capacity.value == 0)
     report.warnings.push_back(fmt::format("{} of a node's host memory are needed, and nobody says how much it has: host_memory of a cluster's file or memory of a --host file", to_text(memory.host_of_node)));
   if (request.replicas.offloads()) report.warnings.push_back("copies from and to the host are an estimate: 85% of the link's datasheet rate, and no more than the host's memory moves");

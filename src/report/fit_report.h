@@ -19,6 +19,8 @@ struct Fix {
   std::string note;
   std::string numerics;  // what training computes differently with it; empty: the same result
   std::vector<std::uint8_t> axes;  // which settings it changes (predict/fix_choices.h)
+  bool smaller_step = false;       // of fewer samples than the job's
+  std::uint8_t result = 0;         // how far from the job's own (FixResult there)
   Seconds step;
   double samples_per_s = 0;
   double time_cost = 0;  // of the time per sample, against the job as it was asked for had it enough memory; below 0: faster

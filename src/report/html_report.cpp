@@ -80,6 +80,29 @@ std::string parts_table(const Report& r) {
   return out + "</tbody>\n</table>\n</div>\n";
 }
 
+// Of all repeated layers together; small ones as one.
+std::string modules_table(const Report& r) {
+  constexpr std::size_t kShown = 16;
+  if (r.memory.by_module.empty()) return "";
+  std::string out = "<h2>Memory at the peak, by module</h2>\n<div class=\"scroll\">\n<table>\n<thead>\n" +
+                    row("th", {"module", "all", "parameters", "gradients", "optimizer", "weight copies", "activations", "workspace"}) + "</thead>\n<tbody>\n";
+  const auto line = [](const std::string& name, const ModuleMemory& m) {
+    std::vector<std::string> cells = {escaped(name), to_text(m.total())};
+    for (Bytes part : {m.parameters, m.gradients, m.optimizer, m.weight_copies, m.activations, m.workspace}) cells.push_back(part.value > 0 ? to_text(part) : "-");
+    return row("td", cells);
+  };
+  ModuleMemory others;
+  for (std::size_t i = 0; i < r.memory.by_module.size(); ++i) {
+    const ModuleMemory& one = r.memory.by_module[i];
+    if (i < kShown) out += line(one.module, one);
+    else
+      for (auto part : {&ModuleMemory::parameters, &ModuleMemory::gradients, &ModuleMemory::optimizer, &ModuleMemory::weight_copies, &ModuleMemory::activations, &ModuleMemory::workspace})
+        others.*part += one.*part;
+  }
+  if (r.memory.by_module.size() > kShown) out += line(fmt::format("{} others", r.memory.by_module.size() - kShown), others);
+  return out + "</tbody>\n</table>\n</div>\n";
+}
+
 std::string fixes_table(const Report& r) {
   std::string out = "<h2>What would make it fit</h2>\n";
   if (r.fixes.empty()) return out + "<p>Nothing that was tried: it wants more GPUs to shard over, or larger ones.</p>\n";
@@ -127,7 +150,7 @@ std::string report_with(const Report& report, const std::string& timeline) {
   if (report.largest_batch) body += fmt::format("<p class=\"lead\">Largest batch: {}</p>\n", escaped(largest_text(*report.largest_batch)));
   body += breakdown_svg(report) + memory_svg(report) + timeline + memory_timeline_svg(report);
   if (!report.memory.fits && report.fixes_sought) body += fixes_table(report);
-  body += "<h2>Summary</h2>\n" + reports_table({&report}, report) + "<h2>The step, part by part</h2>\n" + parts_table(report);
+  body += "<h2>Summary</h2>\n" + reports_table({&report}, report) + "<h2>The step, part by part</h2>\n" + parts_table(report) + modules_table(report);
   body += list("Where the numbers come from", provenance_lines(report)) + list("Warnings", report.warnings);
   return page(title, body);
 }

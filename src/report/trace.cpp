@@ -75,13 +75,13 @@ std::string precision_bands(const TimelineParts& parts, const std::vector<std::s
   return out;
 }
 
-// Memory by category as a counter track.
-std::string memory_counter(const std::vector<MemoryPoint>& memory, int process) {
+// Memory by category as a counter track; `from`: where its times begin.
+std::string memory_counter(const std::vector<MemoryPoint>& memory, int process, Seconds from = {}) {
   std::string out;
   for (const MemoryPoint& point : memory) {
     std::string bytes;
     for (const MemoryLayer& layer : memory_layers()) bytes += fmt::format(R"({}"{}":{})", bytes.empty() ? "" : ",", layer.name, layer_bytes(layer, point.bytes).value);
-    out += fmt::format(",\n" R"({{"ph":"C","pid":{},"ts":{:.6f},"name":"memory in bytes","args":{{{}}}}})", process, point.at.value * 1e6, bytes);
+    out += fmt::format(",\n" R"({{"ph":"C","pid":{},"ts":{:.6f},"name":"memory in bytes","args":{{{}}}}})", process, (from + point.at).value * 1e6, bytes);
   }
   return out;
 }
@@ -119,7 +119,7 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title, c
     events += ",\n" + event(parts, i, origin, 1, tasks[i].resource);
   }
   out += precision_bands(parts, computing, origin, 1, kCompute) + events;  // viewers nest what begins at the same time in this order
-  out += memory_counter(memory, 1);
+  out += memory_counter(memory, 1, seconds(begin_of_last_step(parts.schedule, parts.timeline) - origin));  // the host is ahead of the step
   out += "\n]}\n";
   return out;
 }

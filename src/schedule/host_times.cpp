@@ -40,6 +40,12 @@ std::int64_t layers_of(const Op& op) {
   return recurrent ? recurrent->layers * recurrent->directions : 1;
 }
 
+// A part of a tensor, taken by its place. Parts of one without elements are as large as it is: there any view counts.
+bool is_cut(const Op& op, const Graph& graph) {
+  const auto* view = op.kind == OpKind::view ? std::get_if<ViewAttributes>(&op.attributes) : nullptr;
+  return view && (view->kind == ViewKind::slice || graph.tensors[graph.output(op)].shape.elements() == 0);
+}
+
 // Of a stack's own kernels: an operator that one of them does beside others has no call of its own; a view has.
 bool inside_another(const Call& call, const KernelProgram& program) {
   return program.dispatched && call.compiled && call.kernel_count == 0 && call.family != Family::view;
@@ -71,6 +77,7 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
     case Phase::forward:
     case Phase::recompute: {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
+      if (op.in_place && op.kind == OpKind::fill) return forward_[static_cast<std::size_t>(OpKind::add)];  // nothing is made: the least that one kernel over a tensor costs
       if (!cast || !cast->by_autocast) return forward_[kind] * times + more_launches(call, program, graph);  // what Python adds is not the call's own
       const bool parameter = graph.tensors[graph.input(op, 0)].role == Role::parameter;
       if (parameter && op.label.valid() && graph.name(op.label) == "rnn") return host_.recurrent_parameter;
@@ -147,6 +154,10 @@ std::vector<bool> inner_calls(const KernelProgram& program, const Graph& graph) 
     if (graph.name(op.reason) == kMathPath) out[i] = true;
     for (TensorId id : graph.outputs(op)) made_by[id.index()] = static_cast<std::int32_t>(i);
     if (op.kind == OpKind::view && i > 0 && maker(graph.input(op, 0)) == static_cast<std::int32_t>(i) - 1 && kind_of(static_cast<std::int32_t>(i) - 1) == OpKind::matmul)
+      out[i] = true;
+    // x[a:b, c:d] is one call of Python's however many cuts it takes, and so is what it sets (torch/csrc/autograd/python_variable_indexing.cpp).
+    if (i > 0 && op.input_count > 0 && maker(graph.input(op, 0)) == static_cast<std::int32_t>(i) - 1 && is_cut(graph.ops[program.calls[i - 1].op], graph) &&
+        (is_cut(op, graph) || (op.in_place && (op.kind == OpKind::fill || op.kind == OpKind::copy))))
       out[i] = true;
     if (op.kind != OpKind::matmul || axes(graph.output(op)) != 3) continue;
     for (std::size_t operand = 0; operand < 2; ++operand) {

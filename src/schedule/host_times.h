@@ -33,7 +33,7 @@ struct HostStep {
 HostStep host_step(const KernelProgram& program, const Graph& graph, const HostSpec& host);
 
 // Calls of forward that Python does not make but the framework's own code: attention written as its parts, and what a product of
-// batches does to its operands (an expand, a copy, a reshape to three axes) and to its result. One flag per call.
+// batches does to its operands (an expand, a copy, a reshape to three axes) and to its result, and the cuts after the first of one indexing. One flag per call.
 std::vector<bool> inner_calls(const KernelProgram& program, const Graph& graph);
 
 }  // namespace precog

@@ -273,4 +273,9 @@ std::vector<Schedule> make_segments(const KernelProgram& program, const std::vec
   return out;
 }
 
+Picoseconds begin_of_last_step(const Schedule& schedule, const Timeline& timeline) {
+  if (schedule.last_task.size() < 2) return 0;
+  return timeline.spans[static_cast<std::size_t>(schedule.last_task[schedule.last_task.size() - 2])].end;
+}
+
 }  // namespace precog

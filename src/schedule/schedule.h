@@ -51,6 +51,9 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
 std::vector<Schedule> make_segments(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph,
                                     const HostSpec& host, std::span<const std::vector<char>> segments);
 
+// When the last simulated step begins: the one before it has ended on the GPU. The host has issued some of it by then.
+Picoseconds begin_of_last_step(const Schedule& schedule, const Timeline& timeline);
+
 // The part of the last step in which the GPU had nothing to do because a batch was not there: the host waited for it (or made
 // it itself), or it was on its way, and neither stream ran. `from` and `to` bound the step; in_second is the second
 // micro-batch's alone.

@@ -260,3 +260,19 @@ TEST_CASE("LayersMessagesDoNotQueueBehindReplicas") {
   CHECK(layers == 3 * 2);  // three steps: the second layer's sum forward, the first's input backward
   CHECK(at_once >= 3);
 }
+
+TEST_CASE("OneIndexingIsOneCallOfPythons") {
+  GraphBuilder b;
+  TensorId x = b.relu(b.linear_layer("first", b.input("x", {32, 64}), 128));
+  x = b.view(b.view(x, {16, 128}, ViewKind::slice), {16, 64}, ViewKind::slice);  // x[:16, :64]
+  x = b.view(x, {8, 128});
+  x = b.view(b.view(x, {8, 64}, ViewKind::slice), {64, 8});
+  b.cross_entropy(b.linear_layer("second", x, 10), b.input("target", {64}, DType::int64));
+  const StepGraph step = make_step(apply_precision(uniform(DType::fp32), gpu(), std::move(b).finish()), uniform(DType::fp32), {});
+  const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  const std::vector<bool> inner = inner_calls(program, step.graph);
+  std::vector<bool> views;
+  for (std::size_t i = 0; i < program.calls.size(); ++i)
+    if (program.calls[i].phase == Phase::forward && program.calls[i].family == Family::view) views.push_back(inner[i]);
+  CHECK(views == std::vector<bool>{false, true, false, false, false});
+}

@@ -9,7 +9,7 @@ from fitting import H200, PRECISION, campaign, kernel_gap, parse, record, solve
 
 PRIOR = dict(matrix=(.8, .7), tf32=(.6, .7), vector=(.6, .7), winograd=(2, .5), winograd_channels_exponent=(.3, .7), layout_floor=(3e-6, .5),
              layout_accesses=(10, 1), layout_bytes=(40, 1), few_channels_rate=(.4, .7), thin_weight_gradient_factor=(.5, .7),
-             strided_gradient_factor=(.8, .5), tf32_pointwise_factor=(.8, .5), indexing_overhead=(2e-6, .7))
+             strided_gradient_factor=(.8, .5), tf32_pointwise_factor=(.8, .5), indexing_overhead=(2e-6, .7), unfused_factor=(.9, .3))
 # How cuDNN 9 was seen to choose in fp32 on H200: Winograd from this many (4x4 output tiles) x (channels), and for data gradients
 # of images larger than this. DeepBench's older libraries are not seen to refuse it, nor to copy images to another layout (some of its
 # 16-bit 3x3 would leave the convolution itself faster than the tensor cores); PyTorch's steps have those copies as kernels of their own.
@@ -80,7 +80,9 @@ def fit(c, g, x, label, base=None):
     start = {"indexing_overhead": 2e-6}
     start.update({f"{k}/{d}": PRIOR[k][0] for d in DIRECTIONS.values() for k in sorted(have)})
     if "vector" in have:
-        start.update(winograd_channels_exponent=.3, thin_weight_gradient_factor=.5)
+        start.update(thin_weight_gradient_factor=.5)
+        # DeepBench's libraries take the faster of two Winograds; on Hopper, which cuDNN 9 chooses was seen to follow the channels alone.
+        start.update(dict(unfused_factor=.9) if base else dict(winograd_channels_exponent=.3))
     if have & {"matrix", "tf32"}:
         start.update(few_channels_rate=.4, strided_gradient_factor=.8)
         if not base:
@@ -89,7 +91,7 @@ def fit(c, g, x, label, base=None):
         start.update(tf32_pointwise_factor=.8)
 
     def full(v):
-        conv = dict(unpack(v), **(dict(NO_CHOICE, no_layout=True) if base else CHOICE))
+        conv = dict(unpack(v), **(dict(NO_CHOICE, no_layout=True, winograd_channels_exponent=0.0) if base else CHOICE))
         for n, w in (base or {}).items():
             conv[n] = dict(w, **conv[n]) if n in DIRECTIONS.values() else conv.get(n, w)
         return conv

@@ -101,6 +101,16 @@ def layout_changes(conv, math, direction, batch, cin, cout, h, w, r, s, stride, 
     return last & (cin > 4) & ((direction != "backward_weight") | winograd(conv, math, direction, batch, cin, cout, r, s, stride, p, q))
 
 
+def unfused_winograd(c, conv, gpu, direction, batch, cin, h, w, cout, p, q):
+    """F(4x4, 3x3) with its transforms in kernels of their own: 36 products, and passes over what they read and write."""
+    high, wide = (h, w) if direction == "backward_data" else (p, q)
+    tiles = batch * np.ceil(high / 4) * np.ceil(wide / 4)
+    m, n, k = {"forward": (tiles, cout, cin), "backward_data": (tiles, cin, cout), "backward_weight": (cout, cin, tiles)}[direction]
+    moved = 4 * 36 * (tiles * cin + tiles * cout + cin * cout)
+    passes = (moved + 4 * batch * (cin * h * w + cout * p * q)) / (gpu.bandwidth * STREAM)
+    return gemm(c, gpu, "fp32", 36, m, n, k, 4, moved, factor=conv["unfused_factor"]) + passes + 2 * conv["indexing_overhead"]
+
+
 def convolution(c, conv, gpu, math, direction, batch, cin, h, w, cout, r, s, stride, p, q, size, channels_last):
     """A dense convolution as the GEMM that it is, plus the layout changes that its kernels ask for."""
     x, y, weight = batch * cin * h * w, batch * cout * p * q, cout * cin * r * s
@@ -129,6 +139,9 @@ def convolution(c, conv, gpu, math, direction, batch, cin, h, w, cout, r, s, str
         factor = np.where(cin <= 4, few, factor)
     t = gemm(c, gpu, math, 1, m, n, np.maximum(k, 1), size, size * (x + y + weight), factor=factor)
     t = t + np.where(product, 0, conv["indexing_overhead"])
+    if math == "fp32" and "unfused_factor" in conv:
+        apart = unfused_winograd(c, conv, gpu, direction, batch, cin, h, w, cout, p, q)
+        t = np.where((r == 3) & (s == 3) & (stride == 1) & (cin > 4), np.minimum(t, apart), t)
     if conv.get("no_layout"):
         return t
     change = 2 * conv["layout_floor"] + np.maximum(2 * size * (x + y) / (gpu.bandwidth * STREAM), 2 * (x + y) * (1 / conv["layout_accesses"] + size / conv["layout_bytes"]) / (gpu.sms * gpu.clock))

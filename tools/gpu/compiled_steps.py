@@ -8,7 +8,7 @@
 One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager), and in its
 turn (turns.py), alone on the machine, times eager and compiled steps (compiled ones only, if asked: the garden's eager steps are
 garden_steps.py's) before it profiles one. Beside each row stand the machine's speed at that moment (anchor_s) and the seconds inside the generated programs
-(host_programs_s); the stacks of `precog host` are timed in every sixth turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
+(host_programs_s); the stacks of `precog host` are timed in every third turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
 longest only, because their names and counts are the fusion groups. Output, all written as it goes:
 
   compiled_steps.jsonl     measured runs, one line per mode
@@ -121,10 +121,20 @@ SIXTH: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:repvgg_b0", None, 32, None, None),
     ("garden:vgg16_bn", None, 128, None, None),
 ]
-LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
+# Of the garden's seventh list, likewise.
+SEVENTH: list[tuple[str, int | None, int, int | None, int | None]] = [
+    ("garden:convnext_base", None, 48, None, None),
+    ("garden:gpt2-lora", None, 12, 1024, None),
+    ("garden:vit-base-hf", None, 112, None, None),
+    ("garden:bert-base-classifier", None, 16, 128, None),
+    ("garden:resnet50-channels-last", None, 192, None, None),
+    ("garden:mistral-7b-short", None, 2, 1024, None),
+]
+LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH}
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
-HOST_EVERY = 6  # processes
+HOST_EVERY = 3  # processes
+ANCHORS = 3  # before and after: a turn has one row
 MODES = {"compile": None, "compile-cudagraphs": "reduce-overhead"}
 
 
@@ -252,7 +262,6 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
     import precisions
     from graph_clock import GraphClock
     from precog.gpu import steps
-    from precog.gpu.host_issue import make_anchor
     device, clock = common.Device(job["dry_run"]), GraphClock()
     name, layers, batch, seq, src_seq = job["model"]
     if job["dry_run"]:
@@ -282,12 +291,12 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
     compile_s = time.perf_counter() - started
     trainer.close()
     device.free()
-    anchor = make_anchor(device)
-    anchor()
+    anchor = host_speed.Anchor(device)
     worker.turn()
     worker.tell(meta=common._device.describe_machine(job["dry_run"]))
     if job["host_too"]:
         worker.tell(host=host_speed.now(device, anchor))
+    precisions.switch(device, precision)  # the stacks have their own
     from torch._dynamo.utils import counters
     modes = {"eager": model, job["mode"]: compiled}
     if job["mode"] != "compile" or job["compiled_only"]:
@@ -297,11 +306,12 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
         trainer = make(modes[mode])
         row["measured"], _ = steps.time_steps(device, trainer, warmup=3, profiled=False)
         got = row["measured"]
-        got["anchors_s"] = [anchor()]
+        got.update(anchor.without(got))
+        got["anchors_s"] = [anchor() for _ in range(ANCHORS)]
         got["host_programs_s"] = inside_programs(device, trainer, clock)
         means, enqueues = steps.time_blocks(device, trainer, got["steps_per_block"], 3)  # and some more a moment later: the host's speed wanders
         means = got["block_means_s"] + means
-        got["anchors_s"].append(anchor())
+        got["anchors_s"] += [anchor() for _ in range(ANCHORS)]
         got.update({"step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means), "blocks": len(means), "block_means_s": means,
                     "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchor_s": statistics.median(got["anchors_s"])})
         trainer.close()

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import fcntl
 import gc
 import gzip
@@ -47,6 +48,7 @@ POOL_BYTES, FLUSH_BYTES = 4 << 30, 160 << 20
 MOST_APART = 1.15  # the second of the blocks from the fastest
 TIGHT_S = 2.0  # kept for the last events
 DIED = 3
+MOST_PASSED = 10000  # cases, before one that was asked for
 TRACES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../data/measured/2026-11-15-h200-garden/garden_traces.jsonl.gz")
 ALONE = ("optimizer", "recurrent", "recurrent_bidirectional")  # many kernels a call
 SLOW = ("resize",)  # than their bytes say
@@ -126,6 +128,19 @@ class Timer:
 
 def shares_of(plan: str) -> dict[str, Any]:
     return importlib.import_module("precog.gpu.plan." + plan).SHARES
+
+
+def wanted(cases: Iterator[Any], arguments: argparse.Namespace) -> Iterator[Any]:
+    """Those of the types and the operators that were asked for."""
+    types, operators = (text.split(",") if text else [] for text in (arguments.types, arguments.operators))
+    passed = 0
+    for case in cases:
+        ops = tuple(op for op in case.ops if not operators or op in operators)
+        if ops and (not types or case.dtype in types):
+            passed = 0
+            yield case if ops == case.ops else dataclasses.replace(case, ops=ops)
+        elif (passed := passed + 1) > MOST_PASSED:
+            raise SystemExit("no such types or operators: " + case.family)
 
 
 def ready(case: Any, make: Callable[..., Any], device: Any) -> tuple[list[Any], list[tuple[str, int, float, bool]]]:
@@ -220,7 +235,7 @@ def child(arguments: argparse.Namespace) -> int:
         operands.RECORDED.read(TRACES)
     chosen = {name: share for name, share in shares.items()
               if (not arguments.only or name in arguments.only.split(",")) and name not in arguments.skip.split(",")}
-    cases = {name: make_cases(Dice("%s %d" % (name, arguments.seed), device.dry_run)) for name, (_, make_cases) in chosen.items()}
+    cases = {name: wanted(make_cases(Dice("%s %d" % (name, arguments.seed), device.dry_run)), arguments) for name, (_, make_cases) in chosen.items()}
     spent = {name: 0.0 for name in chosen}
     said = time.time()
     gc.freeze()  # what is alive now stays so: collections look at cases only
@@ -276,7 +291,7 @@ def keep_measuring(arguments: argparse.Namespace, until: float, worker: int) -> 
     first = seed = arguments.seed + 100 * worker
     while time.time() < until - 15 or seed == first:
         command = [sys.executable, os.path.abspath(__file__), "--out", arguments.out, "--plan", arguments.plan, "--only", arguments.only,
-                   "--skip", arguments.skip, "--seed", str(seed), "--until", str(until), "--file", path, "--workers", str(arguments.workers)]
+                   "--skip", arguments.skip, "--types", arguments.types, "--operators", arguments.operators, "--seed", str(seed), "--until", str(until), "--file", path, "--workers", str(arguments.workers)]
         names = ["--names"] if arguments.names and seed == first else []  # what died may have died of it
         status = subprocess.run(command + names + (["--dry-run"] if arguments.dry_run else [])).returncode
         if status == 0:
@@ -293,6 +308,8 @@ def main() -> int:
     parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions", "convolutions_more"), help="which module of precog.gpu.plan")
     parser.add_argument("--only", default="", help="families, with commas: see the plan's SHARES")
     parser.add_argument("--skip", default="", help="families that are left out")
+    parser.add_argument("--types", default="", help="with commas: others are passed over")
+    parser.add_argument("--operators", default="", help="with commas: of a case's, those that are timed")
     parser.add_argument("--workers", type=int, default=1, help="processes that prepare cases side by side")
     parser.add_argument("--names", action="store_true", help="record the kernels of each case too (convolutions), without running them: captured.py")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half sixth --host h200-vm-clean --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half seventh --host h200-vm-clean --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
 The split is the lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
 program is written; the others are measured once each, after the program and the coefficients that they judge have been committed.
-`unopened`, `third`, `fourth` and `fifth` have been looked at since; `sixth` takes their place, under the same rule.
+`unopened` and `third` to `sixth` have been looked at since; `seventh` takes their place, under the same rule.
 
 A process per model (turns.py): all of them build and run every row once, side by side; then each in its turn, alone on the machine,
 times its rows, those in which the host counts a second time, and only then profiles them: the profiler slows the host down for as
@@ -38,7 +38,6 @@ import turns  # noqa: E402
 
 import garden  # noqa: E402
 from precog.gpu import steps, trainer  # noqa: E402
-from precog.gpu.host_issue import make_anchor  # noqa: E402
 
 PRECISIONS = ("amp-bf16", "tf32", "amp-fp16", "fp32", "bf16", "fp16")  # the last two cast the model for good
 # entry: two (batch, seq). The first is small enough for the host to matter, the second fills the GPU.
@@ -180,10 +179,32 @@ SIXTH = {  # like the fifth
     "dpt-large": ((1, None), (8, None)),
     "repvgg_b0": ((32, None), (256, None)),
 }
-PROFILING = 0.3  # of a model's share
+SEVENTH = {  # like the sixth; sizes such that more rows are the GPU's
+    "convnext_base": ((8, None), (48, None)),
+    "bert-base-classifier": ((16, 128), (112, 256)),
+    "resnet50-channels-last": ((32, None), (192, None)),
+    "mistral-7b-short": ((1, 256), (2, 1024)),
+    "mobilevitv2_100": ((16, None), (160, None)),
+    "mt5-base": ((4, 128), (32, 256)),
+    "vit_l_16": ((4, None), (32, None)),
+    "gpt2-lora": ((4, 256), (12, 1024)),
+    "mnasnet1_0": ((64, None), (512, None)),
+    "whisper-base": ((4, 64), (48, 64)),
+    "caformer_s18": ((16, None), (128, None)),
+    "olmoe-short": ((1, 512), (4, 1024)),
+    "ese_vovnet39b": ((16, None), (128, None)),
+    "vit-base-hf": ((16, None), (112, None)),
+    "resmlp_24_224": ((16, None), (128, None)),
+    "phi3-mini-short": ((1, 256), (2, 1024)),
+    "cait_s24_224": ((16, None), (96, None)),
+    "longformer-base": ((1, 1024), (6, 1024)),
+    "fastvit_t8": ((32, None), (384, None)),
+    "pytorch-transformer": ((16, 128), (96, 256)),
+}
+PROFILING = 0.25  # of a model's share
 HOST_EVERY = 2  # models
 VISITS = 4  # of a row in which the host counts
-HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH}
+HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
@@ -219,8 +240,10 @@ def train(campaign, entry, model, precision, size, timed):
 def first_visit(campaign, model, record, anchor):
     def timed(loop, switches):
         record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=2, blocks=3, profiled=False, block_s=0.1)
-        record["measured"]["anchors_s"] = [anchor()]  # how fast the machine was just then (precog.gpu.host_issue)
-        record["measured"]["anchor_s"] = record["measured"]["anchors_s"][0]
+        got = record["measured"]
+        got.update(anchor.without(got))
+        got["anchors_s"] = [anchor()]  # how fast the machine was just then (host_speed.py)
+        got["anchor_s"], got["anchor_phases_s"] = got["anchors_s"][0], [anchor.phases]
         record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
                            "cudnn_benchmark": torch.backends.cudnn.benchmark, **switches}
     return timed
@@ -235,7 +258,8 @@ def next_visit(campaign, record, anchor):
         means, enqueues = steps.time_blocks(campaign.device, loop, got["steps_per_block"], 3)
         means, anchors = got["block_means_s"] + means, got["anchors_s"] + [anchor()]
         got.update({"step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means), "blocks": len(means), "block_means_s": means,
-                    "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchors_s": anchors, "anchor_s": statistics.median(anchors)})
+                    "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchors_s": anchors, "anchor_s": statistics.median(anchors),
+                    "anchor_phases_s": got["anchor_phases_s"] + [anchor.phases]})
     return timed
 
 
@@ -285,8 +309,7 @@ def measure_model(campaign, worker, entry, settings, turn):
         with campaign.survive(record["id"] + ", first step"):
             train(campaign, entry, model, precision, size, once(campaign))
         campaign.device.free()
-    anchor = make_anchor(campaign.device)
-    anchor()
+    anchor = host_speed.Anchor(campaign.device)
     campaign.clock = common.Clock(worker.turn())
     if turn % HOST_EVERY == 0:
         worker.tell(host=sitting_speed(campaign, anchor))

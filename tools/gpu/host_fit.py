@@ -69,7 +69,8 @@ def entered(before: list[str], now: list[str]) -> int:
 
 def inner_calls(lines: list[str]) -> set[int]:
     """Lines of forward that the framework's own code calls, not Python: attention written as its parts, and what a product of
-    batches does to its operands (an expand, a copy, a reshape to three axes) and its result (schedule.cpp finds the same)."""
+    batches does to its operands (an expand, a copy, a reshape to three axes) and its result, and the cuts after the first of one indexing
+    (host_times.cpp finds the same)."""
     made: dict[str, tuple[int, str, str, int]] = {}  # tensor -> line, kind, first operand, axes
     out: set[int] = set()
     for number, line in enumerate(lines):
@@ -84,6 +85,10 @@ def inner_calls(lines: list[str]) -> set[int]:
         operands = [text.strip() for text in arguments.split(",")]
         for name, shape in re.findall(r"(%\d+):\w+\[([\d,]*)\]", line.split(" = ")[0] if " = " in line else ""):
             made[name] = (number, kind, operands[0], shape.count(",") + 1)
+        if kind == "view" and re.search(r"\) slice\b", line) or kind in ("fill", "fill_", "copy") and "_(" in line:  # one indexing, or what it sets
+            before = made.get(operands[0], (0, "", "", 0))[0]
+            if before == number - 1 and re.search(r"\) slice\b", lines[before]):
+                out.add(number)
         result = re.match(r"%\d+", line)
         if kind == "matmul" and made[result.group()][3] == 3:
             for operand in operands[:2]:

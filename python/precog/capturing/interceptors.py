@@ -48,7 +48,7 @@ class PythonSide(TorchFunctionMode):
         self.answers: dict[Any, Callable] = {
             tensor.device.__get__: lambda t: _CPU if recorder.is_host(t) else _CUDA,
             tensor.is_cuda.__get__: lambda t: not recorder.is_host(t), tensor.is_cpu.__get__: lambda t: recorder.is_host(t),
-            tensor.get_device: lambda t: 0, tensor.cuda: lambda t, *a, **k: recorder.uploaded(t), tensor.cpu: lambda t, *a, **k: t,
+            tensor.get_device: lambda t: 0, tensor.cuda: lambda t, *a, **k: recorder.uploaded(t, k.get("non_blocking", False)), tensor.cpu: lambda t, *a, **k: t,
             tensor.pin_memory: lambda t, *a, **k: t, tensor.record_stream: lambda t, *a, **k: None,
         }
         self.reads = {tensor.item, tensor.tolist, tensor.__bool__, tensor.__int__, tensor.__float__, tensor.__index__, tensor.numpy,
@@ -74,7 +74,7 @@ class PythonSide(TorchFunctionMode):
         if function is torch.Tensor.to:
             device = next((item for item in [kwargs.get("device"), *args[1:]] if _is_device(item)), None)
             if device is not None and torch.device(device).type != "cpu":
-                args = (recorder.uploaded(args[0]), *args[1:])
+                args = (recorder.uploaded(args[0], kwargs.get("non_blocking", False)), *args[1:])
         if "device" in kwargs and kwargs["device"] is not None:
             kwargs = {**kwargs, "device": _CPU}
         if function is torch.Tensor.to and len(args) > 1:
@@ -87,9 +87,12 @@ class PythonSide(TorchFunctionMode):
         following, recorder.following = recorder.following, False
         try:
             with recorder.on_host(on_host):
-                return function(*args, **kwargs)
+                made = function(*args, **kwargs)
         finally:
             recorder.following = following
+        if function in _FROM_NUMBERS and on_host is False and args and not isinstance(args[0], torch.Tensor):
+            recorder.waits_for_upload(made)
+        return made
 
 
 def _is_device(value) -> bool:
@@ -100,6 +103,10 @@ _FACTORIES = {function for function in (
     torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.randperm, torch.arange, torch.linspace,
     torch.eye, torch.tensor, torch.as_tensor, torch.from_numpy, torch.scalar_tensor, torch.tril_indices, torch.triu_indices, torch.logspace,
     torch.empty_strided, torch.normal)}
+
+
+# Made on the host and copied up, for which the host waits (memcpy_and_sync, aten/src/ATen/native/cuda/Copy.cu).
+_FROM_NUMBERS = {torch.tensor, torch.as_tensor}
 
 
 def _without_devices(args: tuple) -> tuple:

@@ -155,7 +155,7 @@ class Recorder:
         value = known[1] if known is not None else self._values.get(self._key(tensor)) if isinstance(tensor, FakeTensor) else None
         return value is not None and value.host
 
-    def uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
+    def uploaded(self, tensor: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         """A host tensor's copy on the device; others as they are."""
         if not self.is_host(tensor):
             return tensor
@@ -166,9 +166,16 @@ class Recorder:
             value = self._new_value(made)
             value.real, value.producer = source.real, (torch.ops.aten.clone.default, (source,), {}, 0) if self.keep_producers else None
             self._add(Call("copy", [source], [value], kind="copy", derives=True), (0, 0))
+            if not non_blocking:
+                self._add(Call("read_back", [value], [], derives=True), (0, 0))
             return made
         finally:
             self.busy -= 1
+
+    def waits_for_upload(self, tensor: torch.Tensor) -> None:
+        """Numbers that the model's code sends up: a copy from memory that is not pinned waits for all that the stream was given before."""
+        if isinstance(tensor, torch.Tensor) and self.following and not self.is_host(tensor):
+            self._add(Call("read_back", [self.value(self._as_fake(tensor))], [], derives=True), (0, 0))
 
     # ---- the calls ----------------------------------------------------------------------------------------------------
     def _add(self, call: Call, nodes: tuple[int, int]) -> None:
