@@ -67,6 +67,23 @@ TEST_CASE("TensorsOfTwoTypesAreJoinedByACopyEach") {
   CHECK(joins == 0);
 }
 
+TEST_CASE("ARingCopiesBesideItsAttention") {
+  const auto copies = [](AttentionAttributes::Ring ring) {
+    GraphBuilder b;
+    const TensorId x = b.linear_layer("qkv", b.input("x", {2, 8, 64, 64}), 64, false);
+    b.cross_entropy(b.view(b.attention(x, x, x, true), {2 * 8 * 64, 64}), b.input("t", {2 * 8 * 64}, DType::int64));
+    Graph graph = std::move(b).finish();
+    for (std::size_t i = 0; i < graph.ops.size(); ++i)
+      if (auto* attention = std::get_if<AttentionAttributes>(&graph.ops[graph.ops.id_at(i)].attributes)) attention->ring = ring;
+    int found = 0;
+    for (const Kernel& kernel : program_of(std::move(graph), uniform(DType::bf16), MemoryFormat::contiguous).kernels) found += kernel.name.starts_with("context_") ? 1 : 0;
+    return found;
+  };
+  CHECK(copies(AttentionAttributes::Ring::none) == 0);
+  CHECK(copies(AttentionAttributes::Ring::first) == 6);  // keys and values, the weighted result; keys and values, and three of gradients
+  CHECK(copies(AttentionAttributes::Ring::later) == 3);
+}
+
 TEST_CASE("ViewsAreCallsWithoutKernels") {
   const KernelProgram program = program_of(two_layers(), uniform(DType::fp32), MemoryFormat::contiguous);
   for (const Call& call : program.calls)
