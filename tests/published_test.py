@@ -11,10 +11,10 @@ os.environ["PRECOG"] = str(BINARY)
 sys.path.insert(0, str(ROOT / "tools"))
 import published_speedups  # noqa: E402
 
-# What we want, and where we stand (docs/published_speedups.md says what is counted, and what else was looked at): the 90th percentile is not
-# reached. A change that makes any of them worse fails.
+# What we want, and where we stand (docs/published_speedups.md says what is counted, and what else was looked at). A change that
+# makes any of them worse fails.
 ASKED = {"median": 10.0, "p90": 25.0, "spearman": 0.6, "of_constant": 2 / 3}
-RECORDED = {"median": 9.4, "p90": 25.3, "spearman": 0.9, "of_constant": 2 / 3}
+RECORDED = {"median": 9.4, "p90": 25.0, "spearman": 0.9, "of_constant": 2 / 3}
 
 
 @unittest.skipUnless(published_speedups.published_file(), "PRECOG_REFERENCE_DATA is not set, or holds no published/published_dl.csv.gz")
@@ -40,7 +40,7 @@ class PublishedSpeedups(unittest.TestCase):
     def test_with_what_is_not_counted(self):
         errors = [abs(pair["error"]) for pair in self.amp if "predicted" in pair]
         self.assertLessEqual(100 * published_speedups.quantile(errors, 0.5), 10.0)
-        self.assertLessEqual(100 * published_speedups.quantile(errors, 0.9), 26.5)
+        self.assertLessEqual(100 * published_speedups.quantile(errors, 0.9), 25.3)
 
     def test_order(self):
         self.assertGreaterEqual(self.figures["spearman"], max(ASKED["spearman"], RECORDED["spearman"]))
