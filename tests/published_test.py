@@ -5,7 +5,7 @@ import pathlib
 import sys
 import unittest
 
-from program import BINARY, ROOT
+from program import BINARY, ROOT, run
 
 os.environ["PRECOG"] = str(BINARY)
 sys.path.insert(0, str(ROOT / "tools"))
@@ -80,6 +80,21 @@ class Arithmetic(unittest.TestCase):
 
     def test_quantile(self):
         self.assertAlmostEqual(published_speedups.quantile([0, 1, 2, 3, 4], 0.9), 3.6)
+
+    def test_copies_slow_down_with_their_number(self):
+        measured = {"in_use": 12.0, "anew_from": 100, "anew": {"1": 2.0, "4": 1.0}}
+        self.assertEqual(published_speedups.copy_rate(measured, 50, 8), 12.0)
+        self.assertAlmostEqual(published_speedups.copy_rate(measured, 200, 1), 2.0)
+        self.assertAlmostEqual(published_speedups.copy_rate(measured, 200, 2), 2.0 ** 0.5)
+        self.assertAlmostEqual(published_speedups.copy_rate(measured, 200, 8), 1.0)
+
+
+class Bags(unittest.TestCase):
+    def test_a_bag_reads_a_row_for_every_index(self):
+        done = run("predict", "--model", "tests/data/published/vae-cf.precog.json.zst", "--batch", 1024, "--gpu", "v100-sxm2-16gb", "--precision", "fp32", "--dump-after", "kernel")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        read = next(line for line in done.stdout.splitlines() if line.startswith("  _embedding_bag"))
+        self.assertIn("read 180 MB", read)  # 1024 x 73 rows of 600, and the indices
 
 
 if __name__ == "__main__":
