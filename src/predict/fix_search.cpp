@@ -35,6 +35,7 @@ constexpr int kLayerTries = 4, kMostLayersAsked = 256;
 constexpr double kFaster = 0.97;        // of the time: a change is worth trying for that alone
 constexpr double kHardly = 1.004, kTooDear = 4;  // times the time: more changes are not worth less than the first; dearer than the second is left out
 constexpr std::size_t kBetter = 4;     // neighbours predicted in a round
+constexpr int kDeep = 60;              // layers
 constexpr int kRounds = 4;             // from the cheapest to its neighbours
 constexpr double kNearTime = 1.03, kNearMemory = 1.2;  // of the cheapest's time, and of the capacity: neighbours that are estimated so are tried
 
@@ -307,7 +308,7 @@ class FixSearch {
       std::vector<const Candidate*> wave;
       std::vector<FixCombination> wanted;
       for (; next < hopeful_.size() && wave.size() < kWave / 2; ++next)
-        if (!superfluous(hopeful_[next]) && !beaten(hopeful_[next]) && found_of(result_of(hopeful_[next].choices)) < (result_of(hopeful_[next].choices) == 0 ? kFound : kFoundOthers)) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
+        if (!superfluous(hopeful_[next]) && !beaten(hopeful_[next]) && found_of(result_of(hopeful_[next].choices)) < most_found(result_of(hopeful_[next].choices))) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
       ask(wanted);
       std::vector<const Candidate*> fitting;
       for (const Candidate* one : wave)
@@ -315,6 +316,9 @@ class FixSearch {
       keep_all(fitting);
     }
   }
+  // Every question to a deep model takes long.
+  bool deep() const { return trials_.layers({}) > kDeep; }
+  std::size_t most_found(std::size_t kind) const { return (kind == 0 ? kFound : kFoundOthers) / (deep() ? 2 : 1); }
   std::size_t found_of(std::size_t kind) const {
     return static_cast<std::size_t>(std::count_if(found_.begin(), found_.end(), [&](const Found& one) { return result_of(one.choices) == kind; }));
   }
@@ -407,7 +411,7 @@ class FixSearch {
 
   // From the cheapest of a kind: every setting in turn chosen otherwise, left alone, or changed too, as long as that makes it cheaper.
   void improve(std::size_t kind) {
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < (deep() ? 1 : kRounds); ++round) {
       const Found* best = nullptr;
       for (const Found& one : found_)
         if (one.fix && result_of(one.choices) <= kind && (!best || one.fix->time_cost < best->fix->time_cost)) best = &one;
@@ -434,7 +438,7 @@ class FixSearch {
       for (const FixCombination& one : wanted)
         if (const auto now = best_known(one); now && now->memory <= kWorthAsking * capacity_ && now->time < known->time && !superfluous(*now) && !beaten(*now)) hopeful.push_back(*now);
       std::stable_sort(hopeful.begin(), hopeful.end(), [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
-      if (hopeful.size() > kBetter) hopeful.resize(kBetter);
+      if (hopeful.size() > (deep() ? kBetter / 2 : kBetter)) hopeful.resize(deep() ? kBetter / 2 : kBetter);
       std::vector<std::optional<Found>> made(hopeful.size());
       in_parallel(hopeful.size(), [&](std::size_t i) {
         const auto use = trials_.memory(hopeful[i].choices);
@@ -574,7 +578,7 @@ class FixSearch {
         if (&other == &fix || other.result > fix.result) return false;
         if (1 + fix.time_cost > kTooDear * (1 + other.time_cost)) return true;
         const bool fewer = other.axes.size() < fix.axes.size(), before = &other < &fix;
-        return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && other.host_of_node <= fix.host_of_node &&
+        return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && other.host_of_node.value <= fix.host_of_node.value + fix.host_of_node.value / 8 &&
                1 + other.time_cost <= (fewer ? kHardly : 1) * (1 + fix.time_cost) && (fewer || before);
       });
       if (!needless) kept.push_back(fix);
