@@ -578,7 +578,7 @@ class FixSearch {
         if (&other == &fix || other.result > fix.result) return false;
         if (1 + fix.time_cost > kTooDear * (1 + other.time_cost)) return true;
         const bool fewer = other.axes.size() < fix.axes.size(), before = &other < &fix;
-        return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && other.host_of_node.value <= fix.host_of_node.value + fix.host_of_node.value / 8 &&
+        return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && (other.host_of_node.value == 0 || fix.host_of_node.value > 0) &&
                1 + other.time_cost <= (fewer ? kHardly : 1) * (1 + fix.time_cost) && (fewer || before);
       });
       if (!needless) kept.push_back(fix);
