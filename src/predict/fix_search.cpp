@@ -27,6 +27,7 @@ constexpr std::size_t kWave = 8;       // tried at a time, whatever the number o
 // beyond the last that it surely fits.
 constexpr double kWorthTrying = 1.1, kWorthAsking = 1.04, kHopeless = 1.12, kSure = 0.94;
 constexpr double kBeyondDoubt = 1.6;   // of the capacity: whoever leaves a change out and is estimated so is not asked
+constexpr double kTooFew = 1.3;        // the same of so many layers
 constexpr double kTimesAlike = 1.04;   // how far estimates of time are off
 constexpr double kHeavy = 0.8;         // of the capacity: weights and states that must be spread or narrowed, whatever else is done
 constexpr double kLarge = 0.01;         // of the capacity: parts that choices multiply; they add to smaller ones
@@ -334,7 +335,7 @@ class FixSearch {
     std::erase_if(without, [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
     const auto all = best_known(combination);
     const auto none = without.empty() ? std::optional(Candidate{{}, 1, device_of({}, start_.most(), start_.outside)}) : best_known(without);
-    return all && none && none->memory + (all->memory - none->memory) * layers / count > kHopeless * capacity_;
+    return all && none && none->memory + (all->memory - none->memory) * layers / count > kTooFew * capacity_;
   }
   // Of as few layers as are enough; without those of its changes that it fits without.
   void keep_all(const std::vector<const Candidate*>& fitting) {
@@ -357,7 +358,11 @@ class FixSearch {
     fewest_layers(out);
     for (bool again = out.choices.size() > 1; again;) {
       again = false;
-      for (FixCombination& less : one_less(out.choices)) {
+      std::vector<FixCombination> fewer = one_less(out.choices);
+      for (std::size_t i = 0; i < out.choices.size(); ++i)  // states on the host with a fused optimizer: as it is will do, too?
+        if (const std::size_t one = out.choices[i]; one > 0 && choices_[one].axis == FixAxis::offload && choices_[one].patch.contains("optimizer_impl"))
+          fewer.push_back(out.choices), fewer.back()[i] = one - 1;
+      for (FixCombination& less : fewer) {
         const int layers = layered(less) ? out.layers : 0;
         if (less.empty() || hopeless(less, kBeyondDoubt) || too_few(less, layers) || !enough(less, layers)) continue;
         out.choices = std::move(less);
