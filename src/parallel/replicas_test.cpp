@@ -108,6 +108,14 @@ TEST_CASE("AnOptimizerOnTheHostGetsEveryGradientAndSendsEveryWeight") {
   }
 }
 
+TEST_CASE("ZeroThreeCopiesNewWeightsIntoTheirPlace") {
+  for (Sharding sharding : {Sharding::zero1, Sharding::zero2, Sharding::full}) {
+    const StepGraph step = spread({.dp = 4, .fsdp = sharding}, {.offload_optimizer = true, .node_ranks = 4});
+    CHECK((moved(step, "copy updated weights") > 0) == (sharding != Sharding::full));
+    CHECK(moved(step, "cpu_adam") >= 4 * kParameters / 4);
+  }
+}
+
 TEST_CASE("SumsOnTheHostComeBackToBeAddedTo") {
   TrainingOptions training;
   training.micro_batches = 4;

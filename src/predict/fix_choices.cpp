@@ -182,15 +182,25 @@ class FixChoices {
             {{"plan", {{"offload", "optimizer"}, {"fsdp", "full"}}}});
       if (put("optimizer and parameters on the host", "optimizer+parameters", "each layer's weights come up when it is their turn")) out_.back().needs_full = whole;
     }
-    if (state_bytes() > 0) {
-      put("optimizer states on the host, updated by the GPU", "states", "they pass through it once a step (llm.q)");
-      if (put("optimizer states and parameters on the host, updated by the GPU", "states+parameters", "weights come up layer by layer, states once a step (llm.q)")) out_.back().needs_full = whole;
+    if (base_.memory.optimizer.value > 0 || parsed_.replicas.offload_optimizer) {
+      // As the optimizer is, and with one that makes no lists of what passes.
+      const auto updated = [&](const char* change, const char* what, const char* note, bool shards) {
+        if (!put(change, what, note)) return;
+        out_.back().needs_full = shards;
+        if (!is("optimizer_impl", "foreach")) return;
+        FixChoice fused = out_.back();
+        fused.change += " in one kernel";
+        fused.flags += " --optimizer-impl fused";
+        fused.patch["optimizer_impl"] = "fused";
+        out_.push_back(std::move(fused));
+      };
+      updated("optimizer states on the host, updated by the GPU", "states", "they pass through it once a step (llm.q)", false);
+      updated("optimizer states and parameters on the host, updated by the GPU", "states+parameters", "weights come up layer by layer, states once a step (llm.q)", whole);
     }
     if (put("parameters on the host", "parameters", "each layer's weights come up when it is their turn (llm.q)")) out_.back().needs_full = whole;
     if (is("mode", "eager") && is("recompute", "none") && given == "none" && put("activations on the host", "activations", "what layers keep for backward goes down and comes back"))
       out_.back().by_layers = "offload_layers";
   }
-  std::int64_t state_bytes() const { return base_.memory.optimizer.value; }
 
   void kernels() {
     if (is("mode", "eager") && parsed_.stack == Stack::pytorch && !parsed_.software)

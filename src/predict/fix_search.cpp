@@ -27,6 +27,7 @@ constexpr std::size_t kWave = 8;       // tried at a time, whatever the number o
 // beyond the last that it surely fits.
 constexpr double kWorthTrying = 1.1, kWorthAsking = 1.04, kHopeless = 1.12, kSure = 0.94;
 constexpr double kBeyondDoubt = 1.6;   // of the capacity: whoever leaves a change out and is estimated so is not asked
+constexpr double kTooFew = 1.3;        // the same of so many layers
 constexpr double kTimesAlike = 1.04;   // how far estimates of time are off
 constexpr double kHeavy = 0.8;         // of the capacity: weights and states that must be spread or narrowed, whatever else is done
 constexpr double kLarge = 0.01;         // of the capacity: parts that choices multiply; they add to smaller ones
@@ -35,6 +36,7 @@ constexpr int kLayerTries = 4, kMostLayersAsked = 256;
 constexpr double kFaster = 0.97;        // of the time: a change is worth trying for that alone
 constexpr double kHardly = 1.004, kTooDear = 4;  // times the time: more changes are not worth less than the first; dearer than the second is left out
 constexpr std::size_t kBetter = 4;     // neighbours predicted in a round
+constexpr int kDeep = 60;              // layers
 constexpr int kRounds = 4;             // from the cheapest to its neighbours
 constexpr double kNearTime = 1.03, kNearMemory = 1.2;  // of the cheapest's time, and of the capacity: neighbours that are estimated so are tried
 
@@ -307,7 +309,7 @@ class FixSearch {
       std::vector<const Candidate*> wave;
       std::vector<FixCombination> wanted;
       for (; next < hopeful_.size() && wave.size() < kWave / 2; ++next)
-        if (!superfluous(hopeful_[next]) && !beaten(hopeful_[next]) && found_of(result_of(hopeful_[next].choices)) < (result_of(hopeful_[next].choices) == 0 ? kFound : kFoundOthers)) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
+        if (!superfluous(hopeful_[next]) && !beaten(hopeful_[next]) && found_of(result_of(hopeful_[next].choices)) < most_found(result_of(hopeful_[next].choices))) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
       ask(wanted);
       std::vector<const Candidate*> fitting;
       for (const Candidate* one : wave)
@@ -315,6 +317,9 @@ class FixSearch {
       keep_all(fitting);
     }
   }
+  // Every question to a deep model takes long.
+  bool deep() const { return trials_.layers({}) > kDeep; }
+  std::size_t most_found(std::size_t kind) const { return (kind == 0 ? kFound : kFoundOthers) / (deep() ? 2 : 1); }
   std::size_t found_of(std::size_t kind) const {
     return static_cast<std::size_t>(std::count_if(found_.begin(), found_.end(), [&](const Found& one) { return result_of(one.choices) == kind; }));
   }
@@ -330,7 +335,7 @@ class FixSearch {
     std::erase_if(without, [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
     const auto all = best_known(combination);
     const auto none = without.empty() ? std::optional(Candidate{{}, 1, device_of({}, start_.most(), start_.outside)}) : best_known(without);
-    return all && none && none->memory + (all->memory - none->memory) * layers / count > kHopeless * capacity_;
+    return all && none && none->memory + (all->memory - none->memory) * layers / count > kTooFew * capacity_;
   }
   // Of as few layers as are enough; without those of its changes that it fits without.
   void keep_all(const std::vector<const Candidate*>& fitting) {
@@ -353,7 +358,11 @@ class FixSearch {
     fewest_layers(out);
     for (bool again = out.choices.size() > 1; again;) {
       again = false;
-      for (FixCombination& less : one_less(out.choices)) {
+      std::vector<FixCombination> fewer = one_less(out.choices);
+      for (std::size_t i = 0; i < out.choices.size(); ++i)  // states on the host with a fused optimizer: as it is will do, too?
+        if (const std::size_t one = out.choices[i]; one > 0 && choices_[one].axis == FixAxis::offload && choices_[one].patch.contains("optimizer_impl"))
+          fewer.push_back(out.choices), fewer.back()[i] = one - 1;
+      for (FixCombination& less : fewer) {
         const int layers = layered(less) ? out.layers : 0;
         if (less.empty() || hopeless(less, kBeyondDoubt) || too_few(less, layers) || !enough(less, layers)) continue;
         out.choices = std::move(less);
@@ -407,7 +416,7 @@ class FixSearch {
 
   // From the cheapest of a kind: every setting in turn chosen otherwise, left alone, or changed too, as long as that makes it cheaper.
   void improve(std::size_t kind) {
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < (deep() ? 1 : kRounds); ++round) {
       const Found* best = nullptr;
       for (const Found& one : found_)
         if (one.fix && result_of(one.choices) <= kind && (!best || one.fix->time_cost < best->fix->time_cost)) best = &one;
@@ -434,7 +443,7 @@ class FixSearch {
       for (const FixCombination& one : wanted)
         if (const auto now = best_known(one); now && now->memory <= kWorthAsking * capacity_ && now->time < known->time && !superfluous(*now) && !beaten(*now)) hopeful.push_back(*now);
       std::stable_sort(hopeful.begin(), hopeful.end(), [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
-      if (hopeful.size() > kBetter) hopeful.resize(kBetter);
+      if (hopeful.size() > (deep() ? kBetter / 2 : kBetter)) hopeful.resize(deep() ? kBetter / 2 : kBetter);
       std::vector<std::optional<Found>> made(hopeful.size());
       in_parallel(hopeful.size(), [&](std::size_t i) {
         const auto use = trials_.memory(hopeful[i].choices);
@@ -574,7 +583,7 @@ class FixSearch {
         if (&other == &fix || other.result > fix.result) return false;
         if (1 + fix.time_cost > kTooDear * (1 + other.time_cost)) return true;
         const bool fewer = other.axes.size() < fix.axes.size(), before = &other < &fix;
-        return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && other.host_of_node <= fix.host_of_node &&
+        return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && (other.host_of_node.value == 0 || fix.host_of_node.value > 0) &&
                1 + other.time_cost <= (fewer ? kHardly : 1) * (1 + fix.time_cost) && (fewer || before);
       });
       if (!needless) kept.push_back(fix);
