@@ -78,6 +78,11 @@ struct Situation {  // a kernel with what several features are made of
   double operand_bytes() const { return image_bytes() + result_bytes() + filter_bytes(); }
   double taps_all() const { return real(conv->kernel_h * conv->kernel_w); }
   double in_each() const { return real(conv->in_channels) / real(conv->groups); }
+  // PyTorch's own weight gradient of depthwise filters: a block for each tap of each channel, a warp for every eighth image, a lane for every
+  // 32nd pixel of the result (aten/native/cuda/DepthwiseConv2d.cu).
+  double blocks_by_taps() const { return real(conv->out_channels) * taps_all(); }
+  double warps_by_taps() const { return std::min(8.0, std::max(1.0, real(conv->batch))); }
+  double loops_by_taps() const { return std::ceil(real(conv->batch) / warps_by_taps()) * std::ceil(real(conv->out_h * conv->out_w) / 32); }
   double out_each() const { return real(conv->out_channels) / real(conv->groups); }
 };
 
@@ -263,6 +268,8 @@ constexpr Feature kConvolution[] = {
     {{"all busy, every tap", false}, [](const S& s) { return s.way(s.ways->work(false)); }},
     {{"vector units busy", false}, [](const S& s) { return s.way(s.ways->vector_work()); }},
     {{"moving", false}, [](const S& s) { return s.way(s.ways->moving()); }},
+    {{"busiest SM's loops by taps", false}, [](const S& s) { return s.way(s.loops_by_taps() * std::ceil(s.blocks_by_taps() / (s.gpu.sms * std::min(32.0, 64 / s.warps_by_taps()))) * 0.1); }},
+    {{"loops by taps", false}, [](const S& s) { return s.way(s.loops_by_taps() * std::max(1.0, s.blocks_by_taps() * s.warps_by_taps() / (s.gpu.sms * 16)) * 0.05); }},
 };
 
 double attention_blocks(const S& s, std::int64_t length, double rows) {

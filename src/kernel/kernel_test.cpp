@@ -14,12 +14,12 @@ KernelProgram program_of(Graph forward, const PrecisionRecipe& recipe, MemoryFor
   const StepGraph step = make_step(apply_precision(recipe, on, forward), recipe, {});
   return make_kernels(step.graph, on, format);
 }
-Graph convolutions() {
+Graph convolutions(std::int64_t batch = 4, std::int64_t channels = 16) {
   GraphBuilder b;
-  TensorId x = b.conv2d_layer("c1", b.input("x", {4, 16, 8, 8}), 16, 3, 1, 1);
-  x = b.conv2d_layer("c2", x, 16, 3, 1, 1);
-  x = b.view(b.adaptive_avg_pool2d(x, 1), {4, 16});
-  b.cross_entropy(x, b.input("t", {4}, DType::int64));
+  TensorId x = b.conv2d_layer("c1", b.input("x", {batch, channels, 8, 8}), channels, 3, 1, 1);
+  x = b.conv2d_layer("c2", x, channels, 3, 1, 1);
+  x = b.view(b.adaptive_avg_pool2d(x, 1), {batch, channels});
+  b.cross_entropy(x, b.input("t", {batch}, DType::int64));
   return std::move(b).finish();
 }
 int layouts(const KernelProgram& program) {
@@ -33,8 +33,12 @@ int layouts(const KernelProgram& program) {
 }  // namespace
 
 TEST_CASE("SixteenBitConvolutionsInNchwAreTransposedOnTheWay") {
-  // Both operands in and the result out: forward twice, the data gradient of the second, weight gradients of both.
-  CHECK(layouts(program_of(convolutions(), uniform(DType::bf16), MemoryFormat::contiguous)) == 3 * (2 + 1 + 2));
+  // Both operands in and the result out: forward twice, the data gradient of the second, weight gradients of both ...
+  CHECK(layouts(program_of(convolutions(64), uniform(DType::bf16), MemoryFormat::contiguous)) == 3 * (2 + 1 + 2));
+  // ... unless they are small: gradients of few pixels, and forward a sum of few channels.
+  CHECK(layouts(program_of(convolutions(4), uniform(DType::bf16), MemoryFormat::contiguous)) == 3 * (2 + 1));
+  CHECK(layouts(program_of(convolutions(4), uniform(DType::tf32), MemoryFormat::contiguous)) == 3 * 2);
+  CHECK(layouts(program_of(convolutions(4, 8), uniform(DType::bf16), MemoryFormat::contiguous)) == 3);
   CHECK(layouts(program_of(convolutions(), uniform(DType::bf16), MemoryFormat::channels_last)) == 0);
   CHECK(layouts(program_of(convolutions(), uniform(DType::fp32), MemoryFormat::contiguous)) == 0);
 }
