@@ -292,7 +292,7 @@ class Fixes(unittest.TestCase):
             done = run(*self.JOB, "--html", page)
             self.assertEqual(done.returncode, 3)
             self.assertIn("What would make it fit", done.stdout)
-            self.assertIn("--recompute full", done.stdout)
+            self.assertIn("--batch 4", done.stdout)
             self.assertIn("What would make it fit", page.read_text())
 
     def test_what_fits_needs_none(self):

@@ -305,6 +305,8 @@ def request_of(row, table):
         request["stack"] = defaults["stack"]
     if "host" in defaults:
         request["host"] = defaults["host"]
+    elif where["gpu"] in NVL72:
+        request["host"] = "grace"
     return with_flags(request, flags_of(row, defaults)) if "footnotes" in defaults else request
 
 

@@ -156,7 +156,7 @@ def requests_of(pair, mapping, recipes):
                    "optimizer": rule["optimizer"]}
         for field, entries in (("software", mapping["software"]), ("host", mapping["hosts"])):
             name = next((entry["name"] for entry in entries
-                         if matches({key: entry[key] for key in ("framework", "version") if key in entry}, pair)), None)
+                         if matches({key: entry[key] for key in ("framework", "version", "model", "edition") if key in entry}, pair)), None)
             if name:
                 request[field] = name
         if any(pair["framework"] in entry["framework"] for entry in mapping["loops"]):

@@ -1,6 +1,10 @@
 #include "cli.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -28,6 +32,34 @@ Result<std::pair<std::int64_t, std::int64_t>> range_of(const std::string& text) 
   if (from < 1 || to < from || to > kMostGpus) return fail("--scale", fmt::format("is {}..{}; it wants 1 <= A <= B <= {}", from, to, kMostGpus));
   return std::pair{from, to};
 }
+
+// On a terminal, from a second on: that something is being done.
+class Notice {
+ public:
+  explicit Notice(bool shown) {
+    if (!shown) return;
+    waiting_ = std::jthread([this](std::stop_token stop) {
+      std::unique_lock lock(mutex_);
+      if (woken_.wait_for(lock, stop, std::chrono::seconds(1), [] { return false; }) || stop.stop_requested()) return;
+      said_ = true;
+      fmt::print(stderr, "looking for what fits ...");
+    });
+  }
+  Notice(const Notice&) = delete;
+  Notice& operator=(const Notice&) = delete;
+  ~Notice() {
+    if (!waiting_.joinable()) return;
+    waiting_.request_stop();
+    waiting_.join();
+    if (said_) fmt::print(stderr, "\r\x1b[K");
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable_any woken_;
+  bool said_ = false;
+  std::jthread waiting_;
+};
 
 Result<Output> run_scale(const Arguments& arguments, const Context& context) {
   for (const auto& [flag, given] : {std::pair{"--trace", !arguments.trace.empty()}, {"--dump-after", !arguments.dump_after.empty()},
@@ -64,6 +96,7 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
     return Output{.text = json_document(request->echo)};
   }
   if (arguments.max_batch) json["max_batch"] = true;
+  const Notice notice(context.progress);
   auto predicted = predict_job(json, context.catalog, request_name(arguments), request_folder(arguments), arguments.dump_after);
   if (!predicted) return tl::unexpected(with_flag_names(predicted.error(), arguments));
   Prediction& prediction = *predicted;

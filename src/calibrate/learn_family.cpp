@@ -139,7 +139,7 @@ std::vector<BoostingOptions> worth_trying(std::size_t samples, FeatureKind kind)
   BoostingOptions o;
   o.depth = 12, o.bins = 160, o.feature_share = 0.5, o.sample_share = 0.8, o.square_share = 0.9, o.least_leaf = 4;
   switch (kind) {
-    case FeatureKind::gemm: o.trees = 1400, o.leaves = 63, o.shrinkage = 0.12, o.square_share = 0.7, o.feature_share = 0.35, o.bins = 250, o.always_kinds = true; break;
+    case FeatureKind::gemm: o.trees = 1400, o.leaves = 127, o.depth = 15, o.shrinkage = 0.12, o.square_share = 0.7, o.feature_share = 0.35, o.bins = 250, o.always_kinds = true; break;
     case FeatureKind::convolution: o.trees = 900, o.leaves = 127, o.depth = 15, o.least_leaf = 3, o.shrinkage = 0.06, o.square_share = 0.6, o.always_kinds = true; break;
     case FeatureKind::attention: o.trees = 420, o.leaves = 20, o.shrinkage = 0.15, o.bins = 250, o.always_kinds = true; break;
     case FeatureKind::memory: o.trees = 110, o.leaves = 31, o.shrinkage = 0.17; break;

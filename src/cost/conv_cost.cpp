@@ -9,6 +9,7 @@ namespace {
 
 constexpr double kWinogradTile = 4;       // outputs a side
 constexpr double kFewChannels = 4;        // no wide loads from so few
+constexpr double kTransformedBytes = 4;   // of a transformed element, whatever the images are stored in
 constexpr double kGroupWidth = 16;        // channels of narrow groups that one block of tensor cores takes together
 constexpr double kThinTiles = 32;         // 1x1 weight gradients of fewer tiles of weights ...
 constexpr double kThinTile = 128 * 128;   // ... of this size run slow fp32 kernels in NCHW
@@ -64,7 +65,7 @@ TransformedConv transformed_conv(const ConvShape& s, double element_bytes) {
     case ConvDirection::data_gradient: gemm.m = tiles, gemm.n = in, gemm.k = out; break;
     case ConvDirection::weight_gradient: gemm.m = out, gemm.n = in, gemm.k = tiles; break;
   }
-  gemm.bytes = element_bytes * gemm.batch * (tiles * in + tiles * out + in * out);
+  gemm.bytes = kTransformedBytes * gemm.batch * (tiles * in + tiles * out + in * out);
   const double images = real(s.batch) * (in * real(s.in_h * s.in_w) + out * real(s.out_h * s.out_w));
   conv.passes = {static_cast<std::int64_t>(gemm.bytes + element_bytes * images)};
   return conv;

@@ -144,6 +144,15 @@ std::optional<Seconds> long_filter_time(const Kernel& kernel, const ConvShape& s
 // lie between two kernels (14 timings of cudaMemset, data/measured/2026-11-15-h200-profile, family "transfer").
 constexpr double kClearing = 0.95e-6;
 
+// The gradient of an indexed read walks the values of one place (indexing_backward_kernel_small_stride, native/cuda/Indexing.cu): 43 us for 197
+// tokens, 84 for 392.
+constexpr double kRepeatedValue = 0.215e-6;
+
+std::optional<Seconds> repeated_places(const Kernel& kernel, const MemoryShape& s) {
+  if (kernel.name != "index_put_repeated") return std::nullopt;
+  return Seconds{kRepeatedValue * std::sqrt(static_cast<double>(s.part))};
+}
+
 // Pooling as Inductor writes it streams its operands, or is bound by what it works out: each result of a window compares its taps, each pixel
 // of a gradient asks the windows over it whether it was their maximum. From generated kernels of five recorded models (windows of 2 and 3, stride 2).
 constexpr double kPooledTap = 0.75e-12, kPooledPixel = 1.1e-12, kPooledWindow = 1.5e-12;  // seconds, all SMs at work
@@ -178,6 +187,10 @@ KernelCost with_fallbacks(const Kernel& kernel, Hertz clock, KernelCost cost) {
       cost.launch = cost.total = Seconds{kClearing * slower * std::max(1, kernel.launches)};
       cost.compute = cost.memory = {};
       cost.bound = Bound::launch;
+    }
+    if (const auto walked = repeated_places(kernel, *memory)) {
+      cost.compute = *walked * slower;
+      cost.total = std::max(cost.total, cost.launch + cost.compute);
     }
     if (const auto worked_out = generated_pooling(kernel, *memory)) {
       cost.compute = *worked_out * slower;

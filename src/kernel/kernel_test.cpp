@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "kernel/kernel.h"
+#include "kernel/uneven_products.h"
 #include "precision/precision.h"
 #include "support.h"
 #include "training/step_graph.h"
@@ -64,6 +65,23 @@ TEST_CASE("TensorsOfTwoTypesAreJoinedByACopyEach") {
     parts += kernel.name == "cat_part" ? 1 : 0, joins += kernel.name == "cat" ? 1 : 0;
   CHECK(parts == 2);
   CHECK(joins == 0);
+}
+
+TEST_CASE("ARingCopiesBesideItsAttention") {
+  const auto copies = [](AttentionAttributes::Ring ring) {
+    GraphBuilder b;
+    const TensorId x = b.linear_layer("qkv", b.input("x", {2, 8, 64, 64}), 64, false);
+    b.cross_entropy(b.view(b.attention(x, x, x, true), {2 * 8 * 64, 64}), b.input("t", {2 * 8 * 64}, DType::int64));
+    Graph graph = std::move(b).finish();
+    for (std::size_t i = 0; i < graph.ops.size(); ++i)
+      if (auto* attention = std::get_if<AttentionAttributes>(&graph.ops[graph.ops.id_at(i)].attributes)) attention->ring = ring;
+    int found = 0;
+    for (const Kernel& kernel : program_of(std::move(graph), uniform(DType::bf16), MemoryFormat::contiguous).kernels) found += kernel.name.starts_with("context_") ? 1 : 0;
+    return found;
+  };
+  CHECK(copies(AttentionAttributes::Ring::none) == 0);
+  CHECK(copies(AttentionAttributes::Ring::first) == 6);  // keys and values, the weighted result; keys and values, and three of gradients
+  CHECK(copies(AttentionAttributes::Ring::later) == 3);
 }
 
 TEST_CASE("ViewsAreCallsWithoutKernels") {
@@ -171,4 +189,25 @@ TEST_CASE("CopiesThatKeepTheInnermostAxisAreNoTranspositions") {
     if (call.family == Family::copy && call.phase == Phase::forward)
       copies.push_back(std::get<MemoryShape>(program.kernels[call.first_kernel].shape).pattern);
   CHECK(copies == std::vector{MemoryPattern::permute, MemoryPattern::transpose, MemoryPattern::transpose, MemoryPattern::copy});
+}
+
+TEST_CASE("OldLibrariesLeaveTheTensorCoresWhereRowsAreUneven") {
+  KernelProgram program;
+  const auto add = [&](GemmShape shape, DType math) {
+    Kernel kernel;
+    kernel.shape = shape;
+    kernel.math = kernel.input = math;
+    program.kernels.push_back(kernel);
+  };
+  add({1, 1280, 30528, 768}, DType::fp16);
+  add({1, 1280, 30522, 768}, DType::fp16);        // rows of the result
+  add({1, 1280, 768, 30522}, DType::fp16);        // rows of the first operand
+  add({1, 1281, 768, 1024}, DType::fp16);         // how many rows does not matter,
+  add({1, 1281, 768, 1024, true}, DType::fp16);   // unless they are its columns
+  add({1, 1280, 30522, 768}, DType::fp32);
+  leave_tensor_cores_where_uneven(program);
+  std::vector<DType> runs;
+  for (const Kernel& kernel : program.kernels) runs.push_back(kernel.math);
+  CHECK(runs == std::vector{DType::fp16, DType::fp32, DType::fp32, DType::fp16, DType::fp32, DType::fp32});
+  CHECK(program.kernels[1].input == DType::fp16);
 }

@@ -18,7 +18,7 @@ constexpr std::int64_t kTile = 128;  // of the products below, either way
 constexpr std::int64_t kVeryLongSum = 12288;
 constexpr std::int64_t kWideGroup = 32;
 constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
-constexpr std::int64_t kFewRows = 832, kWaveRows = 228;
+constexpr std::int64_t kFewRows = 832, kSomeRows = 10000, kWaveRows = 228;
 constexpr std::int64_t kManyRows = 16384;  // images times pixels that a weight gradient sums
 
 // More than two waves of the large 16-bit tiles, whichever of them fits best.
@@ -95,7 +95,7 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   if (math == DType::tf32) {
     constexpr double kCutWithin = 9e9;  // of more work the sum is cut within the kernel
     const bool idle = s.transposed_a ? tiles * 3 <= 2 * gpu.sms && work <= kCutWithin : small * 3 <= gpu.sms;
-    helpers.reduces = single && !s.bias && idle && length * length > (s.transposed_a ? 2.6 : 1.3) * side && s.k > 2 * kTile;
+    helpers.reduces = single && !s.bias && idle && length * length > (s.transposed_a ? 1.7 : 1.3) * side && s.k > 2 * kTile;
     if (!hopper || helpers.reduces) return helpers;
     const bool thin = single && !s.transposed_a && tiles > gpu.sms && tiles * 3 <= 4 * gpu.sms && work > 7e8;  // of the second wave
     helpers.clears = aligned(4) && (thin || (work > 1.2e9 && (!single || tiles > (s.transposed_a ? 4 : 2) * gpu.sms)));
@@ -108,7 +108,10 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
     return helpers;
   }
   helpers.reduces = s.k > 27 * tiles && small * 5 <= 13 * gpu.sms && s.k > 228;
-  if (helpers.reduces) return helpers;
+  if (helpers.reduces) {  // in recorded steps, not where such products were called alone
+    helpers.clears = s.transposed_a && s.k <= 2048;
+    return helpers;
+  }
   if (s.transposed_a) helpers.clears = (work > 1e10 && length * length > 0.45 * side) || (work <= 1e10 && s.k > 1204 && blocks(kTile, 2 * kTile) * 5 > 2 * gpu.sms);
   else helpers.clears = s.k > (forward ? 3500 : 2016) && tiles * 2 > gpu.sms && small * 10 <= 137 * gpu.sms;
   return helpers;
@@ -133,9 +136,9 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
   bool apart = false;
   if (!tensor_cores) apart = data || weight ? narrow >= 8 : true;
   else if (taps == 1) apart = !weight;
-  else if (math == DType::tf32) apart = taps > 37 || narrow >= 232 || (wide && data && !unit) || (weight && narrow >= 48 && s.groups <= 4);
-  else if (wide && data) apart = !unit || taps > 37 || (rows <= kFewRows && narrow >= 88) || (narrow % 64 == 0 && (narrow >= kTile || rows >= 8192));
-  else if (wide && weight) apart = narrow >= kTile || (narrow >= 76 && rows <= kFewRows) || (narrow >= 112 && rows <= 10000 && s.groups < 16);
+  else if (math == DType::tf32) apart = taps > 37 || narrow >= 232 || (wide && data && !unit) || (weight && narrow >= 48 && s.groups <= 4) || (weight && narrow >= 112 && rows > kSomeRows);
+  else if (wide && data) apart = !unit || taps > 37 || (rows <= kFewRows && narrow >= 88) || (narrow % 64 == 0 && (narrow >= kTile) == (rows <= kSomeRows));
+  else if (wide && weight) apart = (narrow >= 76 && rows <= kFewRows) || (narrow >= 112 && rows <= kSomeRows && (narrow >= kTile || s.groups < 16));
   else if (wide) apart = (rows <= kFewRows && narrow >= 50) || taps > 37 || narrow >= 232;
   if (apart) helpers.loops = static_cast<int>(s.groups);
   if (!tensor_cores) {
@@ -147,7 +150,11 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
     if (s.channels_last && apart) helpers.slices = weight ? 2 : wide || data ? 3 : 0;
     return helpers;
   }
-  if (apart && weight && three && (narrow >= kTile || math == DType::tf32) && !s.channels_last) helpers.bare = true, helpers.inner = 3;
+  if (apart && weight && three && narrow >= (math == DType::tf32 ? 48 : kTile) && !s.channels_last && rows <= kSomeRows / 4) {
+    helpers.bare = true, helpers.inner = 3;  // Winograd
+  } else if (apart && weight && rows > kFewRows) {
+    helpers.clears = true, helpers.inner = is_16bit(math) ? 1 : 0;  // partial sums, added by a kernel
+  }
   if (apart && s.channels_last) helpers.slices = 2;
   if (!apart && !std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, narrow)))) helpers.pads = 2;
   return helpers;
@@ -187,10 +194,10 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
       helpers.clears = helpers.inner == 0;
     }
     if (s.channels_last) return helpers;
-    if (three && data && rows > 8192 && s.batch >= 4 && pixels >= 28 * 28 && narrow >= 64) helpers.inner = 3 * fourier_tiles(s);
+    if (three && s.axes == 2 && data && rows > 8192 && s.batch >= 4 && pixels >= 28 * 28 && narrow >= 64) helpers.inner = 3 * fourier_tiles(s);
     else if (data && !pointwise) helpers.prepares = s.out_channels > kTile / 2;
     // Of many small images the filter is flipped as well.
-    if (three && s.direction == ConvDirection::forward && s.batch > 28 && std::max(s.in_h, s.in_w) < 30 && rows > kManyRows && narrow >= 64) helpers.inner = 4;
+    if (three && s.axes == 2 && s.direction == ConvDirection::forward && s.batch > 28 && std::max(s.in_h, s.in_w) < 30 && rows > kManyRows && narrow >= 64) helpers.inner = 4;
     if (weight && !three) helpers.clears = true;
     return helpers;
   }
@@ -198,17 +205,26 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
     helpers.sums = weight && product_helpers({1, s.out_channels, s.in_channels, rows, true}, math, gpu).reduces;
     return helpers;
   }
+  const bool hopper = gpu.capability() >= 90, tf32 = math == DType::tf32;
+  const double work = static_cast<double>(rows) * static_cast<double>(weights);
   if (pointwise && pixels > 1 && !s.channels_last) {  // a product per image
-    if (weight) helpers.sums = weights <= kFewWeights;
-    else helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears &&
-                          pixels % 8 == 0;
+    if (weight) {
+      helpers.sums = weights <= kFewWeights || pixels > (tf32 ? 90 : 272);
+      helpers.prepares = hopper && tf32 && turns_pointwise(s, math, true);
+    } else if (tf32) {
+      helpers.clears = hopper && work > 2.7e9;
+    } else {
+      helpers.clears = product_helpers({s.batch, pixels, data ? s.in_channels : s.out_channels, data ? s.out_channels : s.in_channels}, math, gpu).clears && pixels % 8 == 0;
+    }
   }
-  if (!weight && (!pointwise || s.channels_last) && gpu.capability() >= 90) {  // tiles handed out by a counter
+  if (!weight && (!pointwise || s.channels_last) && hopper) {  // tiles handed out by a counter
     const std::int64_t made = data ? s.batch * s.in_h * s.in_w : rows, channels = data ? s.in_channels : s.out_channels;
-    helpers.clears = divide_up(made, kTile) * divide_up(channels, kTile) > 2 * gpu.sms;
+    helpers.clears = divide_up(made, kTile) * divide_up(channels, kTile) > (tf32 ? 1 : 2) * gpu.sms;
   }
-  if (weight && !pointwise && gpu.capability() >= 90) {
-    helpers.prepares = s.groups > 1 ? rows >= kManyRows : rows * 5 > weights * 6 || s.in_channels > 680;
+  if (weight && !pointwise && hopper) {
+    if (s.groups > 1) helpers.prepares = rows >= kManyRows;
+    else if (tf32) helpers.prepares = work * static_cast<double>(s.kernel_h * s.kernel_w) > 1.1e9 || weights > 447'000;
+    else helpers.prepares = rows * 5 > weights * 6 || s.in_channels > 680;
     helpers.sums = s.groups == 1 && rows > 8 * weights;
   }
   if (s.groups == 1 && !pointwise && is_16bit(math)) helpers.pads = s.in_channels % 8 != 0 ? 2 : s.out_channels % 8 != 0 ? 1 : 0;
@@ -218,14 +234,15 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
 bool turns_pointwise(const ConvShape& s, DType math, bool tensor_cores) {
   if (s.channels_last) return false;
   const std::int64_t pixels = s.out_h * s.out_w, weights = s.in_channels * s.out_channels, rows = s.batch * pixels;
-  if (s.direction != ConvDirection::weight_gradient) {  // small images of many whose rows are not aligned
+  if (s.direction != ConvDirection::weight_gradient) {  // small images of many whose rows are not aligned, and many results of many images
     const bool forward = s.direction == ConvDirection::forward;
+    if (forward && is_16bit(math) && tensor_cores && pixels > 1 && s.batch > 56 && s.out_channels > 288) return true;
     if (!tensor_cores || pixels <= 1 || pixels % 8 == 0 || pixels > (forward ? 99 : 65) || s.batch < 12) return false;
     return math != DType::tf32 || !forward || s.in_channels > 704;
   }
   const double work = static_cast<double>(rows) * static_cast<double>(weights);
   if (!tensor_cores) return weights >= 4 * kTile * 4 * kTile;
-  if (math == DType::tf32) return pixels > 1 && pixels <= 90 && work > 2e8;
+  if (math == DType::tf32) return pixels > 1 && ((pixels <= 90 && work > 2e8) || (s.batch > 64 && pixels % 8 != 0 && weights >= 8 * kTile * kTile));
   return pixels > 1 && pixels <= 4 * kTile && (weights > 480'000 || (rows < kManyRows && work > 6e8));
 }
 

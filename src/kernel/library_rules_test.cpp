@@ -120,10 +120,10 @@ TEST_CASE("GroupsThatNoKernelTakesTogetherAreOneCallEach") {
   CHECK(conv_helpers(shape, DType::bf16, on).loops == 2);
   shape.batch = 32, shape.direction = ConvDirection::data_gradient;
   CHECK(conv_helpers(shape, DType::bf16, on).loops == 2);
-  shape.direction = ConvDirection::weight_gradient;  // through Winograd's transform
+  shape.batch = 8, shape.direction = ConvDirection::weight_gradient;  // through Winograd's transform
   CHECK(conv_helpers(shape, DType::bf16, on).inner == 3);
   CHECK(conv_helpers(shape, DType::bf16, on).bare);
-  shape.direction = ConvDirection::forward, shape.in_channels = shape.out_channels = 224;  // 112 channels each, filled up
+  shape.batch = 32, shape.direction = ConvDirection::forward, shape.in_channels = shape.out_channels = 224;  // 112 channels each, filled up
   CHECK(conv_helpers(shape, DType::bf16, on).loops == 1);
   CHECK(conv_helpers(shape, DType::bf16, on).pads == 2);
   shape.batch = 2, shape.channels_last = true;

@@ -60,10 +60,17 @@ void Lowering::lower_index(const Op& op) {
   if (op.kind == OpKind::sort) {  // a radix sort: keys and places read and written a few times over, and its helpers
     const Work work = work_of(graph_, op);
     memory(name_of(op), op, MemoryPattern::index, (work.read + work.written) * 2.0, (work.read + work.written) * 2.0).launches = 6;
+  } else if (known_ && name_of(op) == "_embedding_bag" && op.input_count > 1) {  // a bag reads a row for every index in it
+    const std::int64_t width = out(op).shape.rank() > 0 ? out(op).shape[-1] : 1, indices = in(op, 1).shape.elements();
+    memory(name_of(op), op, MemoryPattern::index, in_bytes(op, 1) + Bytes{indices * width * bits_of(out(op).dtype) / 8}, out_bytes(op));
   } else {
     rows_of(memory(name_of(op), op, MemoryPattern::index), op, places(op));
   }
 }
+
+// Each place's values are added one after the other. Of a table that is read many times over (relative positions) the busiest place has
+// about as many as there are tokens, the root of the reads.
+constexpr std::int64_t kRepeated = 8;
 
 // The gradient of an indexed read adds in a fixed order (index_put_with_sort_kernel, native/cuda/Indexing.cu): places computed
 // in a few small kernels, numbered, sorted by as many bits as the table has rows, then summed.
@@ -79,7 +86,9 @@ void Lowering::lower_index_gradient(const Op& op) {
   memory("index_places", op, MemoryPattern::pointwise, keys, keys, 1, places).launches = 4;
   if (places > kSingleTile) clear(op, sort_launches(bits).memsets);
   memory("sort_indices", op, MemoryPattern::index, keys * 2.0, keys * 2.0, 1, places).launches = places > kSingleTile ? sort_launches(bits).kernels : 1;
-  memory(name_of(op), op, MemoryPattern::index);
+  const bool repeated = places > kRepeated * table;
+  Kernel& added = memory(repeated ? "index_put_repeated" : name_of(op), op, MemoryPattern::index);
+  if (repeated) std::get<MemoryShape>(added.shape).part = places;
 }
 
 // Elements of a normalised row: the last axis unless the operator says otherwise.
@@ -200,7 +209,9 @@ void Lowering::lower_embedding(const Op& op) {
   }
   // Zero the table's gradient; then one kernel, or for many indices: sort them, find the segments, sum each (Embedding.cu,
   // EmbeddingBackwardKernel.cu).
-  const Bytes indices = in_bytes(op, 1), rows = in_bytes(op, 0);
+  // A bag's gradient is read for every index in it.
+  const std::int64_t width = out(op).shape.rank() > 1 ? out(op).shape[-1] : 1;
+  const Bytes indices = in_bytes(op, 1), rows = std::max(in_bytes(op, 0), Bytes{in(op, 1).shape.elements() * width * bits_of(in(op, 0).dtype) / 8});
   memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
   if (in(op, 1).shape.elements() > kUnsortedIndices) {
     const SortLaunches sort = sort_launches(64);
@@ -210,7 +221,7 @@ void Lowering::lower_embedding(const Op& op) {
     memory("embedding_sum_segments", op, MemoryPattern::index, rows * 0.25, rows * 0.25);
   }
   const std::int64_t tokens = std::max<std::int64_t>(1, in(op, 1).shape.elements());
-  Kernel& kernel = memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows, tokens, std::max<std::int64_t>(1, in(op, 0).shape.elements() / tokens));
+  Kernel& kernel = memory("embedding_backward", op, MemoryPattern::embedding_backward, rows, rows, tokens, std::max({std::int64_t{1}, in(op, 0).shape.elements() / tokens, width}));
   std::get<MemoryShape>(kernel.shape).part = out(op).shape.rank() > 0 ? out(op).shape[0] : 0;
   if (out(op).shape.rank() > 1) call_.workspace += embedding_space(out(op).shape[0], out(op).shape[-1], tokens);
 }

@@ -78,10 +78,16 @@ TEST_CASE("KeysAndValuesGoRoundTheRing") {
   CHECK(wire(step, OpKind::send_recv, Phase::forward) == Wire{3, 3 * 2 * keys});
   // Round again, and the gradients of both back.
   CHECK(wire(step, OpKind::send_recv, Phase::backward) == Wire{3 + 6, 3 * 2 * keys + 6 * keys});
-  int steps = 0;
-  for (const Op& op : step.graph.ops)
-    if (op.kind == OpKind::scaled_dot_product_attention && op.block == 1) ++steps;
+  int steps = 0, first = 0;
+  for (const Op& op : step.graph.ops) {
+    const auto* attention = std::get_if<AttentionAttributes>(&op.attributes);
+    if (!attention || op.block != 1) continue;
+    CHECK(attention->ring != AttentionAttributes::Ring::none);
+    first += attention->ring == AttentionAttributes::Ring::first ? 1 : 0;
+    steps += op.kind == OpKind::scaled_dot_product_attention ? 1 : 0;
+  }
   CHECK(steps == 4);
+  CHECK(first == 2);  // and its backward
 }
 
 TEST_CASE("HeadsAreExchangedForTokens") {

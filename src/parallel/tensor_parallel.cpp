@@ -369,6 +369,7 @@ class TensorParallel {
       arrived_ = !arrived_;
       return visit_own_rows(op);
     }
+    if (op.kind == OpKind::view && op.input_count == 1 && is_parameter(operand(op, 0)) && whole(operand(op, 0)).rank() == 3) return visit_experts(op);  // looked at before tokens arrive
     return arrived_ ? visit_experts(op) : visit_own_rows(op);
   }
   // Where each rank has its own tokens of the sequence: rows are a rank's part, weights whole. Whole experts work so throughout.

@@ -260,3 +260,14 @@ TEST_CASE("ACapturedModelIsSplitAsTheZoosIs") {
     for (OpKind kind : {OpKind::all_gather, OpKind::reduce_scatter, OpKind::all_reduce}) CHECK(count(theirs.graph, kind) == count(ours.graph, kind));
   }
 }
+
+TEST_CASE("ACapturedModelsExpertsAreSplitThoughTheirWeightsAreLookedAtFirst") {
+  const std::filesystem::path folder = std::filesystem::path(PRECOG_SOURCE_DIR) / "tests" / "data" / "captured_zoo";
+  const auto captured = graph_source(folder / "mixtral-8x7b.precog.json.zst", "mixtral-8x7b");
+  const auto zoo = hf_source(folder / "mixtral-8x7b.config.json", "mixtral-8x7b");
+  REQUIRE(captured.has_value());
+  REQUIRE(zoo.has_value());
+  const ModelInputs sizes{.batch = captured->default_batch, .seq = captured->default_seq};
+  const Plan plan{.dp = 4, .tp = 2, .sp = true, .ep = 4};
+  CHECK(parameter_count(split(plan, *captured->build(sizes)).graph) == parameter_count(split(plan, *zoo->build(sizes)).graph));
+}

@@ -15,6 +15,16 @@
 namespace precog {
 namespace {
 
+// A rule for a module holds for all that runs inside it, as a region in its forward would.
+bool inside_module(std::string_view module, std::string_view pattern) {
+  for (;;) {
+    if (matches_pattern(module, pattern)) return true;
+    const std::size_t dot = module.rfind('.');
+    if (dot == std::string_view::npos) return false;
+    module = module.substr(0, dot);
+  }
+}
+
 class PrecisionPass {
  public:
   PrecisionPass(const PrecisionRecipe& recipe, const GpuSpec& gpu, const Graph& in)
@@ -60,7 +70,7 @@ class PrecisionPass {
     const PrecisionRule* by = nullptr;
   };
   bool concerns(const PrecisionRule& rule, const Op& op) const {
-    return matches_pattern(in_.name(op.module), rule.modules) &&
+    return inside_module(in_.name(op.module), rule.modules) &&
            (rule.operators == "*" || matches_pattern(precog::name_of(in_, op), rule.operators) || matches_pattern(to_text(op.kind), rule.operators));
   }
   Ruled ruled(const Op& op) const {
@@ -495,7 +505,7 @@ std::vector<std::string> unmatched_rules(const Graph& forward, std::span<const P
     bool module = false, both = false;
     std::vector<std::string> modules, operators;
     for (const Op& op : forward.ops) {
-      const bool here = matches_pattern(forward.name(op.module), rule.modules);
+      const bool here = inside_module(forward.name(op.module), rule.modules);
       module = module || here;
       both = both || (here && (matches_pattern(name_of(forward, op), rule.operators) || matches_pattern(to_text(op.kind), rule.operators)));
       if (both) break;

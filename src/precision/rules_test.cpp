@@ -72,6 +72,15 @@ TEST_CASE("ANestedRegionHasItsOwnType") {
   CHECK(find(graph, OpKind::linear, "second").math == DType::fp16);
 }
 
+TEST_CASE("ARuleForAModuleHoldsForWhatIsInsideIt") {
+  GraphBuilder b;
+  b.linear_layer("blocks.mlps.up", b.linear_layer("blocks.mlp.down", b.linear_layer("blocks.mlp.up", b.input("x", {32, 64}), 128), 64), 64);
+  const Graph graph = apply_precision(with_rules(amp(DType::bf16), {{.modules = "*.mlp", .autocast_off = true}, {.modules = "*.down", .autocast = DType::fp16}}), gpu(), std::move(b).finish());
+  CHECK(find(graph, OpKind::linear, "blocks.mlp.up").math == DType::fp32);
+  CHECK(find(graph, OpKind::linear, "blocks.mlp.down").math == DType::fp16);
+  CHECK(find(graph, OpKind::linear, "blocks.mlps.up").math == DType::bf16);
+}
+
 TEST_CASE("ALaterRuleWins") {
   const Graph graph = apply_precision(
       with_rules(amp(DType::bf16), {{.modules = "*", .run_in = DType::fp32}, {.modules = "first", .run_in = DType::bf16}}), gpu(), wide_layers());

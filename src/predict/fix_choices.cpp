@@ -183,8 +183,8 @@ class FixChoices {
       if (put("optimizer and parameters on the host", "optimizer+parameters", "each layer's weights come up when it is their turn")) out_.back().needs_full = whole;
     }
     if (state_bytes() > 0) {
-      put("optimizer states on the host", "states", "the GPU updates them as they pass (llm.q)");
-      if (put("optimizer states and parameters on the host", "states+parameters", "weights come up layer by layer, states pass the GPU (llm.q)")) out_.back().needs_full = whole;
+      put("optimizer states on the host, updated by the GPU", "states", "they pass through it once a step (llm.q)");
+      if (put("optimizer states and parameters on the host, updated by the GPU", "states+parameters", "weights come up layer by layer, states once a step (llm.q)")) out_.back().needs_full = whole;
     }
     if (put("parameters on the host", "parameters", "each layer's weights come up when it is their turn (llm.q)")) out_.back().needs_full = whole;
     if (is("mode", "eager") && is("recompute", "none") && given == "none" && put("activations on the host", "activations", "what layers keep for backward goes down and comes back"))

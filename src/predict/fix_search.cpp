@@ -21,7 +21,7 @@ constexpr std::size_t kTogether = 4;   // changes in one fix, but where all that
 constexpr std::size_t kTriedRoughly = 20, kPromisingRoughly = 64;  // combinations with the same result, and as many with another; the second: while cheaper ones than all so far are promised
 constexpr std::size_t kTriedWhole = 12, kPromisingWhole = 32;       // the same where trying roughly is no cheaper
 constexpr std::size_t kHopefulKept = 12;
-constexpr std::size_t kFound = 5;      // that fit and are predicted: with the same result, and as many with another
+constexpr std::size_t kFound = 6, kFoundOthers = 3;  // that fit and are predicted: with the same result, and of each other kind
 constexpr std::size_t kWave = 8;       // tried at a time, whatever the number of threads
 // Of the capacity: an estimate up to the first is tried roughly, up to the second for its memory; beyond the third it is believed, and
 // beyond the last that it surely fits.
@@ -32,9 +32,11 @@ constexpr double kHeavy = 0.8;         // of the capacity: weights and states th
 constexpr double kLarge = 0.01;         // of the capacity: parts that choices multiply; they add to smaller ones
 constexpr double kNothing = 0.002;     // of the capacity: a change that saves less is none
 constexpr int kLayerTries = 4, kMostLayersAsked = 256;
+constexpr double kFaster = 0.97;        // of the time: a change is worth trying for that alone
 constexpr double kHardly = 1.004, kTooDear = 4;  // times the time: more changes are not worth less than the first; dearer than the second is left out
+constexpr std::size_t kBetter = 4;     // neighbours predicted in a round
 constexpr int kRounds = 4;             // from the cheapest to its neighbours
-constexpr double kNearTime = 1.1, kNearMemory = 1.3;  // of the cheapest's time, and of the capacity: neighbours that are estimated so are tried
+constexpr double kNearTime = 1.03, kNearMemory = 1.2;  // of the cheapest's time, and of the capacity: neighbours that are estimated so are tried
 
 template <class Work>
 void in_parallel(std::size_t count, Work work) {
@@ -128,7 +130,7 @@ class FixSearch {
     for (const auto& [combination, need] : wanted) rough_[combination] = *need;
     const FixNeed& full = full_ ? alone_[*full_] : start_;
     useful_.assign(choices_.size(), 0);
-    for (std::size_t i = 0; i < choices_.size(); ++i) useful_[i] = choices_[i].axis == FixAxis::allocator ? slack_ > 1 : saves(alone_[i], start_) || saves(with_full_[i], full);
+    for (std::size_t i = 0; i < choices_.size(); ++i) useful_[i] = choices_[i].axis == FixAxis::allocator ? slack_ > 1 : saves(alone_[i], start_) || saves(with_full_[i], full) || hurries(alone_[i], start_);
   }
   double resident() const {
     using enum MemoryCategory;
@@ -146,6 +148,9 @@ class FixSearch {
     }
     return false;
   }
+
+  // What takes no less memory may still leave time for what does.
+  static bool hurries(const FixNeed& with, const FixNeed& without) { return with.known && without.known && with.time < kFaster * without.time; }
 
   // Combinations that promise to fit, cheapest first.
   std::vector<Candidate> candidates() const {
@@ -239,8 +244,8 @@ class FixSearch {
     std::vector<FixCombination> failing;
     std::vector<Candidate> fitting;
     std::vector<char> gone(all.size(), 0);
-    std::array<std::size_t, kFixResults> dear{}, hopeful{};  // tried though not promising; promising to fit
-    for (std::size_t count = 0;;) {
+    std::array<std::size_t, kFixResults> count{}, dear{}, hopeful{};  // tried; though not promising; promising to fit
+    for (;;) {
       std::vector<std::size_t> wave;
       for (std::size_t i = 0; i < all.size() && wave.size() < kWave; ++i) {
         if (gone[i]) continue;
@@ -249,12 +254,12 @@ class FixSearch {
                               std::any_of(failing.begin(), failing.end(), [&](const FixCombination& more) { return includes_all(more, choices); });
         const std::size_t kind = result_of(choices);
         const bool promises = all[i].time < kTimesAlike * *std::min_element(cheapest.begin(), cheapest.begin() + static_cast<std::ptrdiff_t>(kind) + 1);
-        const bool enough = promises ? count >= promising : dear[kind] >= usual || hopeful[kind] >= kHopefulKept;
+        const bool enough = promises ? count[kind] >= (kind == 0 ? promising : promising / 2) : dear[kind] >= (kind == 0 ? usual : usual / 2) || hopeful[kind] >= kHopefulKept;
         gone[i] = 1;
         if (needless || (enough && choices.size() > 1)) continue;
         wave.push_back(i);
         if (rough_.contains(choices)) continue;  // it costs nothing
-        ++count;
+        ++count[kind];
         if (!promises) ++dear[kind];
       }
       if (wave.empty()) return;
@@ -270,8 +275,8 @@ class FixSearch {
         if (now->memory > kHopeless * capacity_) failing.push_back(now->choices);
         if (now->memory > kWorthAsking * capacity_) continue;
         const std::size_t kind = result_of(now->choices);
+        if (!alike(*now, hopeful_)) ++hopeful[kind];
         hopeful_.push_back(*now);
-        ++hopeful[kind];
         if (now->memory > kSure * capacity_) continue;
         fitting.push_back(*now);
         double& least = cheapest[kind];
@@ -302,7 +307,7 @@ class FixSearch {
       std::vector<const Candidate*> wave;
       std::vector<FixCombination> wanted;
       for (; next < hopeful_.size() && wave.size() < kWave / 2; ++next)
-        if (!superfluous(hopeful_[next]) && !beaten(hopeful_[next]) && found_of(result_of(hopeful_[next].choices)) < kFound) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
+        if (!superfluous(hopeful_[next]) && !beaten(hopeful_[next]) && found_of(result_of(hopeful_[next].choices)) < (result_of(hopeful_[next].choices) == 0 ? kFound : kFoundOthers)) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
       ask(wanted);
       std::vector<const Candidate*> fitting;
       for (const Candidate* one : wave)
@@ -316,6 +321,16 @@ class FixSearch {
   bool hopeless(const FixCombination& combination, double limit = kHopeless) const {
     const auto known = best_known(combination);
     return known && known->memory > limit * capacity_;
+  }
+  // Whether so many layers are estimated not to be enough.
+  bool too_few(const FixCombination& combination, int layers) const {
+    const int count = trials_.layers(combination);
+    if (layers == 0 || count == 0) return false;
+    FixCombination without = combination;
+    std::erase_if(without, [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
+    const auto all = best_known(combination);
+    const auto none = without.empty() ? std::optional(Candidate{{}, 1, device_of({}, start_.most(), start_.outside)}) : best_known(without);
+    return all && none && none->memory + (all->memory - none->memory) * layers / count > kHopeless * capacity_;
   }
   // Of as few layers as are enough; without those of its changes that it fits without.
   void keep_all(const std::vector<const Candidate*>& fitting) {
@@ -340,7 +355,7 @@ class FixSearch {
       again = false;
       for (FixCombination& less : one_less(out.choices)) {
         const int layers = layered(less) ? out.layers : 0;
-        if (less.empty() || (layers == 0 && hopeless(less, kBeyondDoubt)) || !enough(less, layers)) continue;
+        if (less.empty() || hopeless(less, kBeyondDoubt) || too_few(less, layers) || !enough(less, layers)) continue;
         out.choices = std::move(less);
         out.layers = 0;
         fewest_layers(out);
@@ -366,10 +381,17 @@ class FixSearch {
   bool superfluous(const Candidate& candidate) const {
     return std::any_of(found_.begin(), found_.end(), [&](const Found& one) { return needs_no_more(one.choices, one.time, candidate.choices, candidate.time); });
   }
-  // One that was found changes no more settings and costs less.
+  // One that was found changes no more settings and costs less, or fewer and hardly more.
   bool beaten(const Candidate& candidate) const {
     return std::any_of(found_.begin(), found_.end(), [&](const Found& one) {
-      return kTimesAlike * one.time < candidate.time && result_of(one.choices) <= result_of(candidate.choices) && includes_all(axes_of(candidate.choices), axes_of(one.choices));
+      const bool fewer = one.choices.size() < candidate.choices.size();
+      return one.time < (fewer ? kHardly : 1 / kTimesAlike) * candidate.time && result_of(one.choices) <= result_of(candidate.choices) && includes_all(axes_of(candidate.choices), axes_of(one.choices));
+    });
+  }
+  // One of them changes fewer settings at hardly more cost, or none that this does not.
+  bool alike(const Candidate& candidate, const std::vector<Candidate>& others) const {
+    return std::any_of(others.begin(), others.end(), [&](const Candidate& one) {
+      return one.time < kHardly * candidate.time && result_of(one.choices) <= result_of(candidate.choices) && includes_all(axes_of(candidate.choices), axes_of(one.choices));
     });
   }
   FixCombination axes_of(const FixCombination& combination) const {
@@ -410,9 +432,9 @@ class FixSearch {
       });
       for (std::size_t i = 0; i < wanted.size(); ++i) rough_[wanted[i]] = needs[i];
       for (const FixCombination& one : wanted)
-        if (const auto now = best_known(one); now && now->memory <= kWorthAsking * capacity_ && now->time < kTimesAlike * known->time && !superfluous(*now)) hopeful.push_back(*now);
+        if (const auto now = best_known(one); now && now->memory <= kWorthAsking * capacity_ && now->time < known->time && !superfluous(*now) && !beaten(*now)) hopeful.push_back(*now);
       std::stable_sort(hopeful.begin(), hopeful.end(), [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
-      if (hopeful.size() > kWave) hopeful.resize(kWave);
+      if (hopeful.size() > kBetter) hopeful.resize(kBetter);
       std::vector<std::optional<Found>> made(hopeful.size());
       in_parallel(hopeful.size(), [&](std::size_t i) {
         const auto use = trials_.memory(hopeful[i].choices);

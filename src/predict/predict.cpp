@@ -13,6 +13,7 @@
 #include "kernel/cached_reads.h"
 #include "kernel/fuse.h"
 #include "kernel/loss_pieces.h"
+#include "kernel/uneven_products.h"
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "precision/precision.h"
@@ -250,6 +251,8 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
       if (request.tp_scatter_fp8) scatter_converted(graph, chunks[i].program);
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     }
+    if (request.software && request.software->aligned_tensor_cores)
+      for (ChunkOfStep& chunk : chunks) leave_tensor_cores_where_uneven(chunk.program);
     for (ChunkOfStep& chunk : chunks) run_loss_in_pieces(chunk.step.graph, request.training.loss_chunks, chunk.program);
     return std::move(chunks);
   }, [&](const std::vector<ChunkOfStep>& all) {

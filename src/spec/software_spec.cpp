@@ -38,6 +38,7 @@ Result<SoftwareSpec> parse_software(const Json& json, const std::string& where) 
   out.tensor_by_tensor = read_flag(file, "tensor_by_tensor");
   out.zeroes_gradients = read_flag(file, "zeroes_gradients");
   out.clip_reads = read_clip(file);
+  out.aligned_tensor_cores = read_flag(file, "aligned_tensor_cores");
   if (sources && sources->is_object())
     for (const auto& [key, source] : sources->items())
       if (source.is_string()) out.sources.push_back(source.get<std::string>());

@@ -17,6 +17,7 @@ TEST_CASE("SoftwareSaysWhatDiffersFromToday") {
   REQUIRE(spec);
   CHECK(spec->tensor_by_tensor);
   CHECK_FALSE(spec->zeroes_gradients);
+  CHECK_FALSE(spec->aligned_tensor_cores);
   CHECK(spec->clip_reads == ClipReads::every_norm);
   CHECK(spec->aliases == std::vector<std::string>{"older"});
 }
