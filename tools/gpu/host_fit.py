@@ -357,6 +357,7 @@ def describe(costs: dict[str, dict[str, float]], counts: Any, rows: Any, meta: d
         table["default"] = sum(table[name] * met[name] for name in met) / sum(met.values()) if "default" not in table else table["default"]
         everywhere = costs[phase].get("autograd_call", 0.0)  # of every node alike; Python's share is apart because not every call has it
         out[phase] = {name: figure(table[name] + everywhere, "stacks") for name in sorted(table, key=lambda name: (name != "default", name))}
+        out[phase] |= {name: kept for name, kept in before[phase].items() if kept["source"] == "calls"}  # the stacks have a few each, always beside the same things
     step = costs["zero_grad"]["zero_grad"] + costs["forward"]["forward_once"] + costs["backward"]["backward_once"] + costs["optimizer"]["optimizer_once"]
     scalars = {"kernel_launch": costs["forward"]["kernel_launch"], **{key: costs["forward"][key] for key in ("library_launch", "recurrent_parameter") if key in costs["forward"]}, "memset": MEMSET_S * args.level,
                "python_call": costs["forward"]["python_call"], "module_call": costs["forward"]["module_call"],
@@ -382,7 +383,7 @@ def describe(costs: dict[str, dict[str, float]], counts: Any, rows: Any, meta: d
             "; times %g: %s" % (args.level, args.because) if args.because else ""),
         "loops": "measured: %s/host*.jsonl, %s; item() on an idle stream; GradScaler's step and update over 10 tensors less the optimizer's step and two calls" % (
             os.path.relpath(args.loops, ROOT), versions),
-        **{key: before["sources"][key] for key in ("compiled", "replay") if key in before["sources"]}}
+        **{key: before["sources"][key] for key in ("calls", "compiled", "replay") if key in before["sources"]}}
     return out
 
 
