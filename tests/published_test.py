@@ -5,16 +5,16 @@ import pathlib
 import sys
 import unittest
 
-from program import BINARY, ROOT
+from program import BINARY, ROOT, run
 
 os.environ["PRECOG"] = str(BINARY)
 sys.path.insert(0, str(ROOT / "tools"))
 import published_speedups  # noqa: E402
 
-# What we want, and where we stand (docs/published_speedups.md says what is counted, and what else was looked at): the 90th percentile is not
-# reached. A change that makes any of them worse fails.
+# What we want, and where we stand (docs/published_speedups.md says what is counted, and what else was looked at). A change that
+# makes any of them worse fails.
 ASKED = {"median": 10.0, "p90": 25.0, "spearman": 0.6, "of_constant": 2 / 3}
-RECORDED = {"median": 9.4, "p90": 25.3, "spearman": 0.9, "of_constant": 2 / 3}
+RECORDED = {"median": 9.4, "p90": 25.0, "spearman": 0.9, "of_constant": 2 / 3}
 
 
 @unittest.skipUnless(published_speedups.published_file(), "PRECOG_REFERENCE_DATA is not set, or holds no published/published_dl.csv.gz")
@@ -40,7 +40,7 @@ class PublishedSpeedups(unittest.TestCase):
     def test_with_what_is_not_counted(self):
         errors = [abs(pair["error"]) for pair in self.amp if "predicted" in pair]
         self.assertLessEqual(100 * published_speedups.quantile(errors, 0.5), 10.0)
-        self.assertLessEqual(100 * published_speedups.quantile(errors, 0.9), 26.5)
+        self.assertLessEqual(100 * published_speedups.quantile(errors, 0.9), 25.3)
 
     def test_order(self):
         self.assertGreaterEqual(self.figures["spearman"], max(ASKED["spearman"], RECORDED["spearman"]))
@@ -80,6 +80,21 @@ class Arithmetic(unittest.TestCase):
 
     def test_quantile(self):
         self.assertAlmostEqual(published_speedups.quantile([0, 1, 2, 3, 4], 0.9), 3.6)
+
+    def test_copies_slow_down_with_their_number(self):
+        measured = {"in_use": 12.0, "anew_from": 100, "anew": {"1": 2.0, "4": 1.0}}
+        self.assertEqual(published_speedups.copy_rate(measured, 50, 8), 12.0)
+        self.assertAlmostEqual(published_speedups.copy_rate(measured, 200, 1), 2.0)
+        self.assertAlmostEqual(published_speedups.copy_rate(measured, 200, 2), 2.0 ** 0.5)
+        self.assertAlmostEqual(published_speedups.copy_rate(measured, 200, 8), 1.0)
+
+
+class Bags(unittest.TestCase):
+    def test_a_bag_reads_a_row_for_every_index(self):
+        done = run("predict", "--model", "tests/data/published/vae-cf.precog.json.zst", "--batch", 1024, "--gpu", "v100-sxm2-16gb", "--precision", "fp32", "--dump-after", "kernel")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        read = next(line for line in done.stdout.splitlines() if line.startswith("  _embedding_bag"))
+        self.assertIn("read 180 MB", read)  # 1024 x 73 rows of 600, and the indices
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ class Reading {
     return true;
   }
   static bool grow(std::string_view& left, const std::vector<std::int32_t>& places, Tree& tree, int depth) {
-    if (depth > 16 || tree.size() >= kMostTreeNodes) return false;
+    if (depth > kDeepestTree || tree.size() >= kMostTreeNodes) return false;
     std::int64_t feature = 0;
     double number = 0;
     if (!take(left, feature) || !take(left, number) || !std::isfinite(number)) return false;

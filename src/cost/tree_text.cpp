@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-";
 constexpr std::int32_t kLeaf = 1 << 17, kZero = 1 << 16;  // of 2^18: the upper half are leaves, from the lowest value to the highest
-constexpr int kDeepest = 16;
 
 void put_node(std::string& out, std::int32_t code) {
   for (int shift : {12, 6, 0}) out += kDigits[static_cast<std::size_t>(code >> shift & 63)];
@@ -41,7 +40,7 @@ bool take_number(std::string_view& left, Number& value) {
 }
 
 bool take_subtree(std::string_view& left, const TreeSplits& splits, double unit, Tree& tree, int depth) {
-  if (depth > kDeepest || tree.size() >= kMostTreeNodes || left.size() < 3) return false;
+  if (depth > kDeepestTree || tree.size() >= kMostTreeNodes || left.size() < 3) return false;
   std::int32_t code = 0;
   for (std::size_t i = 0; i < 3; ++i) {
     const std::int32_t digit = digit_values()[static_cast<unsigned char>(left[i])];

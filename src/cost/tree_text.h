@@ -20,6 +20,7 @@ struct TreeNode {
 using Tree = std::vector<TreeNode>;  // in the order of a walk that goes left first
 
 inline constexpr std::size_t kMostTreeNodes = 4096;
+inline constexpr int kDeepestTree = 32;
 
 struct TreeTexts {
   std::string splits;
