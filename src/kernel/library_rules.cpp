@@ -107,7 +107,7 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
     helpers.clears = s.k > 158 * tiles && work > 7e7;
     return helpers;
   }
-  helpers.reduces = s.k > 27 * tiles && small * 5 <= 13 * gpu.sms && s.k > 228;
+  helpers.reduces = s.k > (tiles * 8 <= 3 * gpu.sms ? 12 : 27) * tiles && small * 5 <= 13 * gpu.sms && s.k > 228;
   if (helpers.reduces) {  // in recorded steps, not where such products were called alone
     helpers.clears = s.transposed_a && s.k <= 2048;
     return helpers;
@@ -193,7 +193,6 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
       helpers.inner = width > kWideGroup && rows > kWaveRows ? 3 : 0;  // Winograd
       helpers.clears = helpers.inner == 0;
     }
-    if (s.channels_last) return helpers;
     if (three && s.axes == 2 && data && rows > 8192 && s.batch >= 4 && pixels >= 28 * 28 && narrow >= 64) helpers.inner = 3 * fourier_tiles(s);
     else if (data && !pointwise) helpers.prepares = s.out_channels > kTile / 2;
     // Of many small images the filter is flipped as well.
