@@ -42,6 +42,7 @@ JOBS = [
     (good(model={"name": "resnet50", "layers": 3}, seq=None), "layers"),  # its depth is no single number
     (good(model={"name": 5}), "model.name"),
     (good(model="llama3-8b", batch=1_000_000, seq=1_000_000), "smaller"),  # more elements than can be counted
+    (good(model="llama3-405b", batch=1000, seq=131072), "days"),  # longer than the simulated clock
     (good(model={"onnx": "model.onnx"}), "onnx"),
     (good(model={"hf_config": 5}), "hf_config"),
     (good(batch=None), "batch"),

@@ -69,19 +69,24 @@ CachingAllocator::Block CachingAllocator::grow(std::int64_t size, bool small) {
   }
   range.size += more;
   reserved_ += more;
-  used_pages_[small ? 0 : 1].resize(static_cast<std::size_t>(range.size / page));
   return last;
 }
 
+// The pages between a block's first and last are its own.
 void CachingAllocator::use_pages(const Piece& p, int change) {
   const bool small = segments_[static_cast<std::size_t>(p.segment)].small;
   const std::int64_t page = small ? kSmallSegment : kLargeSegment;
-  std::vector<std::int32_t>& pages = used_pages_[small ? 0 : 1];
-  for (std::int64_t at = p.address / page; at * page < p.address + p.size; ++at) {
-    std::int32_t& used = pages[static_cast<std::size_t>(at)];
-    if (used == (change > 0 ? 0 : 1)) pinned_ += change * page;
-    used += change;
-  }
+  const auto touch = [&](std::int64_t at) {
+    std::unordered_map<std::int64_t, std::int32_t>& ends = used_ends_[small ? 0 : 1];
+    const std::int32_t used = ends[at] += change;
+    if (used == (change > 0 ? 1 : 0)) pinned_ += change * page;
+    if (used == 0) ends.erase(at);
+  };
+  const std::int64_t first = p.address / page, last = (p.address + p.size - 1) / page;
+  touch(first);
+  if (last == first) return;
+  touch(last);
+  pinned_ += change * page * (last - first - 1);
 }
 
 CachingAllocator::Block CachingAllocator::take(std::int64_t bytes) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "memory/free_blocks.h"
@@ -62,7 +63,7 @@ class CachingAllocator {
   std::int64_t limit_;
   Allocator kind_;
   Block last_[2] = {kNone, kNone};           // expandable: each range's last block
-  std::vector<std::int32_t> used_pages_[2];  // and how many blocks in use each page has
+  std::unordered_map<std::int64_t, std::int32_t> used_ends_[2];  // page -> how many blocks in use begin or end in it
   std::int64_t allocated_ = 0, reserved_ = 0, pinned_ = 0, next_address_ = 0;
   std::vector<Piece> blocks_;
   std::vector<Block> spare_;  // entries of blocks_ to use again

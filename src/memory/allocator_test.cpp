@@ -130,4 +130,6 @@ TEST_CASE("ExpandableSegmentsNeedOnlyPagesInUse") {
   CHECK(a.pinned() == kBlock);
   CHECK(b.pinned() == 60 << 20);  // 50 MiB in pages of 20
   CHECK(c.pinned() == kBlock / 4);
+  b.take(std::int64_t{1} << 58);  // absurd, and answered at once: pages are not listed one by one
+  CHECK(b.pinned() > std::int64_t{1} << 58);
 }

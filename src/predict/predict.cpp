@@ -269,6 +269,17 @@ MemoryUse step_memory(const Request& request, const ChunkOfStep& whole) {
   return memory;
 }
 
+// Simulated time is integer picoseconds, 106 days, over a few steps; sizes are integers too, and what passes 2^63 bytes takes longer than this to move.
+constexpr double kLongestMicroBatch = 4 * 86400.0;
+
+std::string beyond_reckoning(const std::vector<ChunkOfStep>& chunks) {
+  double longest = 0;
+  for (const ChunkOfStep& chunk : chunks)
+    longest = std::max(longest, std::accumulate(chunk.costs.begin(), chunk.costs.end(), 0.0, [](double sum, const KernelCost& cost) { return sum + cost.total.value; }));
+  if (longest <= kLongestMicroBatch) return {};
+  return fmt::format("a micro-batch would take its GPU {:.0f} days: precog reckons up to {:.0f}", longest / 86400, kLongestMicroBatch / 86400);
+}
+
 }  // namespace
 
 Result<Prediction> predict(const Request& request, const Catalog& catalog, std::string_view dump_after) {
@@ -303,6 +314,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     clock = keep_within_power(request, *profile, gap, chunks);
     return std::move(chunks);
   }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });
+  if (std::string why = beyond_reckoning(chunks); !why.empty()) return fail("batch", std::move(why));
 
   StepTimes times;
   MemoryUse memory;
