@@ -314,7 +314,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     clock = keep_within_power(request, *profile, gap, chunks);
     return std::move(chunks);
   }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });
-  if (std::string why = beyond_reckoning(chunks); !why.empty()) return fail("batch", std::move(why));
+  if (std::string why = beyond_reckoning(chunks); !why.empty()) return tl::unexpected(located({{{"batch", std::move(why)}}}, request.where));
 
   StepTimes times;
   MemoryUse memory;
