@@ -45,6 +45,21 @@ def _depth(model: nn.Module, data: dict[str, Any]) -> Tensor:
     return F.l1_loss(predicted, torch.ones_like(predicted))
 
 
+def _named_objects(model: nn.Module, batch: int, seq: int | None,
+                   device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Eight names of 16 tokens for each picture, and which place has which of them."""
+    config = model.config
+    size, places = config.vision_config.image_size, (config.vision_config.image_size // config.vision_config.patch_size) ** 2
+    return {"pixel_values": torch.randn(batch, 3, size, size, device=device, dtype=dtype),
+            "input_ids": torch.randint(3, config.text_config.vocab_size - 2, (8 * batch, 16), device=device),
+            "present": torch.zeros(batch, places, 8, device=device, dtype=dtype), "boxes": torch.rand(batch, places, 4, device=device, dtype=dtype)}
+
+
+def _named(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    output = model(pixel_values=data["pixel_values"], input_ids=data["input_ids"])
+    return F.binary_cross_entropy_with_logits(output.logits, data["present"]) + 5 * F.l1_loss(output.pred_boxes, data["boxes"])
+
+
 def _small_and_large(model: nn.Module, batch: int, seq: int | None,
                      device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return {"pixel_values": torch.rand(batch, 3, 64, 64, device=device, dtype=dtype),
@@ -84,8 +99,11 @@ add_model("detr-resnet50", "detection", "DetrForObjectDetection", "DetrConfig", 
 add_model("yolos-small", "detection", "YolosForObjectDetection", "YolosConfig", dict(
     hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=91, image_size=[512, 512]), 2, None,
           _objects, _fixed_matching, note="matching fixed")
-add_model("deformable-detr", "detection", "DeformableDetrForObjectDetection", "DeformableDetrConfig", dict(num_labels=91), 2, None,
-          _objects, _fixed_matching, note="attention to sampled places of four feature maps; matching fixed; needs timm for its backbone")
+_SMALL_TOWER = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+add_model("owlvit-base-32", "detection", "OwlViTForObjectDetection", "OwlViTConfig", {}, 2, None, _named_objects, _named,
+          depth=("text_config.num_hidden_layers", "vision_config.num_hidden_layers"),
+          small=dict(projection_dim=64, text_config=dict(_SMALL_TOWER, vocab_size=512), vision_config=dict(_SMALL_TOWER, image_size=96)),
+          note="objects by their names: 8 for each picture of 768 x 768; every place compared with each")
 add_model("swin2sr-classical-x2", "other", "Swin2SRForImageSuperResolution", "Swin2SRConfig", dict(drop_path_rate=0.1), 2, None,
           _small_and_large, _restored, depth=(), small={"depths": (2,), "num_heads": (2,), "embed_dim": 32},
           note="super-resolution of 64 x 64 crops; fixed depth")

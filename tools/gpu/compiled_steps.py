@@ -132,7 +132,7 @@ SEVENTH: list[tuple[str, int | None, int, int | None, int | None]] = [
 ]
 # Of the garden's eighth list, likewise.
 EIGHTH: list[tuple[str, int | None, int, int | None, int | None]] = [
-    ("garden:xglm-564m", None, 4, 1024, None),
+    ("garden:xglm-564m", None, 2, 1024, None),
     ("garden:coatnet_0_rw_224", None, 96, None, None),
     ("garden:ernie4.5-0.3b", None, 1, 512, None),
     ("garden:rexnet_100", None, 256, None, None),
