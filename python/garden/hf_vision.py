@@ -51,12 +51,12 @@ def _named_objects(model: nn.Module, batch: int, seq: int | None,
     config = model.config
     size, places = config.vision_config.image_size, (config.vision_config.image_size // config.vision_config.patch_size) ** 2
     return {"pixel_values": torch.randn(batch, 3, size, size, device=device, dtype=dtype),
-            "input_ids": torch.randint(3, config.text_config.vocab_size - 2, (8 * batch, 16), device=device),
+            "input_ids": torch.randint(3, config.text_config.vocab_size - 2, (batch, 8, 16), device=device),
             "present": torch.zeros(batch, places, 8, device=device, dtype=dtype), "boxes": torch.rand(batch, places, 4, device=device, dtype=dtype)}
 
 
 def _named(model: nn.Module, data: dict[str, Any]) -> Tensor:
-    output = model(pixel_values=data["pixel_values"], input_ids=data["input_ids"])
+    output = model(pixel_values=data["pixel_values"], input_ids=data["input_ids"].flatten(0, 1))
     return F.binary_cross_entropy_with_logits(output.logits, data["present"]) + 5 * F.l1_loss(output.pred_boxes, data["boxes"])
 
 
