@@ -281,6 +281,24 @@ TEST_CASE("TracedTransformersBuildTheirMasks") {
   CHECK(found[1].backend == AttentionBackend::math);                     // an encoder's mask is one no fused kernel reads
 }
 
+TEST_CASE("TracedTransformersLookAtNoMask") {
+  auto reads = [](bool marked) {
+    GraphBuilder b;
+    TensorId q = b.input("q", {2, 8, 64, 32});
+    b.read_back(b.integer_op({b.input("mask", {2, 64}, DType::int64)}, {}, DType::boolean));
+    TensorId x = b.attention(q, q, q, true);
+    b.cross_entropy(b.view(x, {1024, 32}), b.input("t", {1024}, DType::int64));
+    const Graph forward = std::move(b).finish();
+    const Graph traced = with_traced_masks(marked ? mark_left_out_masks(forward, false) : forward);
+    CHECK(verify(traced) == "");
+    int found = 0;
+    for (const Op& op : traced.ops) found += op.kind == OpKind::read_back ? 1 : 0;
+    return found;
+  };
+  CHECK(reads(true) == 0);
+  CHECK(reads(false) == 1);  // a model whose own code looks: a break in the graph
+}
+
 TEST_CASE("ScalingToEightBitsIsTwoKernelsPerOperandAndNotTwelve") {
   // As torchao writes it: abs, largest element, the scale in fp64 and back, times scale, saturated, converted.
   GraphBuilder b;
