@@ -38,6 +38,7 @@ struct FusedKernel {
   std::vector<OpId> ops;              // that decide what is computed, in order; cheap ones inside them are not listed
   std::vector<FusedRead> reads;       // each tensor once
   std::vector<TensorId> writes;       // what anybody else reads
+  std::vector<TensorId> biased;       // results of convolutions that it writes back with their bias
   std::int64_t rows = 1, row_length = 1;
   Bytes scratch_read, scratch_written;  // partial sums, and places that are added to
   int stages = 1;                     // launches one after the other; all but the first are small
@@ -54,6 +55,7 @@ struct FusionPlan {
     bool compiled = false;               // belongs to one of the two compiled graphs
     bool absorbed = false;               // computed inside fused kernels, or a view: no call of its own
     std::vector<std::int32_t> kernels;   // launched where this operator stands
+    bool adds_bias = false;              // a convolution whose bias no kernel that reads it can add
     bool padded = false;                 // a product whose extents Inductor rounds up to what the library likes
     std::vector<TensorId> copied;        // operands that this copies first
     std::vector<TensorId> turned;        // operands and results copied into another order of axes

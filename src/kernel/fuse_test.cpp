@@ -173,6 +173,24 @@ TEST_CASE("OrdinaryConvolutionsBecomeChannelsLastWhenCompiled") {
   CHECK(compiled_memory_format(feed_forward(), MemoryFormat::contiguous) == MemoryFormat::contiguous);
 }
 
+TEST_CASE("AConvolutionsResultIsWrittenBackWithItsBiasWhereSomebodyElseReadsIt") {
+  auto planned = [](auto between) {
+    GraphBuilder b;
+    TensorId x = between(b, b.conv2d_layer("c1", b.input("x", {4, 16, 8, 8}), 128, 3, 1, 1, 1, true));
+    x = b.conv2d_layer("c2", x, 128, 3, 1, 1);
+    b.cross_entropy(b.view(b.adaptive_avg_pool2d(x, 1), {4, 128}), b.input("t", {4}, DType::int64));
+    const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
+    std::size_t written = 0, apart = 0;
+    for (const FusedKernel& kernel : c.plan.kernels) written += kernel.biased.size();
+    for (const FusionPlan::PerOp& op : c.plan.ops) apart += op.adds_bias ? 1 : 0;
+    return std::pair{written, apart};
+  };
+  using Found = std::pair<std::size_t, std::size_t>;
+  CHECK(planned([](GraphBuilder& b, TensorId x) { return b.gelu(x); }) == Found{1, 0});  // backward reads it
+  CHECK(planned([](GraphBuilder& b, TensorId x) { return b.relu(x); }) == Found{0, 0});  // backward reads relu's result
+  CHECK(planned([](GraphBuilder&, TensorId x) { return x; }) == Found{0, 1});            // only the next convolution does
+}
+
 TEST_CASE("BatchNormOfImagesInRowsIsOneKernelWhereChannelsFillTheGpu") {
   auto planned = [](std::int64_t channels, ImageLayout layout) {
     GraphBuilder b;
