@@ -210,8 +210,13 @@ Point described(Point shape, const ReferenceRow& row, const GpuSpec& gpu, const 
   return shape;
 }
 
-CarriedError after_thirty(const std::vector<ReferenceRow>& rows, const std::vector<double>& corrections, const GpuSpec& gpu, const Physics& start, bool further, double stiffness,
-                          int draws) {
+struct AfterThirty {
+  CarriedError middle;
+  double least = 0, most = 0;
+};
+
+AfterThirty after_thirty(const std::vector<ReferenceRow>& rows, const std::vector<double>& corrections, const GpuSpec& gpu, const Physics& start, bool further, double stiffness,
+                         int draws) {
   std::vector<CarriedError> results;
   std::vector<Point> points;
   for (const ReferenceRow& row : rows) points.push_back(point_of(row));
@@ -221,18 +226,19 @@ CarriedError after_thirty(const std::vector<ReferenceRow>& rows, const std::vect
     const std::vector<std::size_t> chosen = spread_out(points, kThirty, static_cast<std::size_t>(d), std::max<std::size_t>(1, rows.size() / kCandidates));
     for (std::size_t i : chosen) shown.push_back(rows[i]), factors.push_back(corrections[i]);
     const Physics p = fit_physics(shown, factors, gpu, start, knobs_of(shown, further), stiffness);
+    const auto predicted = [&](std::size_t i) { return seconds_of(rows[i], gpu, p) * corrections[i]; };
     std::vector<Point> at;
     std::vector<double> left;
-    for (std::size_t i : chosen) at.push_back(described(points[i], rows[i], gpu, start)), left.push_back(std::log(rows[i].seconds / (seconds_of(rows[i], gpu, p) * corrections[i])));
+    for (std::size_t i : chosen) at.push_back(described(points[i], rows[i], gpu, start)), left.push_back(std::log(rows[i].seconds / predicted(i)));
     const SmoothResidual smooth = SmoothResidual::fit(std::move(at), left);
     Judged judged;
     for (std::size_t i = 0; i < rows.size(); ++i)
       if (std::find(chosen.begin(), chosen.end(), i) == chosen.end())
-        judged.errors.push_back(seconds_of(rows[i], gpu, p) * corrections[i] * std::exp(smooth(described(points[i], rows[i], gpu, start))) / rows[i].seconds - 1);
+        judged.errors.push_back(predicted(i) * std::exp(smooth(described(points[i], rows[i], gpu, start))) / rows[i].seconds - 1);
     results.push_back(judged.result());
   }
   std::sort(results.begin(), results.end(), [](const CarriedError& a, const CarriedError& b) { return a.median < b.median; });
-  return results.empty() ? CarriedError{} : results[results.size() / 2];
+  return results.empty() ? AfterThirty{} : AfterThirty{results[results.size() / 2], results.front().median, results.back().median};
 }
 
 // Along k (products) or the batch (attention), the distance of each timing from the line between its neighbours, on logarithms
@@ -273,12 +279,10 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
                                  *relative->gpu, *left.gpu);
     std::vector<Sample> samples;
     for (const Data& other : all)
-      // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's.
-      if (&other != &left && other.own.contains(group) && (!attention || other.gpu->architecture == left.gpu->architecture))
+      // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's. Nor do a library's
+      // choices between the tiles of products, without a twin's among them.
+      if (&other != &left && other.own.contains(group) && (attention ? other.gpu->architecture == left.gpu->architecture : same))
         add_samples(samples, other, group, other.rows.at(group), &other == relative ? kRelativeWeight : 1, true);
-    // Nor does the choice between tiles, as far as it shows in their times, carry from one architecture's products to another's.
-    if (!same && !attention)
-      for (Sample& s : samples) s.features.resize(features_before("alone 256x128"));
     const std::vector<Tree> trees = boost(samples, boosting(options, 1));
     Judged datasheet, carried;
     std::vector<double> corrections;
@@ -289,7 +293,8 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
       carried.errors.push_back(physical * corrections.back() / row.seconds - 1);
     }
     out.datasheet = datasheet.result(), out.carried = carried.result();
-    out.thirty = after_thirty(rows, corrections, *left.gpu, start, group != "gemm bfloat16" && !attention, same ? kOwnStiffness : kForeignStiffness, options.draws);
+    const AfterThirty thirty = after_thirty(rows, corrections, *left.gpu, start, group != "gemm bfloat16" && !attention, same ? kOwnStiffness : kForeignStiffness, options.draws);
+    out.thirty = thirty.middle, out.thirty_least = thirty.least, out.thirty_most = thirty.most;
   }
   std::vector<Sample> samples;
   add_samples(samples, left, group, left.many.at(group), 1, false);

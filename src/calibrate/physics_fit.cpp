@@ -76,7 +76,7 @@ Traffic traffic(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p, d
   const double all = static_cast<double>(row.kernel.read.value + row.kernel.written.value);
   const auto found = [&](double since) {
     const double fill = since / (p.timing.residency * static_cast<double>(gpu.l2.value));
-    return 1 / (1 + (p.timing.eviction == 3 ? fill * fill * fill : std::pow(fill, p.timing.eviction)));
+    return 1 / (1 + (row.rotated > 0 && p.timing.eviction != 3 ? std::pow(fill, p.timing.eviction) : fill * fill * fill));
   };
   const double warm = found(all + (kCallsBefore - 1) * row.rotated) * row.rotated + found(all) * (all - row.rotated);
   const double gain = p.timing.l2_bytes_per_clock * gpu.sms * gpu.boost_clock.value / (gpu.memory_bandwidth.value * efficiency);

@@ -18,7 +18,7 @@ namespace precog {
 struct Timing {
   double residency = 0.75;         // share of the L2 cache that earlier calls' operands can be found in
   double l2_bytes_per_clock = 12;  // per SM, of operands found there
-  double eviction = 3;             // how sharply operands are lost when they no longer fit: the power of the fill
+  double eviction = 3;             // how sharply weights that go round are lost when they no longer fit: the power of the fill
   Seconds pass_floor{2e-6};
   double pass_bytes = 5;           // moved per element of the pass
 };
