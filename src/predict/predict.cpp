@@ -293,8 +293,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const PipelineStages& cut = built.cut;
   std::vector<ChunkOfStep> chunks = std::move(built.chunks);
   const Seconds gap = kernel_gap(*profile);
-  double clock = 1;
-  chunks = stages.run("cost", [&] {
+  const double clock = stages.run("cost", [&] {
     KernelPrices prices(*request.gpu, *profile, request.fitted, request.own_fitted ? nullptr : &catalog.prices.of(*request.gpu, request.fitted));
     for (ChunkOfStep& chunk : chunks) {
       const std::vector<Kernel>& kernels = chunk.program.kernels;
@@ -311,9 +310,8 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       if (request.plan.expert_overlap) overlap_with_micro_batches(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
-    clock = keep_within_power(request, *profile, gap, chunks);
-    return std::move(chunks);
-  }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });
+    return keep_within_power(request, *profile, gap, chunks);
+  }, [&](double) { return chunks_text(chunks, costs_text); });
   if (std::string why = beyond_reckoning(chunks); !why.empty()) return tl::unexpected(located({{{"batch", std::move(why)}}}, request.where));
 
   StepTimes times;

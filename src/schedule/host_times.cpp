@@ -56,9 +56,9 @@ bool inside_another(const Call& call, const KernelProgram& program) {
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
   for (std::size_t i = 0; i < kKinds; ++i) {
     const auto kind = static_cast<OpKind>(i);
-    auto look_up = [&](const std::map<std::string, Seconds>& table, const Seconds* otherwise) {
-      auto known = table.find(std::string(to_text(kind)));
-      if (known == table.end()) known = table.find(std::string(to_text(definition(kind).family)));
+    auto look_up = [&](const auto& table, const Seconds* otherwise) {
+      auto known = table.find(to_text(kind));
+      if (known == table.end()) known = table.find(to_text(definition(kind).family));
       return known != table.end() ? known->second : otherwise ? *otherwise : table.at("default");
     };
     forward_[i] = look_up(host.forward, nullptr);
