@@ -244,7 +244,8 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
       }
       compact_indices(graph);
       const MemoryFormat format = compiled_memory_format(graph, request.memory_format);
-      fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format}, request.stack == Stack::megatron);
+      fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format},
+                               {.norms = request.stack != Stack::pytorch, .softmax_and_loss = request.stack == Stack::megatron});
       chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
