@@ -85,6 +85,9 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
       return host_.autocast_cast + (parameter ? host_.autocast_parameter : Seconds{});
     }
     case Phase::backward:
+      // A layer's own collective (its label says of which split) is called from Python there, too; those of gradients from the framework.
+      if (call.collective && call.family == Family::collective && op.label.valid()) return forward_[kind];
+      [[fallthrough]];
     case Phase::accumulate:
     case Phase::gradient_sync: return backward_[kind] * times + more_launches(call, program, graph);
     case Phase::loss_scaling:

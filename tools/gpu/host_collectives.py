@@ -57,6 +57,7 @@ class Reduced(Same):
 class ReducedGradient(Same):
     @staticmethod
     def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+        grad = grad.contiguous()  # a sum's gradient is expanded
         dist.all_reduce(grad)
         return grad
 
