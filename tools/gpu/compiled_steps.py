@@ -138,7 +138,7 @@ EIGHTH: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:rexnet_100", None, 256, None, None),
     ("garden:autoencoder-kl", None, 8, None, None),
     ("garden:xlnet-base", None, 32, 256, None),
-    ("garden:patchtst", None, 256, None, None),
+    ("garden:resnest50d", None, 128, None, None),
 ]
 LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH, "eighth": EIGHTH}
 # Inductor's reduce-overhead mode on two of them, last.
