@@ -51,8 +51,8 @@ struct Group {
 
 class Fuser {
  public:
-  Fuser(const Graph& graph, int sms, ImageLayout layout, bool by_hand)
-      : graph_(graph), sms_(sms), layout_(layout), flow_(follow_values(graph, by_hand)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
+  Fuser(const Graph& graph, int sms, ImageLayout layout, OwnKernels own)
+      : graph_(graph), sms_(sms), layout_(layout), flow_(follow_values(graph, own)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
 
   FusionPlan run() {
     plan_.ops.resize(graph_.ops.size());
@@ -785,14 +785,14 @@ class Fuser {
 
 }  // namespace
 
-FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout, bool by_hand) {
-  FusionPlan plan = Fuser(step_graph, sms, layout, by_hand).run();
-  plan.by_hand = by_hand;
+FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout, OwnKernels own) {
+  FusionPlan plan = Fuser(step_graph, sms, layout, own).run();
+  plan.own = own;
   return plan;
 }
 
 std::string verify(const FusionPlan& plan, const Graph& graph) {
-  const Flow flow = follow_values(graph, plan.by_hand);
+  const Flow flow = follow_values(graph, plan.own);
   const std::size_t library = plan.kernels.size();  // steps: kernels, then library calls by operator
   std::vector<std::int32_t> writer(graph.tensors.size(), -1);
   std::vector<std::vector<TensorId>> reads(library + graph.ops.size());

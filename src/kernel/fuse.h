@@ -50,6 +50,12 @@ struct FusedKernel {
   Bytes partial_sums;                 // what each of those reads
 };
 
+// Kernels that a stack wrote by hand, where a compiler would put more into one or has no conditions.
+struct OwnKernels {
+  bool norms = false;              // Megatron-LM's and Transformer Engine's
+  bool softmax_and_loss = false;   // Megatron-LM's
+};
+
 struct FusionPlan {
   struct PerOp {
     bool compiled = false;               // belongs to one of the two compiled graphs
@@ -62,7 +68,7 @@ struct FusionPlan {
   };
   std::vector<PerOp> ops;                // one per operator of the graph
   std::vector<FusedKernel> kernels;
-  bool by_hand = false;                  // a stack's own kernels, which have conditions a compiler has not
+  OwnKernels own;
   // Of each tensor that owns memory: the last operator to touch it, -1 where it never reaches memory.
   std::vector<std::int32_t> last_use;
 };
@@ -73,7 +79,7 @@ struct ImageLayout {
   MemoryFormat given = MemoryFormat::contiguous, compiled = MemoryFormat::contiguous;
 };
 // `sms` decides where a reduction is split.
-FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout = {}, bool by_hand = false);
+FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout = {}, OwnKernels own = {});
 // Into how many kernels Inductor splits a sum of `length` values for each of `results` columns, and along each of `rows` rows.
 int column_stages(std::int64_t results, std::int64_t length, int sms);
 int row_stages(std::int64_t rows, std::int64_t length, int sms);

@@ -25,10 +25,10 @@ struct Compiled {
   std::string text() const { return to_text(plan, graph); }
 };
 
-Compiled compile(Graph forward, const PrecisionRecipe& recipe, GpuSpec on = gpu()) {
+Compiled compile(Graph forward, const PrecisionRecipe& recipe, GpuSpec on = gpu(), OwnKernels own = {}) {
   Compiled out;
   out.graph = make_step(apply_precision(recipe, on, forward), recipe, {}).graph;
-  out.plan = plan_fusion(out.graph, kSms);
+  out.plan = plan_fusion(out.graph, kSms, {}, own);
   return out;
 }
 int count(const std::string& text, std::string_view part) {
@@ -71,6 +71,31 @@ TEST_CASE("ANormJoinsTheSumBeforeItAndTheCastAfterIt") {
   // One kernel: the sum inside it (backward adds again, from the product in bf16), the norm, and its result in bf16 only.
   CAPTURE(c.text());
   CHECK(count(c.text(), "rows 32x64: layer_norm cast <- ") == 1);
+}
+
+TEST_CASE("AStacksOwnNormIsAKernelBehindTheSumBeforeIt") {
+  GraphBuilder b;
+  TensorId x = b.input("x", {32, 64});
+  TensorId y = b.linear_layer("a", x, 64);
+  y = b.layer_norm_layer("norm", b.add(y, x));
+  y = b.linear_layer("b", y, 64);
+  b.cross_entropy(y, b.input("t", {32}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16), gpu(), {.norms = true});
+  CAPTURE(c.text());
+  CHECK(count(c.text(), "layer_norm") == 0);
+  CHECK(count(c.text(), "pointwise 1x2048: add <- ") == 1);
+  CHECK(verify(c.plan, c.graph) == "");
+}
+
+TEST_CASE("MegatronsDropoutOfScoresIsAKernelBehindItsSoftmax") {
+  GraphBuilder b;
+  TensorId scores = b.matmul(b.input("q", {2, 4, 32, 16}), b.input("k", {2, 4, 16, 32}));
+  TensorId y = b.matmul(b.dropout(b.softmax(scores), 0.1), b.parameter("v", {2, 4, 32, 16}));
+  b.cross_entropy(b.view(y, {256, 16}), b.input("t", {256}, DType::int64));
+  const Graph graph = std::move(b).finish();
+  const auto fused_dropouts = [&](OwnKernels own) { return count(compile(graph, uniform(DType::bf16), gpu(), own).text(), "dropout"); };
+  CHECK(fused_dropouts({}) > 0);
+  CHECK(fused_dropouts({.softmax_and_loss = true}) == 0);
 }
 
 TEST_CASE("CastsOfWeightsStayKernelsOfTheirOwn") {
