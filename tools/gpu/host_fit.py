@@ -72,7 +72,9 @@ def inner_calls(lines: list[str]) -> set[int]:
     batches does to its operands (an expand, a copy, a reshape to three axes) and its result, and the cuts after the first of one indexing
     (host_times.cpp finds the same)."""
     made: dict[str, tuple[int, str, str, int]] = {}  # tensor -> line, kind, first operand, axes
+    ends_in_one: set[str] = set()
     out: set[int] = set()
+    after_einsum = False
     for number, line in enumerate(lines):
         if line.startswith("== backward"):
             break
@@ -85,12 +87,29 @@ def inner_calls(lines: list[str]) -> set[int]:
         operands = [text.strip() for text in arguments.split(",")]
         for name, shape in re.findall(r"(%\d+):\w+\[([\d,]*)\]", line.split(" = ")[0] if " = " in line else ""):
             made[name] = (number, kind, operands[0], shape.count(",") + 1)
+            if shape.split(",")[-1] == "1":
+                ends_in_one.add(name)
         if kind == "view" and re.search(r"\) slice\b", line) or kind in ("fill", "fill_", "copy") and "_(" in line:  # one indexing, or what it sets
             before = made.get(operands[0], (0, "", "", 0))[0]
             if before == number - 1 and re.search(r"\) slice\b", lines[before]):
                 out.add(number)
         result = re.match(r"%\d+", line)
+        before = made.get(operands[0], (0, "", "", 0))
+        if after_einsum and kind == "view" and before[0] == number - 1:
+            out.add(number)
+            after_einsum = made[result.group()][3] >= before[3]
+        else:
+            after_einsum = False
         if kind == "matmul" and made[result.group()][3] == 3:
+            for operand in operands[:2]:  # torch.einsum: what it lays out before its product and after it
+                name, chain, own = operand, [], 0
+                while name in made and made[name][1] in ("view", "contiguous"):
+                    chain.append(made[name][0])
+                    if made[name][1] == "view" and name in ends_in_one and made[name][3] > made.get(made[name][2], (0, "", "", 0 if made[name][2].startswith("%") else made[name][3] - 1))[3]:
+                        own = len(chain)
+                    name = made[name][2]
+                out.update(chain[:own])
+                after_einsum = after_einsum or own > 0
             for operand in operands[:2]:
                 at, by, before, axes = made.get(operand, (0, "", "", 0))
                 if by != "view" or made.get(before, (0, "", "", 0))[3] < 4:
