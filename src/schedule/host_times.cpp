@@ -142,8 +142,9 @@ Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program,
   Seconds products{};
   if (call.family == Family::gemm) {
     const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
-    // Of each the two operands and the result are cut out, and where it ends is read from a copy on the host (_grouped_mm_fallback, aten/src/ATen/native/GroupedMMUtils.h).
-    const Seconds one = backward_[static_cast<std::size_t>(OpKind::mm)] + forward_[static_cast<std::size_t>(OpKind::view)] * 4.0;
+    // Of each the two operands and the result are cut out (_grouped_mm_fallback, aten/src/ATen/native/GroupedMMUtils.h).
+    const auto kind = static_cast<std::size_t>(graph.ops[call.op].kind);
+    const Seconds one = (call.phase == Phase::forward ? forward_ : backward_)[kind] + forward_[static_cast<std::size_t>(OpKind::view)] * 3.0;
     products = one * static_cast<double>(groups);
     launches -= groups;
   }
