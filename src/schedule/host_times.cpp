@@ -144,7 +144,7 @@ Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program,
     const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
     // Of each the two operands and the result are cut out (_grouped_mm_fallback, aten/src/ATen/native/GroupedMMUtils.h).
     const auto kind = static_cast<std::size_t>(graph.ops[call.op].kind);
-    const Seconds one = (call.phase == Phase::forward ? forward_ : backward_)[kind] + forward_[static_cast<std::size_t>(OpKind::view)] * 3.0;
+    const Seconds one = (call.phase == Phase::backward ? backward_ : forward_)[kind] + forward_[static_cast<std::size_t>(OpKind::view)] * 3.0;
     products = one * static_cast<double>(groups);
     launches -= groups;
   }
