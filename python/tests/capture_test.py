@@ -182,6 +182,15 @@ class Models(Capture):
         kernels = [self.predict(graph, batch=32, precision="bf16")["kernels"] for graph in (plain, last)]
         self.assertLess(kernels[1], kernels[0])  # no layout changes around the convolutions
 
+    def test_windows_of_poolings(self):
+        network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2, (2, 1), (0, 1)), nn.AvgPool2d(2))
+        images = torch.randn(4, 3, 16, 16)
+        graph = precog.capture(lambda m: m(images).mean(), network)
+        found = [(entry["attrs"], entry["back"]["ops"][0]["attrs"]) for entry in entries(graph) if "pool" in entry.get("op", "")]
+        wanted = [{"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1]}, {"kernel": [2, 2], "stride": [2, 1], "padding": [0, 1]},
+                  {"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0]}]
+        self.assertEqual(found, [(window, window) for window in wanted])
+
     def test_a_region_without_autocast(self):
         def forward(m, x):
             with torch.autocast("cuda", enabled=False):

@@ -68,6 +68,10 @@ std::vector<std::string_view> settings_of(const Call& call) {
     case OpKind::grouped_linear:
     case OpKind::grouped_mm: return {"gemm", "transposed_a"};
     case OpKind::conv2d: return {"kernel", "stride", "padding", "dilation", "groups", "transposed"};
+    case OpKind::max_pool2d:
+    case OpKind::max_pool2d_backward:
+    case OpKind::pool:
+    case OpKind::pool_backward: return {"kernel", "stride", "padding"};
     case OpKind::scaled_dot_product_attention: return {"causal", "dropout", "gqa", "scattered", "mask_scattered", "traced_mask"};
     case OpKind::contiguous: return {"only"};
     case OpKind::fill:

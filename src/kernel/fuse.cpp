@@ -51,8 +51,8 @@ struct Group {
 
 class Fuser {
  public:
-  Fuser(const Graph& graph, int sms, ImageLayout layout, bool by_hand)
-      : graph_(graph), sms_(sms), layout_(layout), flow_(follow_values(graph, by_hand)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
+  Fuser(const Graph& graph, int sms, ImageLayout layout, OwnKernels own)
+      : graph_(graph), sms_(sms), layout_(layout), flow_(follow_values(graph, own)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
 
   FusionPlan run() {
     plan_.ops.resize(graph_.ops.size());
@@ -61,6 +61,7 @@ class Fuser {
     for (std::size_t i = 0; i < graph_.ops.size(); ++i) visit(i);
     mix_orders();
     make_kernels();
+    add_biases();
     find_last_uses();
     return std::move(plan_);
   }
@@ -694,6 +695,32 @@ class Fuser {
     plan_.ops[static_cast<std::size_t>(op)].kernels.push_back(static_cast<std::int32_t>(plan_.kernels.size()));
     plan_.kernels.push_back(std::move(kernel));
   }
+  // A convolution is called without its bias (torch/_inductor/kernel/conv.py); the first kernel that reads the result element by element adds it,
+  // and writes it back where a library call, a pooling window or backward reads it too. No such kernel: one of its own.
+  void add_biases() {
+    std::vector<std::int32_t> adds(graph_.tensors.size(), -1);
+    std::vector<char> kept(graph_.tensors.size(), 0);
+    for (std::size_t k = 0; k < plan_.kernels.size(); ++k) {
+      const FusedKernel& kernel = plan_.kernels[k];
+      const bool forward = flow_.where[kernel.ops.front().index()] == Flow::forward && kernel.traits.taps == 0;
+      for (const FusedRead& read : kernel.reads) {
+        if (read.remade) continue;
+        if (!forward) kept[read.tensor.index()] = 1;
+        else if (adds[read.tensor.index()] < 0) adds[read.tensor.index()] = static_cast<std::int32_t>(k);
+      }
+    }
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
+      const Op& op = op_at(i);
+      if (op.kind != OpKind::conv2d || op.input_count < 3 || flow_.where[i] != Flow::forward) continue;
+      const TensorId result = graph_.output(op);
+      bool wanted = kept[result.index()] != 0;
+      for (std::int32_t reader : flow_.readers[result.index()]) wanted = wanted || flow_.part[static_cast<std::size_t>(reader)] == Part::library;
+      if (!wanted) continue;
+      const std::int32_t first = adds[result.index()];
+      if (first < 0) plan_.ops[i].adds_bias = true;
+      else plan_.kernels[static_cast<std::size_t>(first)].biased.push_back(result);
+    }
+  }
   bool is_loss(std::size_t i) const { return flow_.where[i] == Flow::forward && is_last_forward(i); }
 
   void read_into(Sources& reads, const Sources& sources, std::int32_t group, Flow::Where where) const {
@@ -758,14 +785,14 @@ class Fuser {
 
 }  // namespace
 
-FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout, bool by_hand) {
-  FusionPlan plan = Fuser(step_graph, sms, layout, by_hand).run();
-  plan.by_hand = by_hand;
+FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout, OwnKernels own) {
+  FusionPlan plan = Fuser(step_graph, sms, layout, own).run();
+  plan.own = own;
   return plan;
 }
 
 std::string verify(const FusionPlan& plan, const Graph& graph) {
-  const Flow flow = follow_values(graph, plan.by_hand);
+  const Flow flow = follow_values(graph, plan.own);
   const std::size_t library = plan.kernels.size();  // steps: kernels, then library calls by operator
   std::vector<std::int32_t> writer(graph.tensors.size(), -1);
   std::vector<std::vector<TensorId>> reads(library + graph.ops.size());

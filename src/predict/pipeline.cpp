@@ -94,9 +94,11 @@ void hide_gathers(const ChunkOfStep& chunk, ChunkParts& parts) {
 }
 
 Bytes gradient_bytes(const Request& request, std::int64_t elements, const ChunkOfStep& first) {
+  // Those that are converted at the end of the step only (DeepSpeed's fp16 optimizer) are still what backward made.
   const auto& main = request.precision->main_gradients;
+  const bool converted = main && (main->made == MainGradients::Made::in_backward || main->made == MainGradients::Made::in_product);
   DType type = main ? main->dtype : DType::fp32;
-  if (!main && !first.step.gradients.empty()) type = first.step.graph.tensors[first.step.gradients.front().gradient].dtype;
+  if (!converted && !first.step.gradients.empty()) type = first.step.graph.tensors[first.step.gradients.front().gradient].dtype;
   return {elements * bits_of(type) / 8};
 }
 

@@ -244,7 +244,8 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
       }
       compact_indices(graph);
       const MemoryFormat format = compiled_memory_format(graph, request.memory_format);
-      fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format}, request.stack == Stack::megatron);
+      fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format},
+                               {.norms = request.stack != Stack::pytorch, .softmax_and_loss = request.stack == Stack::megatron});
       chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
@@ -293,8 +294,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const PipelineStages& cut = built.cut;
   std::vector<ChunkOfStep> chunks = std::move(built.chunks);
   const Seconds gap = kernel_gap(*profile);
-  double clock = 1;
-  chunks = stages.run("cost", [&] {
+  const double clock = stages.run("cost", [&] {
     KernelPrices prices(*request.gpu, *profile, request.fitted, request.own_fitted ? nullptr : &catalog.prices.of(*request.gpu, request.fitted));
     for (ChunkOfStep& chunk : chunks) {
       const std::vector<Kernel>& kernels = chunk.program.kernels;
@@ -311,9 +311,8 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       if (request.plan.expert_overlap) overlap_with_micro_batches(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
-    clock = keep_within_power(request, *profile, gap, chunks);
-    return std::move(chunks);
-  }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });
+    return keep_within_power(request, *profile, gap, chunks);
+  }, [&](double) { return chunks_text(chunks, costs_text); });
   if (std::string why = beyond_reckoning(chunks); !why.empty()) return tl::unexpected(located({{{"batch", std::move(why)}}}, request.where));
 
   StepTimes times;

@@ -63,9 +63,9 @@ bool inside_another(const Call& call, const KernelProgram& program) {
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
   for (std::size_t i = 0; i < kKinds; ++i) {
     const auto kind = static_cast<OpKind>(i);
-    auto look_up = [&](const std::map<std::string, Seconds>& table, const Seconds* otherwise) {
-      auto known = table.find(std::string(to_text(kind)));
-      if (known == table.end()) known = table.find(std::string(to_text(definition(kind).family)));
+    auto look_up = [&](const auto& table, const Seconds* otherwise) {
+      auto known = table.find(to_text(kind));
+      if (known == table.end()) known = table.find(to_text(definition(kind).family));
       return known != table.end() ? known->second : otherwise ? *otherwise : table.at("default");
     };
     forward_[i] = look_up(host.forward, nullptr);
@@ -92,6 +92,9 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
       return host_.autocast_cast + (parameter ? host_.autocast_parameter : Seconds{});
     }
     case Phase::backward:
+      // A layer's own collective (its label says of which split) is called from Python there, too; those of gradients from the framework.
+      if (call.collective && call.family == Family::collective && op.label.valid()) return forward_[kind];
+      [[fallthrough]];
     case Phase::accumulate:
     case Phase::gradient_sync: return backward_[kind] * times + more_launches(call, program, graph);
     case Phase::loss_scaling:

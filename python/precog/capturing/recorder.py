@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from . import rules
 from .interceptors import AboveAutocast, BelowAutograd, PythonSide
-from .layouts import gemm_attrs, has_memory, is_composite, is_strided, is_view, no_modes, sequence_number, takes_device, view_kind, with_gaps
+from .layouts import gemm_attrs, has_memory, is_composite, is_strided, is_view, no_modes, sequence_number, takes_device, view_kind, window_attrs, with_gaps
 from .particular import LOWER, PARTICULAR
 from .patches import ModuleTracker, patched_framework
 from .recording import Call, Recording, Value
@@ -373,6 +373,8 @@ class Recorder:
         attrs: dict[str, Any] = {}
         if name in rules.LOW_PRODUCTS:
             attrs = gemm_attrs(name, inputs)
+        elif name in rules.POOLS:
+            attrs = window_attrs(operator, args, kwargs)
         elif name == "mean" or name == "sum":
             if kwargs.get("dtype") is not None:
                 attrs["type"] = kwargs["dtype"]
