@@ -302,3 +302,20 @@ TEST_CASE("OneIndexingIsOneCallOfPythons") {
     if (program.calls[i].phase == Phase::forward && program.calls[i].family == Family::view) views.push_back(inner[i]);
   CHECK(views == std::vector<bool>{false, true, false, false, false});
 }
+
+TEST_CASE("AnEinsumIsOneCallOfPythons") {
+  GraphBuilder b;
+  TensorId x = b.view(b.relu(b.linear_layer("first", b.input("x", {64, 64}), 32)), {4, 16, 32});  // Python's own
+  x = b.view(b.view(b.view(x, {4, 16, 32, 1}), {4, 16, 1, 32}, ViewKind::transpose), {1, 64, 32});
+  TensorId w = b.view(b.view(b.view(b.parameter("weight", {32, 8}), {32, 8, 1}), {1, 32, 8}, ViewKind::transpose), {1, 32, 8});
+  x = b.view(b.view(b.view(b.matmul(x, w), {4, 16, 1, 8}), {4, 16, 8, 1}, ViewKind::transpose), {4, 16, 8});
+  x = b.view(x, {64, 8});  // Python's again
+  b.cross_entropy(b.linear_layer("second", x, 10), b.input("target", {64}, DType::int64));
+  const StepGraph step = make_step(apply_precision(uniform(DType::fp32), gpu(), std::move(b).finish()), uniform(DType::fp32), {});
+  const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  const std::vector<bool> inner = inner_calls(program, step.graph);
+  std::vector<bool> views;
+  for (std::size_t i = 0; i < program.calls.size(); ++i)
+    if (program.calls[i].phase == Phase::forward && program.calls[i].family == Family::view) views.push_back(inner[i]);
+  CHECK(views == std::vector<bool>{false, true, true, true, true, true, true, true, true, true, false});
+}
