@@ -24,6 +24,8 @@ constexpr std::int64_t kSharedBytes = 10;  // score_fusion_memory_threshold: les
 constexpr std::int64_t kMixedElements = 5 << 20, kMixedRows = 4096, kMixedLength = 16384;
 // Half of what the fastest unit computes per byte of bandwidth on current GPUs (is_mm_compute_bound); large products lie far above.
 constexpr double kPaddedIntensity = 100;
+// From where a second, transposed copy pays: of recorded programs with odd vocabularies GPT-2's has one (692), Marian's (451) and Whisper's (321) have none.
+constexpr double kTransposedIntensity = 550;
 constexpr std::int64_t kMixedBlock = 64;  // rows summed by one block: an estimate; the partial sums are small either way
 
 // A computed value that reaches a buffer: the unit of fusion.
@@ -229,8 +231,9 @@ class Fuser {
   }
 
   // torch/_inductor/fx_passes/pad_mm.py: extents of a large product that no wide load can read are rounded up. An operand that a
-  // pointwise kernel writes is written so at once, another is copied: once as it is and once transposed (a weight's gradient), by one kernel, in
-  // 16 bits. In fp32 PyTorch's timing left transposed operands alone in both recorded programs that have one (GPT-2, data/measured).
+  // pointwise kernel writes is written so at once, another is copied, once for all products that read it. But where
+  // rows of 16-bit numbers are odd, no load of four bytes (the least that cp.async takes) is aligned: there the timing that decides may pad the
+  // transposed operand (a weight's gradient) too, by the same kernel.
   void pad(std::size_t i) {
     const Op& op = op_at(i);
     const auto& a = std::get<GemmAttributes>(op.attributes);
@@ -238,7 +241,8 @@ class Fuser {
     auto off = [&](std::int64_t extent) { return extent > 1 && extent % unit != 0; };
     if (!off(a.m) && !off(a.n) && !off(a.k)) return;
     const double m = static_cast<double>(a.m), n = static_cast<double>(a.n), k = static_cast<double>(a.k);
-    if (m * n * k / (m * k + n * k + m * n) < kPaddedIntensity) return;
+    const double intensity = m * n * k / (m * k + n * k + m * n);
+    if (intensity < kPaddedIntensity) return;
     plan_.ops[i].padded = true;
     const bool operand_off[] = {off(a.m) || off(a.k), off(a.k) || off(a.n)};
     for (std::size_t operand = 0; operand < 2 && operand < op.input_count; ++operand) {
@@ -248,7 +252,8 @@ class Fuser {
       if (!operand_off[operand] || (made_in && made_in->row_length == 0 && !made_in->columns)) continue;
       const bool transposed = operand == 0 && a.transposed_a;
       const auto [first, fresh] = padded_.try_emplace({value, flow_.where[i]}, PaddedCopies{i, {}});
-      if (std::exchange(first->second.made[transposed ? 1 : 0], true) || (!fresh && unit != 8)) continue;
+      const bool odd = unit == 8 && (a.m % 2 != 0 || a.k % 2 != 0) && intensity > kTransposedIntensity;
+      if (std::exchange(first->second.made[transposed ? 1 : 0], true) || (!fresh && !odd)) continue;
       plan_.ops[first->second.where].copied.push_back(value);
     }
   }

@@ -242,7 +242,7 @@ TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   }
   CHECK(padded == 3);  // the head, forward and both ways back
   CHECK(copies == 3);  // the weight in each graph, the gradient of the logits for both products
-  CHECK(twice == 1);   // for one of them transposed
+  CHECK(twice == 1);   // for one of them transposed, as its rows are odd
 }
 
 TEST_CASE("TracedTransformersBuildTheirMasks") {

@@ -95,8 +95,8 @@ class Tracer {
   }
 
   // A compiled language model returns its scores beside the loss. Nobody differentiates them, but the compiled backward takes a
-  // gradient for every result: AOTAutograd hands it zeros, which live until the first kernel has added them. Where the scores are
-  // another graph's result, autograd hands over the loss's gradient of them, and nothing is made.
+  // gradient for every result: autograd hands it zeros, which live until the first kernel has added them. Where the scores are another
+  // graph's result, it hands over the loss's gradient of them, and nothing is made.
   void make_zero_gradient() {
     if (!scores_.valid() || program_.scores != Scores::returned) return;
     const std::int32_t block = add({graph_.bytes(scores_).value, MemoryCategory::temporaries, graph_.tensors[scores_].dtype});
