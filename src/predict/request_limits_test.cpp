@@ -38,6 +38,21 @@ TEST_CASE("MillionsOfSamplesPerBatchAreTakenAndTooManyAreRefused") {
   CHECK(refused(R"({"batch": 1000000000, "seq": 1024})") != "");
 }
 
+TEST_CASE("OnlyTransformersGpt2EndsATraceBeforeItsLoss") {
+  // Large scores beside a small body: what transformers' code returns apart gets no zeros as a gradient.
+  const auto peak = [](const char* more) {
+    Json job = limits_job(R"({"batch": 8, "seq": 1024, "precision": "tf32", "mode": "compile", "cluster": {"gpu": "h100-sxm", "gpus": 1}})");
+    job.update(Json::parse(more));
+    auto request = parse_request(job, limits_data(), "test");
+    REQUIRE_MESSAGE(request, request.error().text());
+    auto made = predict(*request, limits_data());
+    REQUIRE(made);
+    return made->report.memory.peak.value;
+  };
+  constexpr std::int64_t kScores = 4ll * 8 * 1024 * 50257;
+  CHECK(peak(R"({"attention": "sdpa-causal"})") - peak("{}") > kScores / 2);
+}
+
 TEST_CASE("DeepSpeedsWordsForWhatIsOnTheHostAreTaken") {
   auto request = parse_request(limits_job(R"({"plan": {"fsdp": "zero3", "offload": "offload_optimizer+offload_param"}})"), limits_data(), "test");
   REQUIRE_MESSAGE(request, request.error().text());
