@@ -13,8 +13,8 @@ constexpr std::int64_t kPiecesFollowed = 20'000;  // of all stages
 
 using Points = std::vector<MemoryPoint>;
 
-Bytes all_of(const BytesByCategory& bytes) { return std::accumulate(bytes.begin(), bytes.end(), Bytes{}); }
-std::size_t place(MemoryCategory category) { return static_cast<std::size_t>(category); }
+Bytes bytes_in(const BytesByCategory& bytes) { return std::accumulate(bytes.begin(), bytes.end(), Bytes{}); }
+std::size_t category_at(MemoryCategory category) { return static_cast<std::size_t>(category); }
 
 // Of each of `bins` equal stretches of time the moment with most, where the stretch's first one was.
 Points thinned(const Points& points, Seconds from, Seconds length, std::size_t bins) {
@@ -24,7 +24,7 @@ Points thinned(const Points& points, Seconds from, Seconds length, std::size_t b
     const double share = length.value > 0 ? std::clamp((point.at - from) / length, 0.0, 1.0) : 0;
     const std::size_t here = std::min(bins - 1, static_cast<std::size_t>(share * static_cast<double>(bins)));
     if (here != bin) out.push_back(point);
-    else if (all_of(point.bytes) > all_of(out.back().bytes)) out.back().bytes = point.bytes;
+    else if (bytes_in(point.bytes) > bytes_in(out.back().bytes)) out.back().bytes = point.bytes;
     bin = here;
   }
   return out;
@@ -49,7 +49,7 @@ Points repeated(const Points& points, Seconds from, Seconds period, std::int64_t
   Points drawn = thinned(again, from, period, kMostPoints);
   const auto most = static_cast<std::int64_t>(kMostPoints);
   if (times > most && !drawn.empty()) {
-    const auto largest = std::max_element(drawn.begin(), drawn.end(), [](const MemoryPoint& a, const MemoryPoint& b) { return all_of(a.bytes) < all_of(b.bytes); });
+    const auto largest = std::max_element(drawn.begin(), drawn.end(), [](const MemoryPoint& a, const MemoryPoint& b) { return bytes_in(a.bytes) < bytes_in(b.bytes); });
     drawn = {{from, largest->bytes}};
   }
   out.insert(out.end(), again.begin(), again.end());
@@ -89,7 +89,7 @@ PieceProfile profile_of(const PipelineChunkView& chunk, const std::vector<BytesB
 // What stays between two pieces of work, but for what is kept for backward.
 BytesByCategory at_rest(BytesByCategory bytes) {
   for (MemoryCategory category : {MemoryCategory::activations, MemoryCategory::recomputed, MemoryCategory::temporaries, MemoryCategory::optimizer_temporaries, MemoryCategory::workspaces})
-    bytes[place(category)] = {};
+    bytes[category_at(category)] = {};
   return bytes;
 }
 
@@ -141,11 +141,11 @@ class StagePoints {
     BytesByCategory out{};
     for (std::size_t at : own_) {
       const std::size_t c = view_.chunk_at[at];
-      out[place(MemoryCategory::activations)] += memory_.saved[c] * others(at, position);
+      out[category_at(MemoryCategory::activations)] += memory_.saved[c] * others(at, position);
       if (at == position) continue;
-      out[place(MemoryCategory::parameters)] += memory_.resident[c][0];
-      out[place(MemoryCategory::gradients)] += memory_.resident[c][1];
-      out[place(MemoryCategory::optimizer_states)] += memory_.resident[c][2];
+      out[category_at(MemoryCategory::parameters)] += memory_.resident[c][0];
+      out[category_at(MemoryCategory::gradients)] += memory_.resident[c][1];
+      out[category_at(MemoryCategory::optimizer_states)] += memory_.resident[c][2];
     }
     return out;
   }
@@ -162,7 +162,7 @@ class StagePoints {
     };
     if (profile.points.empty()) return;
     if (held) {
-      const auto most = std::max_element(profile.points.begin(), profile.points.end(), [](const auto& a, const auto& b) { return all_of(a.bytes) < all_of(b.bytes); });
+      const auto most = std::max_element(profile.points.begin(), profile.points.end(), [](const auto& a, const auto& b) { return bytes_in(a.bytes) < bytes_in(b.bytes); });
       add(start, most->bytes);
     } else {
       for (const PieceProfile::At& point : profile.points) add(start + length * point.share, point.bytes);

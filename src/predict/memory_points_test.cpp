@@ -13,7 +13,7 @@ using namespace precog;
 
 Bytes bytes_at(const MemoryPoint& point) { return std::accumulate(point.bytes.begin(), point.bytes.end(), Bytes{}); }
 
-Prediction drawn(const Catalog& catalog, const Json& job) {
+Prediction memory_drawn(const Catalog& catalog, const Json& job) {
   auto request = parse_request(job, catalog, "test");
   REQUIRE_MESSAGE(request, request.error().text());
   auto made = predict(*request, catalog);
@@ -23,14 +23,14 @@ Prediction drawn(const Catalog& catalog, const Json& job) {
   return std::move(*made);
 }
 
-Json plan_job(const char* plan, std::int64_t micro_batches, int gpus, const char* more = "{}") {
+Json memory_job(const char* plan, std::int64_t micro_batches, int gpus, const char* more = "{}") {
   Json job = {{"model", {{"name", "gpt2"}, {"layers", 8}}}, {"batch", 1}, {"seq", 256}, {"precision", "amp-bf16"}, {"micro_batches", micro_batches},
               {"cluster", {{"gpu", "h100-sxm"}, {"gpus", gpus}}}, {"plan", Json::parse(plan)}};
   job.update(Json::parse(more));
   return job;
 }
 
-const Catalog& data() {
+const Catalog& timeline_data() {
   static const Catalog catalog = load_catalog(PRECOG_DATA_DIR).value();
   return catalog;
 }
@@ -39,34 +39,34 @@ const Catalog& data() {
 
 TEST_CASE("MemoryOverTheStepBeginsAtNothingEndsWithTheStepAndHasThePeak") {
   const std::vector<Json> jobs = {
-      plan_job("{}", 1, 1),
-      plan_job("{}", 2, 1),
-      plan_job("{}", 16, 1),
-      plan_job("{}", 5000, 1),
-      plan_job("{}", 4, 1, R"({"recompute": "full"})"),
-      plan_job("{}", 16, 1, R"({"mode": "compile"})"),
-      plan_job("{}", 3, 1, R"({"mode": "compile-cudagraphs"})"),
-      plan_job(R"({"offload": "optimizer"})", 4, 1),
-      plan_job(R"({"offload": "activations"})", 4, 1),
-      plan_job(R"({"fsdp": "zero2"})", 4, 4),
-      plan_job(R"({"fsdp": "zero3"})", 1, 4),
-      plan_job(R"({"fsdp": "full"})", 7, 4),
-      plan_job(R"({"fsdp": "full", "offload": "optimizer+parameters"})", 2, 4),
-      plan_job(R"({"pp": 4})", 1, 4),
-      plan_job(R"({"pp": 4})", 16, 4, R"({"recompute": "full"})"),
-      plan_job(R"({"pp": 4, "schedule": "gpipe"})", 8, 4),
-      plan_job(R"({"pp": 4, "vpp": 2, "schedule": "interleaved"})", 8, 4),
-      plan_job(R"({"pp": 4, "schedule": "zb"})", 12, 4),
-      plan_job(R"({"pp": 4, "schedule": "dualpipe"})", 16, 4),
-      plan_job(R"({"pp": 2, "fsdp": "zero1"})", 6, 4),
-      plan_job(R"({"pp": 8})", 4000, 8),                        // more pieces of work than are followed
-      plan_job(R"({"pp": 8, "schedule": "gpipe"})", 4000, 8),
-      plan_job(R"({"pp": 4})", 8, 4, R"({"precision": "bf16"})"),
-      plan_job("{}", 4, 8, R"({"cluster": {"gpu": "h100-sxm", "gpus": 8, "jitter": 0.02}})"),
+      memory_job("{}", 1, 1),
+      memory_job("{}", 2, 1),
+      memory_job("{}", 16, 1),
+      memory_job("{}", 5000, 1),
+      memory_job("{}", 4, 1, R"({"recompute": "full"})"),
+      memory_job("{}", 16, 1, R"({"mode": "compile"})"),
+      memory_job("{}", 3, 1, R"({"mode": "compile-cudagraphs"})"),
+      memory_job(R"({"offload": "optimizer"})", 4, 1),
+      memory_job(R"({"offload": "activations"})", 4, 1),
+      memory_job(R"({"fsdp": "zero2"})", 4, 4),
+      memory_job(R"({"fsdp": "zero3"})", 1, 4),
+      memory_job(R"({"fsdp": "full"})", 7, 4),
+      memory_job(R"({"fsdp": "full", "offload": "optimizer+parameters"})", 2, 4),
+      memory_job(R"({"pp": 4})", 1, 4),
+      memory_job(R"({"pp": 4})", 16, 4, R"({"recompute": "full"})"),
+      memory_job(R"({"pp": 4, "schedule": "gpipe"})", 8, 4),
+      memory_job(R"({"pp": 4, "vpp": 2, "schedule": "interleaved"})", 8, 4),
+      memory_job(R"({"pp": 4, "schedule": "zb"})", 12, 4),
+      memory_job(R"({"pp": 4, "schedule": "dualpipe"})", 16, 4),
+      memory_job(R"({"pp": 2, "fsdp": "zero1"})", 6, 4),
+      memory_job(R"({"pp": 8})", 4000, 8),                        // more pieces of work than are followed
+      memory_job(R"({"pp": 8, "schedule": "gpipe"})", 4000, 8),
+      memory_job(R"({"pp": 4})", 8, 4, R"({"precision": "bf16"})"),
+      memory_job("{}", 4, 8, R"({"cluster": {"gpu": "h100-sxm", "gpus": 8, "jitter": 0.02}})"),
   };
   for (const Json& job : jobs) {
     INFO(job.dump());
-    const Report report = drawn(data(), job).report;
+    const Report report = memory_drawn(timeline_data(), job).report;
     const auto& points = report.memory_points;
     REQUIRE(points.size() >= 2);
     CHECK(points.size() <= 400);
@@ -81,7 +81,7 @@ TEST_CASE("MemoryOverTheStepBeginsAtNothingEndsWithTheStepAndHasThePeak") {
 }
 
 TEST_CASE("EveryMicroBatchIsInMemoryOverTheStep") {
-  const Report report = drawn(data(), plan_job("{}", 6, 1)).report;
+  const Report report = memory_drawn(timeline_data(), memory_job("{}", 6, 1)).report;
   // What is kept for backward rises and falls once for each.
   const auto activations = [](const MemoryPoint& point) { return point.bytes[static_cast<std::size_t>(MemoryCategory::activations)].value; };
   std::int64_t most = 0;
@@ -96,11 +96,11 @@ TEST_CASE("EveryMicroBatchIsInMemoryOverTheStep") {
 }
 
 TEST_CASE("PartsOfMemoryAddUpWithMicroBatchesInFlight") {
-  for (const Json& job : {plan_job("{}", 1, 1), plan_job("{}", 4, 1), plan_job(R"({"pp": 4})", 16, 4), plan_job(R"({"pp": 4, "vpp": 2, "schedule": "interleaved"})", 8, 4),
-                          plan_job(R"({"pp": 4, "schedule": "zb"})", 12, 4, R"({"precision": "bf16"})"), plan_job(R"({"pp": 4, "schedule": "dualpipe"})", 16, 4),
-                          plan_job(R"({"pp": 4, "schedule": "gpipe"})", 8, 4, R"({"recompute": "full"})"), plan_job(R"({"fsdp": "full"})", 2, 4)}) {
+  for (const Json& job : {memory_job("{}", 1, 1), memory_job("{}", 4, 1), memory_job(R"({"pp": 4})", 16, 4), memory_job(R"({"pp": 4, "vpp": 2, "schedule": "interleaved"})", 8, 4),
+                          memory_job(R"({"pp": 4, "schedule": "zb"})", 12, 4, R"({"precision": "bf16"})"), memory_job(R"({"pp": 4, "schedule": "dualpipe"})", 16, 4),
+                          memory_job(R"({"pp": 4, "schedule": "gpipe"})", 8, 4, R"({"recompute": "full"})"), memory_job(R"({"fsdp": "full"})", 2, 4)}) {
     INFO(job.dump());
-    const Json memory = to_json(drawn(data(), job).report)["memory"];
+    const Json memory = to_json(memory_drawn(timeline_data(), job).report)["memory"];
     const auto sum = [](const Json& parts, const char* key) {
       std::int64_t all = 0;
       for (const Json& one : parts) all += key ? one[key].get<std::int64_t>() : one.get<std::int64_t>();
