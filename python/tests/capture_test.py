@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import logging
 import pathlib
 import sys
 import tempfile
@@ -413,6 +414,38 @@ class Untouched(Capture):
         self.assertEqual(marks, ["dense"] * 3)
         plain = precog.capture(language_loss(ids), Small())
         self.assertFalse(any("traced_mask" in entry.get("attrs", {}) for entry in entries(plain)))
+
+    def test_what_becomes_of_scores_where_the_model_is_compiled(self):
+        """One compiled graph returns scores and loss, unless the trace ends between them or the model returns the loss alone."""
+        ids = torch.randint(0, 500, (2, 16))
+        log = logging.getLogger("a_library")
+
+        class WithLoss(Small):
+            says, alone, looks = False, False, False
+
+            def forward(self, ids):
+                if self.looks and bool((ids < 0).any()):  # followed once more, with values
+                    raise ValueError
+                scores = super().forward(ids)
+                if self.says:
+                    log.debug("which loss?")
+                loss = F.cross_entropy(scores.flatten(0, 1), ids.flatten())
+                return loss if self.alone else {"scores": scores, "loss": loss}
+
+        def kind(model, loss):
+            return precog.capture(loss, model).document.get("scores", "returned")
+
+        model = WithLoss()
+        self.assertEqual(kind(model, lambda model: model(ids)["loss"]), "returned")
+        model.looks = True
+        self.assertEqual(kind(model, lambda model: model(ids)["loss"]), "returned")
+        model.looks, model.says = False, True
+        self.assertEqual(kind(model, lambda model: model(ids)["loss"]), "apart")
+        model.says, model.alone = False, True
+        self.assertEqual(kind(model, lambda model: model(ids)), "inside")
+        self.assertEqual(kind(Small(), language_loss(ids)), "apart")
+        self.assertEqual(logging.Logger.debug.__module__, "logging")
+        self.assertFalse(hasattr(logging.Logger.debug, "__wrapped__"))
 
     def test_buffers(self):
         model, images = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), torch.randn(4, 8)

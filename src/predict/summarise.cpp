@@ -135,40 +135,6 @@ StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const 
   return out;
 }
 
-// Memory over the last simulated step, from the end of the one before it, by when each operator's kernels ran: the stream's order is
-// the allocator's. Of several operators in one of the bins, the one at which most is there stands for all, so that the peak is never lost.
-std::vector<MemoryPoint> memory_points(const MemoryUse& memory, const Schedule& schedule, const Timeline& timeline) {
-  constexpr std::size_t kBins = 240;
-  const auto tasks = schedule.graph.tasks();
-  const auto last = static_cast<std::int16_t>(schedule.last_task.size() - 1);
-  std::vector<std::pair<Picoseconds, std::size_t>> calls;  // when, which
-  const Picoseconds begin = begin_of_last_step(schedule, timeline);
-  Picoseconds end = begin;
-  for (std::size_t i = 0; i < tasks.size(); ++i) {
-    const TaskLabel& label = schedule.labels[i];
-    if (label.step != last || label.call < 0 || tasks[i].resource != kCompute || static_cast<std::size_t>(label.call) >= memory.timeline.size()) continue;
-    calls.emplace_back(std::max(begin, timeline.spans[i].start), static_cast<std::size_t>(label.call));
-    end = std::max(end, timeline.spans[i].end);
-  }
-  std::stable_sort(calls.begin(), calls.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  auto total = [](const BytesByCategory& bytes) {
-    Bytes sum;
-    for (Bytes one : bytes) sum += one;
-    return sum;
-  };
-  std::vector<MemoryPoint> out;
-  std::size_t bin = kBins;
-  for (const auto& [when, call] : calls) {
-    const auto here = static_cast<std::size_t>(static_cast<double>(when - begin) / static_cast<double>(std::max<Picoseconds>(1, end - begin)) * kBins);
-    const BytesByCategory& bytes = memory.timeline[call];
-    if (here != bin) out.push_back({seconds(when - begin), bytes});
-    else if (total(bytes) > total(out.back().bytes)) out.back().bytes = bytes;
-    bin = here;
-  }
-  if (!out.empty()) out.push_back({seconds(end - begin), out.back().bytes});
-  return out;
-}
-
 std::string describe(const Graph& graph, OpId op) {
   if (!op.valid()) return "";
   const Op& at = graph.ops[op];
@@ -202,7 +168,6 @@ Report summarise(const Request& request, std::int64_t parameters, Flops model_fl
   if (!on_host.empty()) shared += (shared.empty() ? "" : ", ") + join(on_host, ", ") + " on the host";
   if (request.cluster.gpus > 1 || !on_host.empty()) report.sharding = join(split_layers_text(request.plan, shared), ", ");
   report.memory = memory;
-  report.memory.timeline.clear();  // by operator; what is shown of it is by time
   report.peak_at = peak_at;
 
   // Busy time by what it was spent on.
