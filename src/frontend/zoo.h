@@ -44,7 +44,7 @@ struct ModelInputs {
 // Every problem of the file at once, unknown keys included.
 Result<ModelSpec> parse_model(const Json& json, const std::string& where);
 
-// Batch 1..10^6, seq 1..max_seq, layers 1..4096; no tensor so large that its size would not fit an integer.
+// Batch 1..10^9, seq 1..max_seq, layers 1..4096; no tensor so large that its size would not fit an integer.
 Result<Graph> build_model(const ModelSpec& model, const ModelInputs& inputs);
 
 // Of each repeated layer a number, the same for layers that differ in nothing but their names; empty where nobody knows before the
