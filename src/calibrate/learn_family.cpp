@@ -17,6 +17,7 @@ constexpr double kPriorShapes = 4;     // as many shapes say nothing against a c
 constexpr std::size_t kLeastForTrees = 40, kLeastShapesForTrees = 12;
 constexpr unsigned kFolds = 5;
 constexpr std::size_t kMany = 1500;    // samples from which one fold in five tells enough
+constexpr std::size_t kManyOfEach = 10 * kMany;  // convolutions: depthwise ones are too few to be learned apart
 constexpr Range kUnknownRatio{0.85, 1.18};  // of families too small to tell: no interval is narrower
 
 using Constants = std::map<std::string, double, std::less<>>;
@@ -78,7 +79,7 @@ std::vector<Tree> learn_trees(const std::vector<const KernelSample*>& samples, c
   static_assert(static_cast<int>(DType::fp32) == 2 && static_cast<int>(DType::tf32) == 3 && static_cast<int>(DType::bf16) == 4 && static_cast<int>(DType::fp16) == 5);
   static constexpr std::array kBackends = {1.5, 2.5, 3.5};  // flash, cuDNN's, the memory-efficient one in 16 and in 32 bits
   static_assert(static_cast<int>(AttentionBackend::flash) == 1 && static_cast<int>(AttentionBackend::cudnn) == 2 && static_cast<int>(AttentionBackend::memory_efficient) == 3);
-  if ((kind == FeatureKind::gemm || kind == FeatureKind::convolution) && samples.size() >= kMany) return boost_apart(rest, options, place_of(kind, "math"), kArithmetics);
+  if ((kind == FeatureKind::gemm && samples.size() >= kMany) || (kind == FeatureKind::convolution && samples.size() >= kManyOfEach)) return boost_apart(rest, options, place_of(kind, "math"), kArithmetics);
   if (kind == FeatureKind::attention && samples.size() >= kMany) return boost_apart(rest, options, place_of(kind, "kernels"), kBackends);
   return boost(rest, options);
 }
