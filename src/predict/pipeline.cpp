@@ -264,6 +264,27 @@ static std::vector<char> may_have_worst_moment(const PipelineShape& shape, const
   return out;
 }
 
+namespace {
+
+using StepMoments = std::array<BytesByCategory, kStepParts>;
+
+// A chunk's own, with what else its stage keeps: of other chunks all along, of other micro-batches where it keeps most itself. One of
+// them is the peak.
+StepMoments moments_of_stage(StepMoments moments, const MemoryUse& use, Bytes in_flight, std::array<Bytes, 3> others, bool peak_at_work) {
+  using enum MemoryCategory;
+  Bytes most;
+  for (std::size_t m = 0; m < kStepParts; ++m) {
+    const auto add = [&](MemoryCategory category, Bytes bytes) { moments[m][static_cast<std::size_t>(category)] += bytes; };
+    add(parameters, others[0]), add(gradients, others[1]), add(optimizer_states, others[2]);
+    if (m < 2) add(activations, in_flight);
+    most = std::max(most, std::accumulate(moments[m].begin(), moments[m].end(), Bytes{}));
+  }
+  if (most < use.peak) moments[peak_at_work ? 1 : kStepParts - 1] = use.by_category;
+  return moments;
+}
+
+}  // namespace
+
 PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks) {
   PipelineShape shape = pipeline_shape(request);
   std::vector<MemoryTrace> traces;
@@ -298,13 +319,14 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
     Bytes others, parameters, gradients, optimizer;  // besides the chunk's own
     std::int64_t in_flight = 0;
   } worst;
+  std::vector<Bytes> at_work(static_cast<std::size_t>(shape.stages));  // by stage: the most that other micro-batches keep meanwhile
   for (int stage = 0; stage < shape.stages; ++stage) {
     if (!candidates[cut.chunk_at[static_cast<std::size_t>(stage)]]) continue;
     std::vector<std::size_t> own;  // the stage's positions
     for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
     if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));
-    const auto consider = [&](std::size_t position, bool at_work, const std::vector<std::int64_t>& in_flight) {
-      Moment now{.stage = stage, .position = position, .at_work = at_work};
+    const auto consider = [&](std::size_t position, bool working, const std::vector<std::int64_t>& in_flight) {
+      Moment now{.stage = stage, .position = position, .at_work = working};
       for (std::size_t at : own) {
         const MemoryUse& resident = alone[cut.chunk_at[at]];
         now.others += saved[cut.chunk_at[at]] * static_cast<double>(in_flight[at]);
@@ -312,8 +334,9 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
         if (at != position) now.parameters += resident.parameters, now.gradients += resident.gradients, now.optimizer += resident.optimizer;
       }
       const std::size_t c = cut.chunk_at[position];
-      now.peak = (at_work ? working_peak(c) : alone[c].peak) + now.others + now.parameters + now.gradients + now.optimizer;
+      now.peak = (working ? working_peak(c) : alone[c].peak) + now.others + now.parameters + now.gradients + now.optimizer;
       if (now.peak > worst.peak) worst = now;
+      at_work[static_cast<std::size_t>(stage)] = std::max(at_work[static_cast<std::size_t>(stage)], now.others);
     };
     follow(shape, order[static_cast<std::size_t>(stage)],
            [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) { consider(static_cast<std::size_t>(work.position), true, in_flight); });
@@ -337,6 +360,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   std::string peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
   if (!elsewhere) peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);
   recount(use, request.cluster.gpus);
+  use.moments = moments_of_stage(alone[c].moments, use, at_work[static_cast<std::size_t>(worst.stage)], {worst.parameters, worst.gradients, worst.optimizer}, worst.at_work);
   return {std::move(use), worst.stage, std::move(peak_at), worst.others, std::move(saved)};
 }
 
