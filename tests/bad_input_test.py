@@ -56,7 +56,7 @@ JOBS = [
     (good(batch={"value": 4}), "batch"),
     (good(batch=1e300), "batch"),
     (good(batch=10**40), "batch"),
-    (good(batch=2_000_000), "batch"),
+    (good(batch=2_000_000_000), "batch"),
     (good(seq=0), "seq"),
     (good(seq=-1), "seq"),
     (good(seq=513), "seq"),  # bert-base has 512 positions
@@ -178,7 +178,7 @@ JOBS = [
     (good(bacth=4), "batch"),
     (good(zzz={"a": [{"b": None}]}), "zzz"),
     (good(software="cuda-99"), "precog software"),
-    (good(batch=2_000_000), "from 1 to 1000000"),
+    (good(batch=2_000_000_000), "from 1 to 1000000000"),
     (good(recompute="full", recompute_layers=13), "has 12 layers"),
     (good(recompute="full", recompute_every=13), "has 12 layers"),
     (good(plan={"offload": "activations", "offload_layers": 13}), "has 12 layers"),

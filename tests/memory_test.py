@@ -200,7 +200,7 @@ class WhatMakesItLess(unittest.TestCase):
         self.assertNotIn("host_bytes", self.base)
 
     def test_what_cannot_be(self):
-        for flags, said in [(["--recompute", "norm+"], "known"), (["--recompute", "soup"], "norm, activation"), (["--offload", "soup"], "optimizer, states"), (["--offload", "optimizer+states"], "choose one"),
+        for flags, said in [(["--recompute", "norm+"], "known"), (["--recompute", "soup"], "norm, activation"), (["--offload", "soup"], "DeepSpeed's offload_optimizer"), (["--offload", "optimizer+states"], "choose one"),
                             (["--offload-layers", 3], "offload activations"), (["--loss-chunks", 0], "from 1 to"), (["--loss-chunks", 8193], "8192 tokens"), (["--allocator", "soup"], "expandable"),
                             (["--offload", "activations", "--mode", "compile"], "compiled"), (["--offload", "parameters", "--gpus", 8], "fsdp full")]:
             with self.subTest(" ".join(map(str, flags))):

@@ -34,7 +34,7 @@ from published_speedups import best_constant, quantile, spearman  # noqa: E402  
 SIZES = ("layers", "hidden", "heads", "seq_len", "num_gpus", "tp", "pp", "dp", "micro_batch", "global_batch")
 NUMBERS = SIZES + ("ffn_hidden", "kv_heads", "vocab", "moe_experts", "moe_topk", "gpus_per_node", "gpu_mem_gb", "vp", "cp", "ep")
 GPUS = {"H100-SXM": "h100-sxm", "H100": "h100-sxm", "H200-SXM": "h200-sxm", "GB200": "gb200", "GB300": "gb300", "B200": "b200-sxm", "B300": "b300",
-        "RTX 5090": "rtx-5090", "RTX 4090": "rtx-4090", "RTX PRO 6000": "rtx-pro-6000", "L40S": "l40s", "A100-SXM 40": "a100-sxm-40gb",
+        "RTX 5090": "rtx-5090", "RTX 5060 Ti": "rtx-5060-ti-16gb", "RTX 4090": "rtx-4090", "RTX PRO 6000": "rtx-pro-6000", "L40S": "l40s", "A100-SXM 40": "a100-sxm-40gb",
         "A100-SXM 80": "a100-sxm-80gb", "V100-SXM2 16": "v100-sxm2-16gb", "V100-SXM2 32": "v100-sxm2-32gb", "V100-SXM3 (DGX-2H) 32": "v100-sxm2-32gb"}
 # What the link between nodes is called: network, ports per node.
 NETWORKS = {"1600 Gbps RoCE per node": ("roce-200g", 8), "4x Omni-Path (OPA) per node": ("omni-path-100", 4), "Omni-Path 100 Gb/s links": ("omni-path-100", 4),

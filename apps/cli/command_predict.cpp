@@ -101,19 +101,20 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   if (!predicted) return tl::unexpected(with_flag_names(predicted.error(), arguments));
   Prediction& prediction = *predicted;
   const Report& report = prediction.report;
+  if (arguments.json || !arguments.trace.empty() || !arguments.html.empty()) draw_memory(prediction);
 
   Output out;
   out.code = report.memory.fits ? kDone : kDoesNotFit;
   TimelineParts parts{prediction.graph, prediction.program, prediction.costs, prediction.schedule, prediction.timeline};
   if (!arguments.trace.empty()) {
     const std::string title = fmt::format("{} {} on {}", report.model, report.precision, report.gpu);
-    out.files.push_back({arguments.trace, prediction.pipeline ? pipeline_trace(*prediction.pipeline, title, report.memory_points, report.memory_stage) : chrome_trace(parts, title, report.memory_points)});
+    out.files.push_back({arguments.trace, prediction.pipeline ? pipeline_trace(*prediction.pipeline, title, report.memory_points, report.memory_stage) : chrome_trace(parts, title, report.memory_points, report.micro_batches)});
   }
   if (!arguments.html.empty()) {
     bool picture = arguments.html.ends_with(".svg");
     out.files.push_back({arguments.html, picture               ? breakdown_svg(report)
                                          : prediction.pipeline ? report_html(report, *prediction.pipeline)
-                                                               : report_html(report, timeline_view(parts))});
+                                                               : report_html(report, timeline_view(parts, kTimelineBins, report.micro_batches))});
   }
   if (!arguments.dump_after.empty()) out.text = prediction.dump;
   else if (arguments.json) out.text = json_document(to_json(report));

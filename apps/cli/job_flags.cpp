@@ -61,7 +61,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--fsdp", "/plan/fsdp", ValueKind::text, "NAME", kPlan, "none, zero1, zero2, zero3, full, hybrid",
      "none|zero1|zero2|zero3|full|hybrid"},
     {"--shard-size", "/plan/shard_size", ValueKind::whole, "N", kPlan, "ranks that share one copy (hybrid)", ""},
-    {"--offload", "/plan/offload", ValueKind::text, "NAME", kPlan, "optimizer, states, master, parameters, ..", "none|optimizer|states|master|parameters|activations"},
+    {"--offload", "/plan/offload", ValueKind::text, "NAME", kPlan, "optimizer (ZeRO-Offload), states, ..", "none|optimizer|states|master|parameters|activations"},
     {"--offload-layers", "/plan/offload_layers", ValueKind::whole, "N", kPlan, "activations of the first N layers", ""},
     {"--tp", "/plan/tp", ValueKind::whole, "N", kPlan, "tensor-parallel degree", ""},
     {"--sp", "/plan/sp", ValueKind::truth, "", kPlan, "sequence parallelism", ""},

@@ -31,6 +31,19 @@ def _clip_class(model: nn.Module, batch: int, seq: int | None,
             "labels": torch.randint(0, 527, (batch,), device=device)}
 
 
+def _waveform_to_text(samples: int) -> Inputs:
+    def make(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+        return {"input_values": torch.randn(batch, samples, device=device, dtype=dtype),
+                "labels": tokens(model, batch, seq or 64, device)}
+    return make
+
+
+def _frames(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"input_features": torch.randn(batch, 800, 80, device=device, dtype=dtype),
+            "attention_mask": torch.ones(batch, 800, device=device, dtype=torch.int64),
+            "labels": torch.randint(1, 1024, (batch, seq or 40), device=device)}
+
+
 def _tables(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return {"input_features": torch.randn(batch, 400, 80, device=device, dtype=dtype),
             "labels": tokens(model, batch, seq or 64, device)}
@@ -66,3 +79,9 @@ add_model("ast-base", "audio", "ASTForAudioClassification", "ASTConfig", dict(nu
           note="audio spectrogram transformer")
 add_model("speech2text-small", "audio", "Speech2TextForConditionalGeneration", "Speech2TextConfig",
           dict(encoder_layerdrop=0.0, decoder_layerdrop=0.0), 4, 64, _tables, note=_WHY)
+add_model("moonshine-tiny", "audio", "MoonshineForConditionalGeneration", "MoonshineConfig", dict(pad_token_id=2), 4, 64,
+          _waveform_to_text(64000), depth=("encoder_num_hidden_layers", "decoder_num_hidden_layers"),
+          note="strided convolutions on the waveform, rotary positions, gated decoder")
+add_model("parakeet-ctc-110m", "audio", "ParakeetForCTC", "ParakeetCTCConfig", dict(
+    encoder_config=dict(hidden_size=512, num_hidden_layers=17, intermediate_size=2048, **_STEADY), pad_token_id=1024), 4, 40, _frames,
+          depth=("encoder_config.num_hidden_layers",), note="fast conformer, CTC on 8 s; " + _WHY)

@@ -21,6 +21,15 @@ def _replaced(model: nn.Module, batch: int, seq: int | None,
             "labels": torch.randint(0, 2, (batch, seq or 128), device=device)}
 
 
+def _answers(model: nn.Module, batch: int, seq: int | None,
+             device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Where the answer begins and ends, as in SQuAD."""
+    return {"input_ids": tokens(model, batch, seq or 128, device),
+            "attention_mask": torch.ones(batch, seq or 128, device=device, dtype=torch.int64),
+            "start_positions": torch.randint(0, seq or 128, (batch,), device=device),
+            "end_positions": torch.randint(0, seq or 128, (batch,), device=device)}
+
+
 _ROBERTA = dict(vocab_size=50265, max_position_embeddings=514, type_vocab_size=1, layer_norm_eps=1e-5)
 _DEBERTA = dict(vocab_size=128100, type_vocab_size=0, relative_attention=True, position_buckets=256,
                 norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type=["p2c", "c2p"], max_relative_positions=-1,
@@ -58,3 +67,7 @@ _add("esm2-150m", "Esm", dict(vocab_size=33, hidden_size=640, num_hidden_layers=
                               intermediate_size=2560, position_embedding_type="rotary", token_dropout=True,
                               mask_token_id=32, pad_token_id=1, max_position_embeddings=1026,
                               emb_layer_norm_before=False), batch=8, seq=256, note="proteins")
+_add("xlnet-base", "XLNet", dict(d_model=768, n_layer=12, n_head=12, d_inner=3072, num_labels=2), "ForSequenceClassification",
+     inputs=sequence_classes(), small={"d_inner": 128}, note="relative positions by shifted products")
+_add("mobilebert", "MobileBert", {}, "ForQuestionAnswering", inputs=_answers, seq=384,
+     small={"intra_bottleneck_size": 32}, note="deep and thin: 24 layers with bottlenecks")

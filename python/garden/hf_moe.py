@@ -36,6 +36,10 @@ _add("deepseek-v2-lite", "DeepseekV2", dict(
      note="latent attention; first layer dense")
 _add("gpt-oss-20b", "GptOss", dict(num_hidden_layers=24, num_local_experts=32),
      note="attention sinks, experts with biases")
+_add("phi-mini-moe-short", "Phimoe", dict(
+    intermediate_size=960, num_hidden_layers=3, max_position_embeddings=4096, attention_bias=True, lm_head_bias=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 1e4}),
+     note="3 layers of Phi-mini's width: two of 16 experts, layer norms")
 _add("granite-moe-1b", "GraniteMoe", dict(
     hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, num_key_value_heads=8, intermediate_size=512,
     num_local_experts=32, num_experts_per_tok=8, vocab_size=49155, tie_word_embeddings=True))

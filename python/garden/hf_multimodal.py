@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .hugging_face import add_model, tokens
-from .registry import Inputs
+from .hugging_face import add_model, own_loss, tokens
+from .registry import Entry, Inputs, add
 
 
 _TOWERS = ("text_config.num_hidden_layers", "vision_config.num_hidden_layers")
@@ -58,3 +58,28 @@ add_model("llava-1.5-7b", "multimodal", "LlavaForConditionalGeneration", "LlavaC
                        num_attention_heads=16, image_size=336, patch_size=14, projection_dim=768),
     text_config=dict(model_type="llama", vocab_size=32064, max_position_embeddings=4096)), 1, 64, _chat,
           note="picture features are scattered into the text by a mask")
+
+
+def _reader(layers: int | None = None, tiny: bool = False) -> nn.Module:
+    import transformers
+    depth, width = layers or (2 if tiny else 12), 64 if tiny else 384
+    encoder = transformers.DeiTConfig(hidden_size=width, num_hidden_layers=depth, num_attention_heads=width // 32 if tiny else 6,
+                                      intermediate_size=4 * width, image_size=384)
+    decoder = transformers.TrOCRConfig(
+        vocab_size=512 if tiny else 64044, d_model=64 if tiny else 256, decoder_layers=layers or (2 if tiny else 6),
+        decoder_attention_heads=8, decoder_ffn_dim=128 if tiny else 1024, activation_function="relu", scale_embedding=True,
+        cross_attention_hidden_size=width)
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.decoder_start_token_id, config.pad_token_id = 2, 1
+    config.decoder.use_cache = False
+    return transformers.VisionEncoderDecoderModel(config=config).train()
+
+
+def _lines_of_text(model: nn.Module, batch: int, seq: int | None,
+                   device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"pixel_values": torch.randn(batch, 3, 384, 384, device=device, dtype=dtype),
+            "labels": torch.randint(3, model.config.decoder.vocab_size, (batch, seq or 32), device=device)}
+
+
+add(Entry("trocr-small", "multimodal", "transformers", _reader, _lines_of_text, own_loss, 4, 32, None,
+          "a picture of a line, its text"))

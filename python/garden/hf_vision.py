@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .hugging_face import add_model, own_loss, pictures
-from .registry import Inputs
+from .registry import Entry, Inputs, add
 
 _CLASSES = dict(num_labels=1000)
 
@@ -45,6 +45,31 @@ def _depth(model: nn.Module, data: dict[str, Any]) -> Tensor:
     return F.l1_loss(predicted, torch.ones_like(predicted))
 
 
+def _named_objects(model: nn.Module, batch: int, seq: int | None,
+                   device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Eight names of 16 tokens for each picture, and which place has which of them."""
+    config = model.config
+    size, places = config.vision_config.image_size, (config.vision_config.image_size // config.vision_config.patch_size) ** 2
+    return {"pixel_values": torch.randn(batch, 3, size, size, device=device, dtype=dtype),
+            "input_ids": torch.randint(3, config.text_config.vocab_size - 2, (batch, 8, 16), device=device),
+            "present": torch.zeros(batch, places, 8, device=device, dtype=dtype), "boxes": torch.rand(batch, places, 4, device=device, dtype=dtype)}
+
+
+def _named(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    output = model(pixel_values=data["pixel_values"], input_ids=data["input_ids"].flatten(0, 1))
+    return F.binary_cross_entropy_with_logits(output.logits, data["present"]) + 5 * F.l1_loss(output.pred_boxes, data["boxes"])
+
+
+def _small_and_large(model: nn.Module, batch: int, seq: int | None,
+                     device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"pixel_values": torch.rand(batch, 3, 64, 64, device=device, dtype=dtype),
+            "wanted": torch.rand(batch, 3, 128, 128, device=device, dtype=dtype)}
+
+
+def _restored(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    return F.l1_loss(model(pixel_values=data["pixel_values"]).reconstruction, data["wanted"])
+
+
 def _clip_of_frames(model: nn.Module, batch: int, seq: int | None,
                     device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return {"pixel_values": torch.randn(batch, 16, 3, 224, 224, device=device, dtype=dtype),
@@ -74,3 +99,24 @@ add_model("detr-resnet50", "detection", "DetrForObjectDetection", "DetrConfig", 
 add_model("yolos-small", "detection", "YolosForObjectDetection", "YolosConfig", dict(
     hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=91, image_size=[512, 512]), 2, None,
           _objects, _fixed_matching, note="matching fixed")
+_SMALL_TOWER = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4)
+add_model("owlvit-base-32", "detection", "OwlViTForObjectDetection", "OwlViTConfig", {}, 2, None, _named_objects, _named,
+          depth=("text_config.num_hidden_layers", "vision_config.num_hidden_layers"),
+          small=dict(projection_dim=64, text_config=dict(_SMALL_TOWER, vocab_size=512), vision_config=dict(_SMALL_TOWER, image_size=96)),
+          note="objects by their names: 8 for each picture of 768 x 768; every place compared with each")
+add_model("swin2sr-classical-x2", "other", "Swin2SRForImageSuperResolution", "Swin2SRConfig", dict(drop_path_rate=0.1), 2, None,
+          _small_and_large, _restored, depth=(), small={"depths": (2,), "num_heads": (2,), "embed_dim": 32},
+          note="super-resolution of 64 x 64 crops; fixed depth")
+
+
+def _upernet(layers: int | None = None, tiny: bool = False) -> nn.Module:
+    import transformers
+    sizes, depths = ([16, 32, 48, 64], [1, 1, 1, 1]) if tiny else ([96, 192, 384, 768], [3, 3, 9, 3])
+    backbone = transformers.ConvNextConfig(hidden_sizes=sizes, depths=depths, out_features=["stage1", "stage2", "stage3", "stage4"])
+    config = transformers.UperNetConfig(backbone_config=backbone, num_labels=150, hidden_size=64 if tiny else 512,
+                                        auxiliary_in_channels=48 if tiny else 384)
+    return transformers.UperNetForSemanticSegmentation(config).train()
+
+
+add(Entry("upernet-convnext-tiny", "segmentation", "transformers", _upernet, _scene, own_loss, 4, None, None,
+          "pyramid pooling and feature pyramid, auxiliary head; 512 x 512 crops"))

@@ -312,3 +312,71 @@ def _unet3d(layers: int | None = None, tiny: bool = False) -> nn.Module:
 
 add(Entry("unet3d", "segmentation", "own", _unet3d, _volumes, _dice, 2, None, {"batch": 1},
           "64 cubed volumes, Dice and cross-entropy"))
+
+
+# ---- the autoencoder of latent diffusion -----------------------------------------------------------------------------
+class PlainBlock(nn.Module):
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(32, inputs), nn.GroupNorm(32, outputs)
+        self.conv1, self.conv2 = nn.Conv2d(inputs, outputs, 3, padding=1), nn.Conv2d(outputs, outputs, 3, padding=1)
+        self.skip = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.skip(x) + self.conv2(F.silu(self.norm2(self.conv1(F.silu(self.norm1(x))))))
+
+
+class PixelAttention(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.GroupNorm(32, width), nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x).flatten(2).transpose(1, 2)).chunk(3, dim=-1)
+        mixed = F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])[:, 0]
+        return x + self.out(mixed).transpose(1, 2).unflatten(2, x.shape[2:])
+
+
+class LatentAutoencoder(nn.Module):
+    def __init__(self, width: int = 128, scales: tuple[int, ...] = (1, 2, 4, 4), depth: int = 2, code: int = 4) -> None:
+        super().__init__()
+        sizes = [width * scale for scale in scales]
+        down: list[nn.Module] = [nn.Conv2d(3, width, 3, padding=1)]
+        for level, (before, size) in enumerate(zip([width, *sizes], sizes)):
+            down += [PlainBlock(before if at == 0 else size, size) for at in range(depth)]
+            if level < len(sizes) - 1:
+                down += [nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(size, size, 3, stride=2)]
+        top = sizes[-1]
+        self.encoder = nn.Sequential(*down, PlainBlock(top, top), PixelAttention(top), PlainBlock(top, top), nn.GroupNorm(32, top), nn.SiLU(),
+                                     nn.Conv2d(top, 2 * code, 3, padding=1), nn.Conv2d(2 * code, 2 * code, 1))
+        up: list[nn.Module] = [nn.Conv2d(code, code, 1), nn.Conv2d(code, top, 3, padding=1), PlainBlock(top, top), PixelAttention(top),
+                               PlainBlock(top, top)]
+        for level, (before, size) in enumerate(zip([top, *sizes[::-1]], sizes[::-1])):
+            up += [PlainBlock(before if at == 0 else size, size) for at in range(depth + 1)]
+            if level < len(sizes) - 1:
+                up += [nn.Upsample(scale_factor=2.0, mode="nearest"), nn.Conv2d(size, size, 3, padding=1)]
+        self.decoder = nn.Sequential(*up, nn.GroupNorm(32, width), nn.SiLU(), nn.Conv2d(width, 3, 3, padding=1))
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, spread = self.encoder(image).chunk(2, dim=1)
+        spread = spread.clamp(-30.0, 20.0)
+        return self.decoder(mean + torch.exp(0.5 * spread) * torch.randn_like(mean)), mean, spread
+
+
+def _photograph(model: nn.Module, batch: int, seq: int | None,
+                device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"image": torch.rand(batch, 3, 256, 256, device=device, dtype=dtype)}
+
+
+def _rebuilt(model: nn.Module, data: dict[str, Any]) -> Tensor:
+    picture, mean, spread = model(data["image"])
+    divergence = 0.5 * (mean.pow(2) + spread.exp() - 1.0 - spread).sum(dim=(1, 2, 3)).mean()
+    return F.l1_loss(picture, data["image"]) + 1e-6 * divergence
+
+
+def _latent_autoencoder(layers: int | None = None, tiny: bool = False) -> nn.Module:
+    return (LatentAutoencoder(32, (1, 2), 1) if tiny else LatentAutoencoder()).train()
+
+
+add(Entry("autoencoder-kl", "diffusion", "own", _latent_autoencoder, _photograph, _rebuilt, 2, None, None,
+          "256 x 256 pixels to 32 x 32 latents and back"))

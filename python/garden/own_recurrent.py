@@ -83,6 +83,29 @@ class SpeechRecogniser(nn.Module):
         return self.output(self.norm(self.layers(x)[0]))
 
 
+class LineReader(nn.Module):
+    """CRNN: convolutions that shrink a line of text to a row of features, two recurrent layers in both directions, CTC."""
+
+    def __init__(self, width: int = 256, letters: int = 37) -> None:
+        super().__init__()
+        self.words = letters
+        sizes = [1, width // 4, width // 2, width, width, 2 * width, 2 * width, 2 * width]
+        pools = {0: (2, 2), 1: (2, 2), 3: (2, 1), 5: (2, 1)}
+        parts: list[nn.Module] = []
+        for at, (before, after) in enumerate(zip(sizes, sizes[1:])):
+            last = at == len(sizes) - 2
+            parts += [nn.Conv2d(before, after, 2 if last else 3, padding=0 if last else 1),
+                      *([nn.BatchNorm2d(after)] if at in (2, 4, 6) else []), nn.ReLU(inplace=True)]
+            if at in pools:
+                parts.append(nn.MaxPool2d(2, pools[at], (0, 0 if at < 2 else 1)))
+        self.convolutions = nn.Sequential(*parts)
+        self.layers = nn.LSTM(2 * width, width, 2, bidirectional=True, batch_first=True)
+        self.output = nn.Linear(2 * width, letters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.layers(self.convolutions(x).squeeze(2).transpose(1, 2))[0])
+
+
 def _text(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     ids = torch.randint(1, model.words, (batch, (seq or 64) + 1), device=device)
     return {"ids": ids[:, :-1], "target": ids[:, 1:]}
@@ -101,6 +124,11 @@ def _signal(model: nn.Module, batch: int, seq: int | None, device: torch.device,
 def _speech(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return {"x": torch.randn(batch, 1, model.bands, 400, device=device, dtype=dtype),
             "target": torch.randint(1, model.words, (batch, seq or 40), device=device)}
+
+
+def _line(model: nn.Module, batch: int, seq: int | None, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    return {"x": torch.randn(batch, 1, 32, 160, device=device, dtype=dtype),
+            "target": torch.randint(1, model.words, (batch, seq or 12), device=device)}
 
 
 def _alignment(model: nn.Module, data: dict[str, Any]) -> Tensor:
@@ -133,3 +161,5 @@ add(Entry("tcn", "recurrent", "own", lambda layers=None, tiny=False: TemporalCon
           _next_word, 16, 256, {"batch": 8, "seq": 256}, "dilated conv1d with weight normalisation"))
 add(Entry("deep-speech-2", "recurrent", "own", lambda layers=None, tiny=False: SpeechRecogniser(width=64 if tiny else 512).train(),
           _speech, _alignment, 8, None, None, "five bidirectional GRUs on 400 frames; seq counts letters"))
+add(Entry("crnn", "recurrent", "own", lambda layers=None, tiny=False: LineReader(32 if tiny else 256).train(), _line, _alignment, 64, None,
+          None, "lines of 32 x 160 pixels"))

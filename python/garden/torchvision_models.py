@@ -148,3 +148,5 @@ add(Entry("r2plus1d_18", "cnn", "torchvision", _network("r2plus1d_18", "video"),
           None, "video: 16 frames of 112 x 112"))
 add(Entry("swin3d_t", "vit", "torchvision", _network("swin3d_t", "video"), _clips(16, 224), classify, 2, None, None,
           "video: 16 frames of 224 x 224"))
+add(Entry("mvit_v2_s", "vit", "torchvision", _network("mvit_v2_s", "video"), _clips(16, 224), classify, 2, None, None,
+          "video: 16 frames of 224 x 224; pooled attention"))

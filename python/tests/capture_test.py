@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import logging
 import pathlib
 import sys
 import tempfile
@@ -181,6 +182,15 @@ class Models(Capture):
         self.assertEqual((plain.document["memory_format"], last.document["memory_format"]), ("contiguous", "channels_last"))
         kernels = [self.predict(graph, batch=32, precision="bf16")["kernels"] for graph in (plain, last)]
         self.assertLess(kernels[1], kernels[0])  # no layout changes around the convolutions
+
+    def test_windows_of_poolings(self):
+        network = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2, (2, 1), (0, 1)), nn.AvgPool2d(2))
+        images = torch.randn(4, 3, 16, 16)
+        graph = precog.capture(lambda m: m(images).mean(), network)
+        found = [(entry["attrs"], entry["back"]["ops"][0]["attrs"]) for entry in entries(graph) if "pool" in entry.get("op", "")]
+        wanted = [{"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1]}, {"kernel": [2, 2], "stride": [2, 1], "padding": [0, 1]},
+                  {"kernel": [2, 2], "stride": [2, 2], "padding": [0, 0]}]
+        self.assertEqual(found, [(window, window) for window in wanted])
 
     def test_a_region_without_autocast(self):
         def forward(m, x):
@@ -404,6 +414,38 @@ class Untouched(Capture):
         self.assertEqual(marks, ["dense"] * 3)
         plain = precog.capture(language_loss(ids), Small())
         self.assertFalse(any("traced_mask" in entry.get("attrs", {}) for entry in entries(plain)))
+
+    def test_what_becomes_of_scores_where_the_model_is_compiled(self):
+        """One compiled graph returns scores and loss, unless the trace ends between them or the model returns the loss alone."""
+        ids = torch.randint(0, 500, (2, 16))
+        log = logging.getLogger("a_library")
+
+        class WithLoss(Small):
+            says, alone, looks = False, False, False
+
+            def forward(self, ids):
+                if self.looks and bool((ids < 0).any()):  # followed once more, with values
+                    raise ValueError
+                scores = super().forward(ids)
+                if self.says:
+                    log.debug("which loss?")
+                loss = F.cross_entropy(scores.flatten(0, 1), ids.flatten())
+                return loss if self.alone else {"scores": scores, "loss": loss}
+
+        def kind(model, loss):
+            return precog.capture(loss, model).document.get("scores", "returned")
+
+        model = WithLoss()
+        self.assertEqual(kind(model, lambda model: model(ids)["loss"]), "returned")
+        model.looks = True
+        self.assertEqual(kind(model, lambda model: model(ids)["loss"]), "returned")
+        model.looks, model.says = False, True
+        self.assertEqual(kind(model, lambda model: model(ids)["loss"]), "apart")
+        model.says, model.alone = False, True
+        self.assertEqual(kind(model, lambda model: model(ids)), "inside")
+        self.assertEqual(kind(Small(), language_loss(ids)), "apart")
+        self.assertEqual(logging.Logger.debug.__module__, "logging")
+        self.assertFalse(hasattr(logging.Logger.debug, "__wrapped__"))
 
     def test_buffers(self):
         model, images = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), torch.randn(4, 8)

@@ -187,6 +187,7 @@ precog_status precog_predict(const precog_catalog* catalog, const char* request,
   return guarded(answer, [&]() -> Result<Answer> {
     PRECOG_TRY(json, request_of(catalog, request, size, folder));
     PRECOG_TRY(prediction, predict_job(json, catalog->catalog, "request", folder ? folder : ""));
+    draw_memory(prediction);
     return Answer{prediction.report.memory.fits ? PRECOG_DONE : PRECOG_DOES_NOT_FIT, document(to_json(prediction.report))};
   });
 }

@@ -46,11 +46,12 @@ Physics generic(const ArchitectureProfile& any, const GpuSpec& gpu) {
   GemmCoefficients& g = p.profile.gemm;
   g.launch_floor = {1.8e-6}, g.tile_overhead = {0.8e-6}, g.split_overhead = {1.8e-6};
   g.l2_bytes_per_clock = 100, g.bandwidth_efficiency = 0.84, g.wave_quantisation = 0.5, g.l2_gain = 1.2, g.overlap_norm = 2.4;
+  g.results_per_clock = 4;
   for (MathCoefficients& math : g.math) math.efficiency = 0.8, math.k_latency_clocks = 3;
   set_watts(p, gpu);
   AttentionCoefficients& a = p.profile.attention.flash[0];
   a.launch_floor = {7e-6}, a.block_overhead = {2e-6}, a.efficiency = 0.6, a.head_dim_exponent = 0.4, a.tail = 0.4, a.bandwidth_efficiency = 0.8;
-  p.timing.pass_bytes = 5;
+  p.timing.pass_bytes = 5, p.timing.eviction = 6;
   return p;
 }
 
@@ -71,6 +72,11 @@ void keep(Data& d, const std::string& group, std::vector<ReferenceRow> rows, std
 
 bool is_attention(const std::string& group) { return group.starts_with("attention"); }
 
+std::span<const Knob> knobs_of(std::span<const ReferenceRow> rows, bool further) {
+  if (!rows.empty() && std::holds_alternative<AttentionShape>(rows.front().kernel.shape)) return rows.front().paged ? paged_attention_knobs() : attention_knobs();
+  return further ? further_type_knobs() : product_knobs();
+}
+
 // All of one GPU's: products in bf16 first, the other types on top, attention apart.
 void fit_own(Data& d, const Physics& start) {
   std::vector<std::string> order;
@@ -82,7 +88,7 @@ void fit_own(Data& d, const Physics& start) {
     const std::size_t most = 1200;  // enough for a dozen coefficients
     const std::span<const ReferenceRow> rows(d.rows[group].data(), std::min(most, d.rows[group].size()));
     const Physics from = bf16 != d.own.end() ? bf16->second : start;  // attention's power is the products'
-    d.own[group] = fit_physics(rows, {}, *d.gpu, from, further ? further_type_knobs() : is_attention(group) ? attention_knobs() : product_knobs());
+    d.own[group] = fit_physics(rows, {}, *d.gpu, from, knobs_of(rows, further));
   }
 }
 
@@ -117,12 +123,17 @@ Physics scaled(Physics p, double bf16_efficiency, const GpuSpec& from, const Gpu
   GemmCoefficients& g = p.profile.gemm;
   g.launch_floor = g.launch_floor * clocks, g.tile_overhead = g.tile_overhead * clocks, g.split_overhead = g.split_overhead * clocks;
   AttentionCoefficients& a = p.profile.attention.flash[0];
+  p.paged.launch_floor = p.paged.launch_floor * clocks, p.paged.first_block = p.paged.first_block * clocks;
   a.launch_floor = a.launch_floor * clocks;  // but a block of attention waits for memory first, which has no clock of the SMs
   if (from.architecture == to.architecture) {
     set_watts(p, to);  // as efficient as its twin
     return p;
   }
-  a.efficiency = attention_efficiency(a.efficiency, std::min(1.0, bf16_efficiency / kUnlimited), from, to);
+  const double throttled = std::min(1.0, bf16_efficiency / kUnlimited);
+  a.efficiency = attention_efficiency(a.efficiency, throttled, from, to);
+  p.paged.efficiency = attention_efficiency(p.paged.efficiency, throttled, from, to);
+  const auto watts = [](const GpuSpec& gpu) { return gpu.power.value / gpu.matrix[DType::bf16].value; };
+  p.paged.power = std::min(std::max(kUnlimited, bf16_efficiency), bf16_efficiency * watts(to) / watts(from)) / bf16_efficiency;
   return p;
 }
 
@@ -199,8 +210,13 @@ Point described(Point shape, const ReferenceRow& row, const GpuSpec& gpu, const 
   return shape;
 }
 
-CarriedError after_thirty(const std::vector<ReferenceRow>& rows, const std::vector<double>& corrections, const GpuSpec& gpu, const Physics& start, bool attention, bool further,
-                          double stiffness, int draws) {
+struct AfterThirty {
+  CarriedError middle;
+  double least = 0, most = 0;
+};
+
+AfterThirty after_thirty(const std::vector<ReferenceRow>& rows, const std::vector<double>& corrections, const GpuSpec& gpu, const Physics& start, bool further, double stiffness,
+                         int draws) {
   std::vector<CarriedError> results;
   std::vector<Point> points;
   for (const ReferenceRow& row : rows) points.push_back(point_of(row));
@@ -209,19 +225,20 @@ CarriedError after_thirty(const std::vector<ReferenceRow>& rows, const std::vect
     std::vector<double> factors;
     const std::vector<std::size_t> chosen = spread_out(points, kThirty, static_cast<std::size_t>(d), std::max<std::size_t>(1, rows.size() / kCandidates));
     for (std::size_t i : chosen) shown.push_back(rows[i]), factors.push_back(corrections[i]);
-    const Physics p = fit_physics(shown, factors, gpu, start, further ? further_type_knobs() : attention ? attention_knobs() : product_knobs(), stiffness);
+    const Physics p = fit_physics(shown, factors, gpu, start, knobs_of(shown, further), stiffness);
+    const auto predicted = [&](std::size_t i) { return seconds_of(rows[i], gpu, p) * corrections[i]; };
     std::vector<Point> at;
     std::vector<double> left;
-    for (std::size_t i : chosen) at.push_back(described(points[i], rows[i], gpu, start)), left.push_back(std::log(rows[i].seconds / (seconds_of(rows[i], gpu, p) * corrections[i])));
+    for (std::size_t i : chosen) at.push_back(described(points[i], rows[i], gpu, start)), left.push_back(std::log(rows[i].seconds / predicted(i)));
     const SmoothResidual smooth = SmoothResidual::fit(std::move(at), left);
     Judged judged;
     for (std::size_t i = 0; i < rows.size(); ++i)
       if (std::find(chosen.begin(), chosen.end(), i) == chosen.end())
-        judged.errors.push_back(seconds_of(rows[i], gpu, p) * corrections[i] * std::exp(smooth(described(points[i], rows[i], gpu, start))) / rows[i].seconds - 1);
+        judged.errors.push_back(predicted(i) * std::exp(smooth(described(points[i], rows[i], gpu, start))) / rows[i].seconds - 1);
     results.push_back(judged.result());
   }
   std::sort(results.begin(), results.end(), [](const CarriedError& a, const CarriedError& b) { return a.median < b.median; });
-  return results.empty() ? CarriedError{} : results[results.size() / 2];
+  return results.empty() ? AfterThirty{} : AfterThirty{results[results.size() / 2], results.front().median, results.back().median};
 }
 
 // Along k (products) or the batch (attention), the distance of each timing from the line between its neighbours, on logarithms
@@ -262,12 +279,10 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
                                  *relative->gpu, *left.gpu);
     std::vector<Sample> samples;
     for (const Data& other : all)
-      // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's.
-      if (&other != &left && other.own.contains(group) && (!attention || other.gpu->architecture == left.gpu->architecture))
+      // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's. Nor do a library's
+      // choices between the tiles of products, without a twin's among them.
+      if (&other != &left && other.own.contains(group) && (attention ? other.gpu->architecture == left.gpu->architecture : same))
         add_samples(samples, other, group, other.rows.at(group), &other == relative ? kRelativeWeight : 1, true);
-    // Nor does the choice between tiles, as far as it shows in their times, carry from one architecture's products to another's.
-    if (!same && !attention)
-      for (Sample& s : samples) s.features.resize(features_before("alone 256x128"));
     const std::vector<Tree> trees = boost(samples, boosting(options, 1));
     Judged datasheet, carried;
     std::vector<double> corrections;
@@ -278,7 +293,8 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
       carried.errors.push_back(physical * corrections.back() / row.seconds - 1);
     }
     out.datasheet = datasheet.result(), out.carried = carried.result();
-    out.thirty = after_thirty(rows, corrections, *left.gpu, start, attention, group != "gemm bfloat16" && !attention, same ? kOwnStiffness : kForeignStiffness, options.draws);
+    const AfterThirty thirty = after_thirty(rows, corrections, *left.gpu, start, group != "gemm bfloat16" && !attention, same ? kOwnStiffness : kForeignStiffness, options.draws);
+    out.thirty = thirty.middle, out.thirty_least = thirty.least, out.thirty_most = thirty.most;
   }
   std::vector<Sample> samples;
   add_samples(samples, left, group, left.many.at(group), 1, false);

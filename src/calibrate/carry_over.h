@@ -22,6 +22,7 @@ struct CarriedGroup {
   CarriedError datasheet;  // the relative's coefficients, scaled: no trees
   CarriedError carried;    // with the trees of all the others
   CarriedError thirty;     // after thirty timings: the middle one of several draws
+  double thirty_least = 0, thirty_most = 0;  // the medians of the best and the worst draw
   CarriedError held_out;   // a known GPU on shapes it was not fitted to
   double roughness = 0;    // how far a timing lies from its neighbours' line, in the median: what no smooth model can explain
 };

@@ -18,15 +18,17 @@ Each GPU in turn is treated as one that nobody measured:
 1. **Its relative's coefficients, scaled.** The formulae of `src/cost` are fitted to each of the other GPUs from one neutral start.
    The GPU left out takes those of its nearest relative: of its architecture, else of its tensor cores' instructions (`mma.sync`: A100
    and L40S), else of the nearest compute capability. Fixed times are so many clocks, but for a block of attention, which
-   waits for memory. Between architectures, efficiency follows the watts per FLOP/s where power is short; attention's follows the
+   waits for memory. A100's and L40S's attention is FlashAttention 2's over a cache of pages, as vLLM calls it: another kernel than a training
+   step's, with a formula of its own (`src/calibrate/paged_attention.h`). Between architectures, efficiency follows the watts per FLOP/s where power is short; attention's follows the
    width of the tensor cores per SM, since the exponentials beside the products go at the same pace everywhere.
 2. **And trees of the others**: boosted trees on the logarithm of what the formulae leave, learned on all the other GPUs, the relative
-   counting five times. Attention takes them from its own architecture only: other architectures run other libraries' kernels. For
-   a GPU alone of its architecture (A100, L40S) they do not look at how long each tile would take, which is another library's choice.
+   counting five times. Attention takes them from its own architecture only: other architectures run other libraries' kernels. A GPU alone of
+   its architecture (A100, L40S) takes none: what the formulae leave there is a library's choice between tiles, made anew for every GPU (the
+   A100's and the L40S's have a correlation of 0.1, twins one of 0.6 to 0.7).
 3. **And 30 timings** of the GPU, of shapes chosen so that every other has one near (by their extents, before anything is timed): the
    coefficients are fitted again, held to the carried ones by springs (2.5 times firmer inside an architecture), and what they then leave
    is taken for a smooth function of the shape (a Gaussian process, `src/calibrate/smooth_residual.h`). The middle one of several
-   choices, judged on all other rows. `precog calibrate` does the like with a short
+   choices of the thirty (in brackets: the best and the worst), judged on all other rows. `precog calibrate` does the like with a short
    measurement, on a relative's learned corrections and without fitting coefficients again (`src/calibrate/short_measurement.h`).
 4. **Known GPU, new shapes**: for comparison, coefficients and trees fitted to four fifths of its own shapes, judged on the rest.
 
@@ -40,12 +42,14 @@ constexpr std::string_view kEnd = R"(
 Why some rows are where they are:
 
 - **L40S, products.** Timings of large products scatter: neighbouring shapes reach between 0.50 and 0.78 of the peak without order
-  (the card runs at its power limit), see roughness. A model fitted to the L40S alone is hardly better than the carried one.
-- **A100 and L40S after 30 timings.** The A100 was timed through another harness, and neither has a relative of its own architecture: what
-  the formulae leave is not what they leave on the other, and thirty timings are too few to learn all of it. The
-  formulae set the limit, not the choice of the thirty: fitted to all of a GPU's own rows they leave 6.4% on the A100's products, 9.1% on the
-  L40S's and 6.7% on its attention. Laid on formulae fitted to *all* rows, thirty timings through any smooth part still leave 6.2, 9.2 and
-  6.1% (one length for all coordinates, one more for tiles and waves, sums of functions of one coordinate): what is left is rough.
+  (the card runs at its power limit), see roughness: 7% of a timing beyond a millisecond. Small ones jump: at m = 8 and n = 64 a sum of 3584 is
+  not split (16.4 us), one of 4096 is (4.0 us); at n = 256 the split begins at 1024, at n = 1024 at 3072.
+- **A100 and L40S, products after 30 timings.** The one target that is missed (5%). Neither has a relative of its own architecture, and the
+  formulae set the limit, not the choice of the thirty: fitted to 1200 of a GPU's own rows they leave 5.4% on the A100's products and 7.9% on the
+  L40S's, where neighbouring timings differ from a line by 2.4 and 3.5% (all sizes). What is left is rough, so that a smooth part finds
+  nothing to learn in thirty points, nor does the mean of fits from several relatives, nor a choice of tiles that is not always the best one, nor thirty shapes chosen for
+  the least expected error. With more timings the same way leaves 5.4% (100), 4.8% (400) and 4.3% (800) on the A100 and 7.3, 6.4 and 6.2% on
+  the L40S.
 - **L40S in fp8 and fp8_block.** The A100 has no fp8, so that its relative is an H100, with other kernels (and for blocks Triton's, which
   nobody else runs); without timings the figures have no meaning for a prediction, and are shown to be complete.
 - **fp8_block.** The host sets a floor of 55 to 350 us by machine there; only timings four times above it are counted.
@@ -64,7 +68,7 @@ std::string carry_over_page(const std::vector<CarriedGroup>& groups, const Carry
   for (const CarriedGroup& g : groups) {
     const bool alone = g.relative.empty();
     out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", g.gpu, g.family, g.dtype, g.rows, alone ? "none" : g.relative, alone ? "" : text(g.datasheet),
-                       alone ? "" : text(g.carried), alone ? "" : text(g.thirty), text(g.held_out), g.roughness > 0 ? fmt::format("{:.1f}", 100 * g.roughness) : "");
+                       alone ? "" : text(g.carried), alone ? "" : fmt::format("{} ({:.1f} to {:.1f})", text(g.thirty), 100 * g.thirty_least, 100 * g.thirty_most), text(g.held_out), g.roughness > 0 ? fmt::format("{:.1f}", 100 * g.roughness) : "");
   }
   out += kEnd;
   return out;

@@ -17,6 +17,7 @@ constexpr double kPriorShapes = 4;     // as many shapes say nothing against a c
 constexpr std::size_t kLeastForTrees = 40, kLeastShapesForTrees = 12;
 constexpr unsigned kFolds = 5;
 constexpr std::size_t kMany = 1500;    // samples from which one fold in five tells enough
+constexpr std::size_t kManyOfEach = 10 * kMany;  // convolutions: depthwise ones are too few to be learned apart
 constexpr Range kUnknownRatio{0.85, 1.18};  // of families too small to tell: no interval is narrower
 
 using Constants = std::map<std::string, double, std::less<>>;
@@ -73,12 +74,12 @@ std::vector<Tree> learn_trees(const std::vector<const KernelSample*>& samples, c
   for (const KernelSample* s : samples) {
     rest.push_back({with_own_constant(s->features, kind, constants, s->dtype, s->name), s->target - constants_of(constants, *s), s->weight});
   }
-  // Products in fp32, in tf32, in 16 and in 8 bits are other kernels of the library's, chosen by other rules.
+  // Products and convolutions in fp32, in tf32, in 16 and in 8 bits are other kernels of their library's, chosen by other rules.
   static constexpr std::array kArithmetics = {2.5, 3.5, 5.5};
   static_assert(static_cast<int>(DType::fp32) == 2 && static_cast<int>(DType::tf32) == 3 && static_cast<int>(DType::bf16) == 4 && static_cast<int>(DType::fp16) == 5);
   static constexpr std::array kBackends = {1.5, 2.5, 3.5};  // flash, cuDNN's, the memory-efficient one in 16 and in 32 bits
   static_assert(static_cast<int>(AttentionBackend::flash) == 1 && static_cast<int>(AttentionBackend::cudnn) == 2 && static_cast<int>(AttentionBackend::memory_efficient) == 3);
-  if (kind == FeatureKind::gemm && samples.size() >= kMany) return boost_apart(rest, options, place_of(kind, "math"), kArithmetics);
+  if ((kind == FeatureKind::gemm && samples.size() >= kMany) || (kind == FeatureKind::convolution && samples.size() >= kManyOfEach)) return boost_apart(rest, options, place_of(kind, "math"), kArithmetics);
   if (kind == FeatureKind::attention && samples.size() >= kMany) return boost_apart(rest, options, place_of(kind, "kernels"), kBackends);
   return boost(rest, options);
 }
@@ -140,7 +141,7 @@ std::vector<BoostingOptions> worth_trying(std::size_t samples, FeatureKind kind)
   o.depth = 12, o.bins = 160, o.feature_share = 0.5, o.sample_share = 0.8, o.square_share = 0.9, o.least_leaf = 4;
   switch (kind) {
     case FeatureKind::gemm: o.trees = 1400, o.leaves = 127, o.depth = 15, o.shrinkage = 0.12, o.square_share = 0.7, o.feature_share = 0.35, o.bins = 250, o.always_kinds = true; break;
-    case FeatureKind::convolution: o.trees = 900, o.leaves = 127, o.depth = 15, o.least_leaf = 3, o.shrinkage = 0.06, o.square_share = 0.6, o.always_kinds = true; break;
+    case FeatureKind::convolution: o.trees = 1400, o.leaves = 127, o.depth = 15, o.least_leaf = 3, o.shrinkage = 0.06, o.square_share = 0.6, o.always_kinds = true; break;
     case FeatureKind::attention: o.trees = 420, o.leaves = 20, o.shrinkage = 0.15, o.bins = 250, o.always_kinds = true; break;
     case FeatureKind::memory: o.trees = 110, o.leaves = 31, o.shrinkage = 0.17; break;
   }

@@ -29,6 +29,8 @@ constexpr Knob kProducts[] = {
     {[](Physics& p, DType) -> double& { return p.profile.gemm.wave_quantisation; }, 0.6},
     {[](Physics& p, DType) -> double& { return p.profile.gemm.l2_gain; }, 0.5},
     {[](Physics& p, DType) -> double& { return p.profile.gemm.overlap_norm; }, 0.3},
+    {[](Physics& p, DType) -> double& { return p.profile.gemm.results_per_clock; }, 0.7},
+    {[](Physics& p, DType) -> double& { return p.timing.eviction; }, 0.5},
     {[](Physics& p, DType) -> double& { return p.timing.residency; }, 0.1},
     {[](Physics& p, DType) -> double& { return p.timing.l2_bytes_per_clock; }, 0.6},
 };
@@ -45,6 +47,24 @@ constexpr Knob kAttention[] = {
     {[](Physics& p, DType) -> double& { return p.timing.l2_bytes_per_clock; }, 0.6},
     kPassBytes,
 };
+constexpr Knob kPaged[] = {
+    {[](Physics& p, DType) -> double& { return p.paged.launch_floor.value; }, 0.7},
+    {[](Physics& p, DType) -> double& { return p.paged.block_overhead.value; }, 0.8},
+    {[](Physics& p, DType) -> double& { return p.paged.block_load.value; }, 0.8},
+    {[](Physics& p, DType) -> double& { return p.paged.mask_clocks; }, 0.8},
+    {[](Physics& p, DType) -> double& { return p.paged.efficiency; }, 0.3},
+    {[](Physics& p, DType) -> double& { return p.paged.head_dim_exponent; }, 0.5},
+    {[](Physics& p, DType) -> double& { return p.paged.tail; }, 0.8},
+    {[](Physics& p, DType) -> double& { return p.paged.first_block.value; }, 0.8},
+    {[](Physics& p, DType) -> double& { return p.paged.alone; }, 0.5},
+    {[](Physics& p, DType) -> double& { return p.paged.longest_norm; }, 0.5},
+    {[](Physics& p, DType) -> double& { return p.paged.overlap_norm; }, 0.5},
+    {[](Physics& p, DType) -> double& { return p.paged.bandwidth_efficiency; }, 0.2},
+    {[](Physics& p, DType) -> double& { return p.paged.slower_later; }, 1.0},
+    {[](Physics& p, DType) -> double& { return p.paged.later.value; }, 1.0},
+    {[](Physics& p, DType) -> double& { return p.timing.l2_bytes_per_clock; }, 0.6},
+    kPassBytes,
+};
 
 struct Traffic {  // bytes that take as long as what is moved, at the memory's speed
   double kernel, pass_share;  // the latter: of a pass beside it, of its bytes
@@ -56,7 +76,7 @@ Traffic traffic(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p, d
   const double all = static_cast<double>(row.kernel.read.value + row.kernel.written.value);
   const auto found = [&](double since) {
     const double fill = since / (p.timing.residency * static_cast<double>(gpu.l2.value));
-    return 1 / (1 + fill * fill * fill);
+    return 1 / (1 + (row.rotated > 0 && p.timing.eviction != 3 ? std::pow(fill, p.timing.eviction) : fill * fill * fill));
   };
   const double warm = found(all + (kCallsBefore - 1) * row.rotated) * row.rotated + found(all) * (all - row.rotated);
   const double gain = p.timing.l2_bytes_per_clock * gpu.sms * gpu.boost_clock.value / (gpu.memory_bandwidth.value * efficiency);
@@ -122,14 +142,18 @@ std::vector<double> solved(std::vector<std::vector<double>> a, std::vector<doubl
 std::span<const Knob> product_knobs() { return kProducts; }
 std::span<const Knob> further_type_knobs() { return kFurther; }
 std::span<const Knob> attention_knobs() { return kAttention; }
+std::span<const Knob> paged_attention_knobs() { return kPaged; }
 
 double seconds_of(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p) {
   const bool attention = std::holds_alternative<AttentionShape>(row.kernel.shape);
   Kernel timed = row.kernel;
-  const Traffic moved = traffic(row, gpu, p, attention ? p.profile.attention.flash[0].bandwidth_efficiency : p.profile.gemm.bandwidth_efficiency);
+  const double bandwidth = row.paged ? p.paged.bandwidth_efficiency : attention ? p.profile.attention.flash[0].bandwidth_efficiency : p.profile.gemm.bandwidth_efficiency;
+  const Traffic moved = traffic(row, gpu, p, bandwidth);
   timed.read = {static_cast<std::int64_t>(moved.kernel)};
   timed.written = {0};
   const double pass = row.beside > 0 ? (attention ? 0 : p.timing.pass_floor.value) + p.timing.pass_bytes * row.beside * moved.pass_share / gpu.memory_bandwidth.value : 0;
+  if (row.paged)
+    return paged_attention_seconds(std::get<AttentionShape>(row.kernel.shape), gpu, gpu.matrix[row.kernel.math], p.paged, moved.kernel / (gpu.memory_bandwidth.value * bandwidth)) + pass;
   return kernel_cost(timed, gpu, p.profile).total.value + pass;
 }
 

@@ -6,6 +6,7 @@
 
 #include <span>
 
+#include "calibrate/paged_attention.h"
 #include "calibrate/reference_data.h"
 #include "cost/profile.h"
 #include "spec/gpu_spec.h"
@@ -17,6 +18,7 @@ namespace precog {
 struct Timing {
   double residency = 0.75;         // share of the L2 cache that earlier calls' operands can be found in
   double l2_bytes_per_clock = 12;  // per SM, of operands found there
+  double eviction = 3;             // how sharply weights that go round are lost when they no longer fit: the power of the fill
   Seconds pass_floor{2e-6};
   double pass_bytes = 5;           // moved per element of the pass
 };
@@ -24,6 +26,7 @@ struct Timing {
 struct Physics {
   ArchitectureProfile profile;
   Timing timing;
+  PagedAttention paged;  // of rows that are so
 };
 
 struct Knob {
@@ -31,10 +34,11 @@ struct Knob {
   double spread;  // standard deviation of its logarithm around the start
 };
 
-// Of products in the first type fitted, of a further type on top of that, of attention.
+// Of products in the first type fitted, of a further type on top of that, of attention, of attention over pages.
 std::span<const Knob> product_knobs();
 std::span<const Knob> further_type_knobs();
 std::span<const Knob> attention_knobs();
+std::span<const Knob> paged_attention_knobs();
 
 // The time of a row as its source took it.
 double seconds_of(const ReferenceRow& row, const GpuSpec& gpu, const Physics& physics);

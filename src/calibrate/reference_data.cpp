@@ -149,6 +149,10 @@ Result<std::vector<ReferenceRow>> read_reference_attention(const std::filesystem
   PRECOG_TRY(table, Table::read(file));
   PRECOG_TRY(window, table.column("window"));
   PRECOG_TRY(length, table.column("seq"));
+  PRECOG_TRY(library, table.column("kernel"));
+  // Every file is of one library, but for a few rows.
+  const std::string_view first = table.size() > 0 ? table.text(0, library) : std::string_view();
+  const bool paged = first == "vllm_flash_attn" || first == "vllm_flash_attn_fa2";
   PRECOG_TRY(values, numbers(table, {"batch", "seq", "heads", "kv_heads", "head_dim", "latency_ms"},
                              [&](std::size_t row) { return table.text(row, window) == "0" && table.text(row, length) != "1"; }));
   std::vector<ReferenceRow> rows;
@@ -163,6 +167,7 @@ Result<std::vector<ReferenceRow>> read_reference_attention(const std::filesystem
     row.kernel.name = "scaled_dot_product_attention";
     row.seconds = v[5] * 1e-3;
     row.shape = shape_hash({whole(batch), whole(seq), whole(heads), whole(kv_heads), whole(dim)});
+    row.paged = paged;
     row.beside = 2 * batch * seq * kv_heads * dim;
     rows.push_back(row);
   }

@@ -17,6 +17,7 @@ struct ReferenceRow {
   double seconds = 0;
   std::uint32_t shape = 0;  // a hash of the shape, whatever the type
   double rotated = 0;       // bytes of weights that come round again only after several calls; the rest is touched by every call
+  bool paged = false;       // attention of FlashAttention 2 over a cache of pages: another kernel than a training step's
   double beside = 0;        // elements that a pass beside the kernel goes over: activations quantised, keys and values cached
 };
 

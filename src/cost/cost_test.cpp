@@ -123,6 +123,15 @@ TEST_CASE("LastWaveIsPaidInFullOnlyWhenQuantised") {
   CHECK(gemm_time(problem, gpu, c).total.value == doctest::Approx(two_waves * 0.75));
 }
 
+TEST_CASE("ResultsOnTheirWayOutAreTimeOfTheirBlock") {
+  const GpuSpec gpu = slow_gpu(1);
+  GemmCoefficients c = ideal().gemm;
+  const GemmProblem problem{.m = 16, .n = 16, .k = 32, .peak = {1}};
+  const double none = gemm_time(problem, gpu, c).total.value;
+  c.results_per_clock = 2 / gpu.boost_clock.value;  // two a second; of a tile only what is in the product
+  CHECK(gemm_time(problem, gpu, c).total.value == doctest::Approx(none + 128));
+}
+
 TEST_CASE("SplittingKFillsTheGpuWhenBlocksAreFew") {
   const GpuSpec gpu = slow_gpu(64);
   GemmCoefficients c = ideal().gemm;

@@ -43,6 +43,7 @@ GemmTime gemm_time(const GemmProblem& x, const GpuSpec& gpu, const GemmCoefficie
 
   struct Prepared {
     double blocks, work4, work;  // per step of k, arithmetic and feed joined; to the fourth power, and as it is
+    double overhead;             // of a block, its results' way out with it
   };
   std::array<Prepared, kTiles.size()> tiles;
   double fewest_blocks = std::numeric_limits<double>::infinity();
@@ -50,7 +51,8 @@ GemmTime gemm_time(const GemmProblem& x, const GpuSpec& gpu, const GemmCoefficie
     const double tm = kTiles[i].m, tn = kTiles[i].n;
     const double blocks = x.batch * ceiling(x.m / tm) * ceiling(x.n / tn);
     const double work4 = fourth(2 * tm * tn / flops_per_sm) + fourth((tm + tn) * x.element_bytes / feed_rate);
-    tiles[i] = {blocks, work4, fourth_root(work4)};
+    const double stored = c.results_per_clock > 0 ? std::min(tm, x.m) * std::min(tn, x.n) / (c.results_per_clock * clock) : 0;
+    tiles[i] = {blocks, work4, fourth_root(work4), c.tile_overhead.value + stored};
     fewest_blocks = std::min(fewest_blocks, blocks);
   }
 
@@ -69,7 +71,7 @@ GemmTime gemm_time(const GemmProblem& x, const GpuSpec& gpu, const GemmCoefficie
       const double waves = w <= 1 ? 1 : w + c.wave_quantisation * (ceiling(w) - w);
       const double share = std::clamp(w, 1.0, 2.0);  // two blocks on one SM hide each other's latency
       const double per_k = fourth_root(tiles[i].work4 + fourth(latency / share));
-      const double time = waves * (c.tile_overhead.value / share + kk * per_k);
+      const double time = waves * (tiles[i].overhead / share + kk * per_k);
       if (time < compute) {
         compute = time;
         chosen = i;

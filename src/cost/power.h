@@ -20,8 +20,17 @@ struct PowerCoefficients {
   std::array<double, kDTypeCount> kept_rate{};
 };
 
-// Power of the whole GPU while this kernel runs at full clock.
-Watts power_at_full_clock(const Kernel& kernel, const KernelCost& cost, const GpuSpec& gpu, const ArchitectureProfile& profile);
+// Power of the whole GPU while a kernel runs at full clock.
+class FullClockPower {
+ public:
+  FullClockPower(const GpuSpec& gpu, const ArchitectureProfile& profile);
+  Watts operator()(const Kernel& kernel, const KernelCost& cost) const;
+
+ private:
+  const GpuSpec& gpu_;
+  const ArchitectureProfile& profile_;
+  std::array<double, kDTypeCount> drawn_{};  // watts beyond idle, by tensor cores at their peak
+};
 
 // The clock that keeps the average within the GPU's limit, as a share of the full clock: 1 where it need not fall.
 double kept_clock(Watts average, const GpuSpec& gpu, const ArchitectureProfile& profile);

@@ -31,18 +31,24 @@ Kernel product(DType math) {
 }
 
 TEST_CASE("products on tensor cores draw what makes the limit halve their rate") {
+  const GpuSpec card = gpu();
+  const ArchitectureProfile coefficients = profile();
+  const FullClockPower power(card, coefficients);
   const KernelCost second{.compute = {1}, .total = {1}, .bound = Bound::compute};
   // 80 W above idle are allowed at half the clock; at full clock that is 80 * 2^2.
-  CHECK(power_at_full_clock(product(DType::bf16), second, gpu(), profile()).value == doctest::Approx(20 + 320));
+  CHECK(power(product(DType::bf16), second).value == doctest::Approx(20 + 320));
   CHECK(kept_clock({340}, gpu(), profile()) == doctest::Approx(0.5));
-  CHECK(power_at_full_clock(product(DType::fp32), second, gpu(), profile()).value == doctest::Approx(20));
+  CHECK(power(product(DType::fp32), second).value == doctest::Approx(20));
 }
 
 TEST_CASE("a kernel that only moves bytes draws the streaming power, and half of it at half the bandwidth") {
+  const GpuSpec card = gpu();
+  const ArchitectureProfile coefficients = profile();
+  const FullClockPower power(card, coefficients);
   Kernel copy = product(DType::fp32);
   copy.flops = {0}, copy.read = {1};
-  CHECK(power_at_full_clock(copy, {.total = {1}}, gpu(), profile()).value == doctest::Approx(60));
-  CHECK(power_at_full_clock(copy, {.total = {2}}, gpu(), profile()).value == doctest::Approx(40));
+  CHECK(power(copy, {.total = {1}}).value == doctest::Approx(60));
+  CHECK(power(copy, {.total = {2}}).value == doctest::Approx(40));
 }
 
 TEST_CASE("within the limit, and without coefficients, the clock stays") {

@@ -16,6 +16,7 @@
 #include "frontend/zoo.h"
 #include "graph/graph.h"
 #include "spec/plan.h"
+#include "spec/scores.h"
 
 namespace precog {
 
@@ -39,6 +40,7 @@ struct CapturedModel {
   bool has_batch = false, has_seq = false, has_src_seq = false;  // symbolic: may be asked for at another size
   std::int64_t captured_batch = 0, captured_seq = 0, captured_src_seq = 0;  // 0: not said
   MemoryFormat memory_format = MemoryFormat::contiguous;
+  Scores scores = Scores::returned;
   std::map<std::string, std::string> fixed_because;  // why a size is not symbolic
   std::vector<std::string> notes;
   std::shared_ptr<const captured::Document> document;

@@ -72,6 +72,25 @@ std::string conv_of(const Call& call, const Symbols& symbols, Attributes& attrib
   return "";
 }
 
+// A window, as the last axis has it; without one the reader goes by how much the image shrinks.
+std::string pool_of(const Call& call, const Symbols& symbols, Attributes& attributes) {
+  const Settings& s = call.settings;
+  if (s.kernel.empty()) return s.stride.empty() && s.padding.empty() ? "" : "wants attrs.kernel: one number for each image axis";
+  PoolAttributes pool;
+  const struct { const std::vector<Extent>& from; std::int64_t& to; std::int64_t least; const char* name; } lists[] = {
+      {s.kernel, pool.kernel, 1, "kernel"}, {s.stride, pool.stride, 1, "stride"}, {s.padding, pool.padding, 0, "padding"}};
+  for (const auto& list : lists) {
+    std::vector<std::int64_t> values;
+    if (list.from.size() != s.kernel.size()) return fmt::format("attrs.{} wants as many numbers as attrs.kernel", list.name);
+    if (std::string problem = sizes(list.from, symbols, values); !problem.empty()) return problem;
+    for (std::int64_t value : values)
+      if (value < list.least || value > 1 << 20) return fmt::format("attrs.{} is {}; it must be from {} to 2^20", list.name, value, list.least);
+    list.to = values.back();
+  }
+  attributes = pool;
+  return "";
+}
+
 // [.., heads, length, width]: with fewer axes there is one head, and one batch.
 struct Heads {
   std::int64_t batch = 1, heads = 1, length = 1, width = 1;
@@ -203,6 +222,10 @@ std::string attributes_of(const Call& call, const OperandView& shapes, const Sym
     case OpKind::grouped_linear:
     case OpKind::grouped_mm: return gemm_of(call, symbols, shapes.in, attributes);
     case OpKind::conv2d: return conv_of(call, symbols, attributes);
+    case OpKind::max_pool2d:
+    case OpKind::max_pool2d_backward:
+    case OpKind::pool:
+    case OpKind::pool_backward: return pool_of(call, symbols, attributes);
     case OpKind::scaled_dot_product_attention: return attention_of(call, shapes, attributes);
     case OpKind::rnn: return rnn_of(call, shapes, attributes);
     case OpKind::layer_norm:

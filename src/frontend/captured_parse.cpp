@@ -68,6 +68,10 @@ std::vector<std::string_view> settings_of(const Call& call) {
     case OpKind::grouped_linear:
     case OpKind::grouped_mm: return {"gemm", "transposed_a"};
     case OpKind::conv2d: return {"kernel", "stride", "padding", "dilation", "groups", "transposed"};
+    case OpKind::max_pool2d:
+    case OpKind::max_pool2d_backward:
+    case OpKind::pool:
+    case OpKind::pool_backward: return {"kernel", "stride", "padding"};
     case OpKind::scaled_dot_product_attention: return {"causal", "dropout", "gqa", "scattered", "mask_scattered", "traced_mask"};
     case OpKind::contiguous: return {"only"};
     case OpKind::fill:
@@ -204,13 +208,17 @@ class Parser {
     const auto format = whole(*version);
     if (!format || *format < 1) return wrong(fmt::format("'precog_graph' is {}; it must be {}", shown(*version), kVersion));
     if (*format > kVersion) return wrong(fmt::format("was written by a newer precog: format {}, this program reads {}", *format, kVersion));
-    if (!keys(json, {"precog_graph", "name", "made_by", "symbols", "fixed", "captured", "memory_format", "tokens_per_sample", "notes", "stream", "loss"}))
+    if (!keys(json, {"precog_graph", "name", "made_by", "symbols", "fixed", "captured", "memory_format", "tokens_per_sample", "scores", "notes", "stream", "loss"}))
       return false;
     if (!text(json, "name", model_.name) || !read_sizes(json)) return false;
     std::string layout = "contiguous";
     if (!text(json, "memory_format", layout)) return false;
     if (layout != "contiguous" && layout != "channels_last") return wrong("'memory_format' must be contiguous or channels_last");
     model_.memory_format = layout == "channels_last" ? MemoryFormat::channels_last : MemoryFormat::contiguous;
+    std::string scores = "returned";
+    if (!text(json, "scores", scores)) return false;
+    if (scores != "returned" && scores != "apart" && scores != "inside") return wrong("'scores' must be returned, apart or inside");
+    model_.scores = scores == "apart" ? Scores::apart : scores == "inside" ? Scores::inside : Scores::returned;
     document_->tokens_per_sample.terms = {{0, 0, 0, 0}};
     if (const auto tokens = json.find("tokens_per_sample"); tokens != json.end() && !extent(*tokens, document_->tokens_per_sample)) return false;
     if (const auto notes = json.find("notes"); notes != json.end()) {

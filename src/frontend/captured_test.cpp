@@ -243,6 +243,23 @@ TEST_CASE("ConvolutionsOfOneAndThreeAxesAndTransposedOnesDoTheirArithmetic") {
   }
 }
 
+TEST_CASE("PoolingsHaveTheirWindows") {
+  auto pool = [](const std::string& attrs) {
+    return around(R"({"op": "avg_pool2d", "in": [2], "out": [[["batch", 8, 4, 8]]])" + attrs + "}", R"(["batch", 8, 8, 16])");
+  };
+  auto window = [&](const std::string& attrs) {
+    const Graph graph = built(pool(attrs));
+    for (const Op& op : graph.ops)
+      if (op.kind == OpKind::pool) return std::get_if<PoolAttributes>(&op.attributes) ? std::get<PoolAttributes>(op.attributes) : PoolAttributes{0, 0, 0};
+    return PoolAttributes{-1, -1, -1};
+  };
+  CHECK(window(R"(, "attrs": {"kernel": [3, 3], "stride": [2, 2], "padding": [1, 1]})") == PoolAttributes{3, 2, 1});
+  CHECK(window("") == PoolAttributes{0, 0, 0});
+  CHECK(problem_of(pool(R"(, "attrs": {"kernel": [3, 3], "stride": [2], "padding": [1, 1]})")).find("as many numbers") != std::string::npos);
+  CHECK(problem_of(pool(R"(, "attrs": {"kernel": [3, 0], "stride": [2, 2], "padding": [1, 1]})")).find("must be from 1") != std::string::npos);
+  CHECK(problem_of(pool(R"(, "attrs": {"stride": [2, 2]})")).find("wants attrs.kernel") != std::string::npos);
+}
+
 TEST_CASE("RecurrentLayersAreOneLargeProductAndOneSmallPerStep") {
   const Graph graph = built(around(
       R"({"tensor": "parameter", "name": "ih", "shape": [128, 16]}, {"tensor": "parameter", "name": "hh", "shape": [128, 32]},

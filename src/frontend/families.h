@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "graph/builder.h"
+#include "spec/scores.h"
 
 namespace precog::zoo {
 
@@ -26,6 +27,7 @@ struct ModelFamily {
   std::string_view name;
   bool language = false, encoder_decoder = false;
   bool learned_positions = false;  // max_positions limits the sequence
+  Scores scores = Scores::returned;
   bool layered = true;             // has a "layers" parameter that a user may change
   void (*check)(JsonReader& architecture) = nullptr;
   void (*build)(GraphBuilder& b, JsonReader& architecture, const Sizes& sizes) = nullptr;

@@ -88,7 +88,8 @@ void build(GraphBuilder& b, JsonReader& reader, const Sizes& sizes) {
 }  // namespace gpt2
 
 ModelFamily gpt2_family() {
-  return {.name = "gpt2", .language = true, .learned_positions = true, .check = [](JsonReader& r) { gpt2::read(r); }, .build = gpt2::build, .layer_kinds = equal_layers};
+  // transformers logs where a class is called after no loss (modeling_utils.py, `loss_function`), GPT2LMHeadModel: a trace ends there.
+  return {.name = "gpt2", .language = true, .learned_positions = true, .scores = Scores::apart, .check = [](JsonReader& r) { gpt2::read(r); }, .build = gpt2::build, .layer_kinds = equal_layers};
 }
 
 }  // namespace precog::zoo

@@ -48,6 +48,7 @@ ModelSource whole_graph_source(Model&& model, const char* door, const std::strin
   out.notes = model.notes;
   if constexpr (requires { model.fixed_because; }) out.fixed_because = model.fixed_because;
   if constexpr (requires { model.memory_format; }) out.channels_last = model.memory_format == decltype(model.memory_format)::channels_last;
+  if constexpr (requires { model.scores; }) out.scores = model.scores;
   out.request = {{door, shown}};
   auto held = std::make_shared<const Model>(std::move(model));
   out.build = [held, build](const ModelInputs& inputs) { return build(*held, inputs); };
@@ -68,6 +69,7 @@ ModelSource zoo_source(const ModelSpec& model) {
   out.max_seq = model.max_seq;
   out.layers = model.layers;
   out.eager_attention = model.language;
+  out.scores = model.scores;
   out.notes = model.notes;
   out.request = model.name;
   auto held = std::make_shared<const ModelSpec>(model);

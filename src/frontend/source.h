@@ -27,6 +27,7 @@ struct ModelSource {
   std::int64_t max_seq = 0;
   bool fixed_batch = false, fixed_seq = false, fixed_src_seq = false;  // captured at one size: no other can be had
   bool channels_last = false;       // captured in that memory format; a request may still say another
+  Scores scores = Scores::returned; // what becomes of them where it is compiled
   bool eager_attention = false;     // its attention can also be had written out; a captured graph has what was captured
   std::int64_t layers = 0;          // repeated layers, 0 where the depth cannot be changed
   std::map<std::string, std::string> fixed_because;  // and why, where that is known

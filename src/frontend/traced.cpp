@@ -34,6 +34,22 @@ TensorId repeated(Graph& graph, const Op& attention, TensorId x, std::int64_t he
   return add(OpKind::view, ViewAttributes{}, out, {s[0], heads, s[2], s[3]});
 }
 
+bool leaves_masks_out(const Graph& forward) {
+  for (const Op& op : forward.ops)
+    if (op.kind == OpKind::scaled_dot_product_attention && (forward.name(op.label) == kDenseMask || forward.name(op.label) == kExpandedMask)) return true;
+  return false;
+}
+
+// Whether a mask is needed is not looked at while being traced; a number that the code makes a tensor of is a constant of the compiled graph,
+// so that nobody waits for it to be sent up.
+bool is_not_read_when_traced(const Graph& forward, const Op& op, bool looks_away) {
+  if (op.kind != OpKind::read_back || op.input_count == 0) return false;
+  const Tensor& looked_at = forward.tensors[forward.input(op, 0)];
+  const Tensor& memory = forward.tensors[looked_at.storage.valid() ? looked_at.storage : forward.input(op, 0)];
+  const bool number = memory.shape.rank() == 0 && memory.role == Role::buffer && memory.name.valid() && forward.name(memory.name) == "constant";
+  return number || (looks_away && looked_at.dtype == DType::boolean && looked_at.shape.elements() <= 1);
+}
+
 }  // namespace
 
 Graph mark_left_out_masks(const Graph& forward, bool encoder_decoder) {
@@ -50,7 +66,9 @@ Graph with_traced_masks(const Graph& forward) {
   Graph out = forward.empty_with_names();
   out.tensors = forward.tensors;
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, TensorId> masks;  // one per size, shared by all layers
+  const bool looks_away = leaves_masks_out(forward);
   for (const Op& op : forward.ops) {
+    if (is_not_read_when_traced(forward, op, looks_away)) continue;
     Op traced = op;
     std::vector<TensorId> inputs(forward.inputs(op).begin(), forward.inputs(op).end());
     if (AttentionAttributes* a = attention_of(traced)) {

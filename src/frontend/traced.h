@@ -3,6 +3,7 @@
 // (masking_utils.py, `is_tracing`). With a mask no kernel skips what lies above the diagonal, flash is not available, and keys
 // and values are repeated per query head (`use_gqa_in_sdpa`). A mask that says the same of every key is expanded along its last
 // axis, which no fused kernel reads: the math path. Seen in data/measured/2026-11-15-h200-compiled.
+// Nor does the host wait for such a look, or for a number that the code sends up: when compiled that is a constant.
 // A captured graph says at each attention which mask was left out, by the operator's label; of language models of the zoo or of a
 // config.json it is known. Takes and returns a forward graph, precision-free.
 #pragma once

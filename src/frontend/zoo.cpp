@@ -11,7 +11,7 @@
 namespace precog {
 namespace {
 
-constexpr std::int64_t kMaxBatch = 1'000'000;
+constexpr std::int64_t kMaxBatch = 1'000'000'000;
 constexpr std::int64_t kMaxSequence = std::int64_t{1} << 20;
 // Sizes are counted in bits in a 64-bit integer, 64 bits an element at most; one binary order is left as margin.
 constexpr double kMaxElements = static_cast<double>(std::int64_t{1} << 56);
@@ -114,6 +114,7 @@ Result<ModelSpec> parse_model(const Json& json, const std::string& where) {
     if (const Json* raw = file.raw("architecture")) model.architecture = *raw;
     model.language = family->language;
     model.encoder_decoder = family->encoder_decoder;
+    model.scores = family->scores;
     model.unit = family->language ? "tokens" : "images";
     if (family->layered && model.architecture.is_object()) model.layers = integer_at(model.architecture, "layers");
     if (family->language) {

@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "graph/graph.h"
+#include "spec/scores.h"
 
 namespace precog {
 
@@ -24,6 +25,7 @@ struct ModelSpec {
   std::string unit;               // what a sample is made of: "tokens" or "images"
   bool language = false;          // has a sequence length
   bool encoder_decoder = false;   // has one for the encoder too
+  Scores scores = Scores::returned;
   std::int64_t default_seq = 0;   // 0 for images
   std::int64_t max_seq = 0;       // the position table where positions are learned, else a generous limit
   std::int64_t layers = 0;        // repeated layers; 0 where the depth is not one number (CNNs)
@@ -42,7 +44,7 @@ struct ModelInputs {
 // Every problem of the file at once, unknown keys included.
 Result<ModelSpec> parse_model(const Json& json, const std::string& where);
 
-// Batch 1..10^6, seq 1..max_seq, layers 1..4096; no tensor so large that its size would not fit an integer.
+// Batch 1..10^9, seq 1..max_seq, layers 1..4096; no tensor so large that its size would not fit an integer.
 Result<Graph> build_model(const ModelSpec& model, const ModelInputs& inputs);
 
 // Of each repeated layer a number, the same for layers that differ in nothing but their names; empty where nobody knows before the

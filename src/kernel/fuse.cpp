@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -23,6 +24,8 @@ constexpr std::int64_t kSharedBytes = 10;  // score_fusion_memory_threshold: les
 constexpr std::int64_t kMixedElements = 5 << 20, kMixedRows = 4096, kMixedLength = 16384;
 // Half of what the fastest unit computes per byte of bandwidth on current GPUs (is_mm_compute_bound); large products lie far above.
 constexpr double kPaddedIntensity = 100;
+// From where a second, transposed copy pays: of recorded programs with odd vocabularies GPT-2's has one (692), Marian's (451) and Whisper's (321) have none.
+constexpr double kTransposedIntensity = 550;
 constexpr std::int64_t kMixedBlock = 64;  // rows summed by one block: an estimate; the partial sums are small either way
 
 // A computed value that reaches a buffer: the unit of fusion.
@@ -51,8 +54,8 @@ struct Group {
 
 class Fuser {
  public:
-  Fuser(const Graph& graph, int sms, ImageLayout layout, bool by_hand)
-      : graph_(graph), sms_(sms), layout_(layout), flow_(follow_values(graph, by_hand)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
+  Fuser(const Graph& graph, int sms, ImageLayout layout, OwnKernels own)
+      : graph_(graph), sms_(sms), layout_(layout), flow_(follow_values(graph, own)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
 
   FusionPlan run() {
     plan_.ops.resize(graph_.ops.size());
@@ -61,6 +64,7 @@ class Fuser {
     for (std::size_t i = 0; i < graph_.ops.size(); ++i) visit(i);
     mix_orders();
     make_kernels();
+    add_biases();
     find_last_uses();
     return std::move(plan_);
   }
@@ -228,7 +232,9 @@ class Fuser {
   }
 
   // torch/_inductor/fx_passes/pad_mm.py: extents of a large product that no wide load can read are rounded up. An operand that a
-  // pointwise kernel writes is written so at once, another is copied, once for all products that read it.
+  // pointwise kernel writes is written so at once, another is copied, once for all products that read it. But where
+  // rows of 16-bit numbers are odd, no load of four bytes (the least that cp.async takes) is aligned: there the timing that decides may pad the
+  // transposed operand (a weight's gradient) too, by the same kernel.
   void pad(std::size_t i) {
     const Op& op = op_at(i);
     const auto& a = std::get<GemmAttributes>(op.attributes);
@@ -236,7 +242,8 @@ class Fuser {
     auto off = [&](std::int64_t extent) { return extent > 1 && extent % unit != 0; };
     if (!off(a.m) && !off(a.n) && !off(a.k)) return;
     const double m = static_cast<double>(a.m), n = static_cast<double>(a.n), k = static_cast<double>(a.k);
-    if (m * n * k / (m * k + n * k + m * n) < kPaddedIntensity) return;
+    const double intensity = m * n * k / (m * k + n * k + m * n);
+    if (intensity < kPaddedIntensity) return;
     plan_.ops[i].padded = true;
     const bool operand_off[] = {off(a.m) || off(a.k), off(a.k) || off(a.n)};
     for (std::size_t operand = 0; operand < 2 && operand < op.input_count; ++operand) {
@@ -244,7 +251,11 @@ class Fuser {
       const std::int32_t node = values_[value.index()].node;
       const Group* made_in = node < 0 ? nullptr : &group_at(root(nodes_[static_cast<std::size_t>(node)].group));
       if (!operand_off[operand] || (made_in && made_in->row_length == 0 && !made_in->columns)) continue;
-      if (copied_.try_emplace({value, flow_.where[i]}, true).second) plan_.ops[i].copied.push_back(value);
+      const bool transposed = operand == 0 && a.transposed_a;
+      const auto [first, fresh] = padded_.try_emplace({value, flow_.where[i]}, PaddedCopies{i, {}});
+      const bool odd = unit == 8 && (a.m % 2 != 0 || a.k % 2 != 0) && intensity > kTransposedIntensity;
+      if (std::exchange(first->second.made[transposed ? 1 : 0], true) || (!fresh && !odd)) continue;
+      plan_.ops[first->second.where].copied.push_back(value);
     }
   }
   // The first level at which a value may be read by another kernel than its own.
@@ -694,6 +705,32 @@ class Fuser {
     plan_.ops[static_cast<std::size_t>(op)].kernels.push_back(static_cast<std::int32_t>(plan_.kernels.size()));
     plan_.kernels.push_back(std::move(kernel));
   }
+  // A convolution is called without its bias (torch/_inductor/kernel/conv.py); the first kernel that reads the result element by element adds it,
+  // and writes it back where a library call, a pooling window or backward reads it too. No such kernel: one of its own.
+  void add_biases() {
+    std::vector<std::int32_t> adds(graph_.tensors.size(), -1);
+    std::vector<char> kept(graph_.tensors.size(), 0);
+    for (std::size_t k = 0; k < plan_.kernels.size(); ++k) {
+      const FusedKernel& kernel = plan_.kernels[k];
+      const bool forward = flow_.where[kernel.ops.front().index()] == Flow::forward && kernel.traits.taps == 0;
+      for (const FusedRead& read : kernel.reads) {
+        if (read.remade) continue;
+        if (!forward) kept[read.tensor.index()] = 1;
+        else if (adds[read.tensor.index()] < 0) adds[read.tensor.index()] = static_cast<std::int32_t>(k);
+      }
+    }
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
+      const Op& op = op_at(i);
+      if (op.kind != OpKind::conv2d || op.input_count < 3 || flow_.where[i] != Flow::forward) continue;
+      const TensorId result = graph_.output(op);
+      bool wanted = kept[result.index()] != 0;
+      for (std::int32_t reader : flow_.readers[result.index()]) wanted = wanted || flow_.part[static_cast<std::size_t>(reader)] == Part::library;
+      if (!wanted) continue;
+      const std::int32_t first = adds[result.index()];
+      if (first < 0) plan_.ops[i].adds_bias = true;
+      else plan_.kernels[static_cast<std::size_t>(first)].biased.push_back(result);
+    }
+  }
   bool is_loss(std::size_t i) const { return flow_.where[i] == Flow::forward && is_last_forward(i); }
 
   void read_into(Sources& reads, const Sources& sources, std::int32_t group, Flow::Where where) const {
@@ -751,6 +788,11 @@ class Fuser {
   std::vector<Group> groups_;
   std::vector<Table> tables_;
   std::map<std::pair<TensorId, Flow::Where>, bool> copied_;
+  struct PaddedCopies {
+    std::size_t where = 0;            // the operator before which they are made
+    std::array<bool, 2> made{};       // as it is, transposed
+  };
+  std::map<std::pair<TensorId, Flow::Where>, PaddedCopies> padded_;
   std::map<std::pair<TensorId, std::pair<int, Flow::Where>>, std::int32_t> by_source_;
   FusionPlan plan_;
   std::int32_t last_forward_ = -1;  // the loss
@@ -758,14 +800,14 @@ class Fuser {
 
 }  // namespace
 
-FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout, bool by_hand) {
-  FusionPlan plan = Fuser(step_graph, sms, layout, by_hand).run();
-  plan.by_hand = by_hand;
+FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout, OwnKernels own) {
+  FusionPlan plan = Fuser(step_graph, sms, layout, own).run();
+  plan.own = own;
   return plan;
 }
 
 std::string verify(const FusionPlan& plan, const Graph& graph) {
-  const Flow flow = follow_values(graph, plan.by_hand);
+  const Flow flow = follow_values(graph, plan.own);
   const std::size_t library = plan.kernels.size();  // steps: kernels, then library calls by operator
   std::vector<std::int32_t> writer(graph.tensors.size(), -1);
   std::vector<std::vector<TensorId>> reads(library + graph.ops.size());

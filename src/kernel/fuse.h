@@ -38,6 +38,7 @@ struct FusedKernel {
   std::vector<OpId> ops;              // that decide what is computed, in order; cheap ones inside them are not listed
   std::vector<FusedRead> reads;       // each tensor once
   std::vector<TensorId> writes;       // what anybody else reads
+  std::vector<TensorId> biased;       // results of convolutions that it writes back with their bias
   std::int64_t rows = 1, row_length = 1;
   Bytes scratch_read, scratch_written;  // partial sums, and places that are added to
   int stages = 1;                     // launches one after the other; all but the first are small
@@ -49,18 +50,25 @@ struct FusedKernel {
   Bytes partial_sums;                 // what each of those reads
 };
 
+// Kernels that a stack wrote by hand, where a compiler would put more into one or has no conditions.
+struct OwnKernels {
+  bool norms = false;              // Megatron-LM's and Transformer Engine's
+  bool softmax_and_loss = false;   // Megatron-LM's
+};
+
 struct FusionPlan {
   struct PerOp {
     bool compiled = false;               // belongs to one of the two compiled graphs
     bool absorbed = false;               // computed inside fused kernels, or a view: no call of its own
     std::vector<std::int32_t> kernels;   // launched where this operator stands
+    bool adds_bias = false;              // a convolution whose bias no kernel that reads it can add
     bool padded = false;                 // a product whose extents Inductor rounds up to what the library likes
     std::vector<TensorId> copied;        // operands that this copies first
     std::vector<TensorId> turned;        // operands and results copied into another order of axes
   };
   std::vector<PerOp> ops;                // one per operator of the graph
   std::vector<FusedKernel> kernels;
-  bool by_hand = false;                  // a stack's own kernels, which have conditions a compiler has not
+  OwnKernels own;
   // Of each tensor that owns memory: the last operator to touch it, -1 where it never reaches memory.
   std::vector<std::int32_t> last_use;
 };
@@ -71,7 +79,7 @@ struct ImageLayout {
   MemoryFormat given = MemoryFormat::contiguous, compiled = MemoryFormat::contiguous;
 };
 // `sms` decides where a reduction is split.
-FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout = {}, bool by_hand = false);
+FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout = {}, OwnKernels own = {});
 // Into how many kernels Inductor splits a sum of `length` values for each of `results` columns, and along each of `rows` rows.
 int column_stages(std::int64_t results, std::int64_t length, int sms);
 int row_stages(std::int64_t rows, std::int64_t length, int sms);

@@ -57,6 +57,13 @@ bool is_loss(const Op& op) {
   return op.kind == OpKind::log_softmax || op.kind == OpKind::log_softmax_backward || op.kind == OpKind::nll_loss || op.kind == OpKind::nll_loss_backward;
 }
 
+// Dropout of attention's probabilities is a module of PyTorch's behind that kernel (megatron/model/transformer.py, attention_dropout).
+bool is_dropout_of_scores(const Graph& graph, const Op& op) {
+  if (arithmetic_of(graph, op) != OpKind::dropout || op.output_count == 0) return false;
+  const Shape& shape = graph.tensors[graph.output(op)].shape;
+  return shape.rank() == 4 && shape[2] == shape[3];
+}
+
 Part part_of(const Graph& graph, const Op& op) {
   if (where_of(op.phase) == Flow::outside) return definition(op.kind).family == Family::view ? Part::view : Part::library;
   // Copies around collectives, and Transformer Engine's own conversion kernels, are calls that no compiler looks into.
@@ -95,9 +102,17 @@ Part part_of(const Graph& graph, const Op& op) {
   }
 }
 
+// Norms are kernels of their own (Megatron-LM's MixedFusedLayerNorm, Transformer Engine's layernorm and rmsnorm), behind the one that adds bias,
+// dropout and residual (bias_dropout_add_fused_train).
+bool is_own_kernel(const Graph& graph, const Op& op, OwnKernels own) {
+  if (where_of(op.phase) == Flow::outside) return false;
+  if (own.norms && definition(op.kind).family == Family::normalization) return true;
+  return own.softmax_and_loss && (is_loss(op) || is_beyond_fused_softmax(graph, op) || is_dropout_of_scores(graph, op));
+}
+
 }  // namespace
 
-Flow follow_values(const Graph& graph, bool by_hand) {
+Flow follow_values(const Graph& graph, OwnKernels own) {
   Flow flow;
   const std::size_t ops = graph.ops.size(), tensors = graph.tensors.size();
   flow.value.resize(tensors);
@@ -108,7 +123,7 @@ Flow follow_values(const Graph& graph, bool by_hand) {
   for (std::size_t i = 0; i < ops; ++i) {
     const Op& op = graph.ops[graph.ops.id_at(i)];
     const auto inputs = graph.inputs(op), outputs = graph.outputs(op);
-    Part part = by_hand && (is_loss(op) || is_beyond_fused_softmax(graph, op)) ? Part::library : part_of(graph, op);
+    Part part = is_own_kernel(graph, op, own) ? Part::library : part_of(graph, op);
     const Flow::Where where = where_of(op.phase);
     const auto here = static_cast<std::int32_t>(i);
     if (part == Part::view) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "graph/graph.h"
+#include "kernel/fuse.h"
 
 namespace precog {
 
@@ -31,8 +31,7 @@ struct Flow {
   std::vector<Where> where;                        // per operator
 };
 
-// `by_hand`: a stack's own kernels (FusionPlan).
-Flow follow_values(const Graph& graph, bool by_hand = false);
+Flow follow_values(const Graph& graph, OwnKernels own = {});
 
 // Elements of a row, of an operator that reduces along rows.
 std::int64_t row_length(const Graph& graph, const Op& op);

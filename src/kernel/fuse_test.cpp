@@ -25,10 +25,10 @@ struct Compiled {
   std::string text() const { return to_text(plan, graph); }
 };
 
-Compiled compile(Graph forward, const PrecisionRecipe& recipe, GpuSpec on = gpu()) {
+Compiled compile(Graph forward, const PrecisionRecipe& recipe, GpuSpec on = gpu(), OwnKernels own = {}) {
   Compiled out;
   out.graph = make_step(apply_precision(recipe, on, forward), recipe, {}).graph;
-  out.plan = plan_fusion(out.graph, kSms);
+  out.plan = plan_fusion(out.graph, kSms, {}, own);
   return out;
 }
 int count(const std::string& text, std::string_view part) {
@@ -71,6 +71,31 @@ TEST_CASE("ANormJoinsTheSumBeforeItAndTheCastAfterIt") {
   // One kernel: the sum inside it (backward adds again, from the product in bf16), the norm, and its result in bf16 only.
   CAPTURE(c.text());
   CHECK(count(c.text(), "rows 32x64: layer_norm cast <- ") == 1);
+}
+
+TEST_CASE("AStacksOwnNormIsAKernelBehindTheSumBeforeIt") {
+  GraphBuilder b;
+  TensorId x = b.input("x", {32, 64});
+  TensorId y = b.linear_layer("a", x, 64);
+  y = b.layer_norm_layer("norm", b.add(y, x));
+  y = b.linear_layer("b", y, 64);
+  b.cross_entropy(y, b.input("t", {32}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16), gpu(), {.norms = true});
+  CAPTURE(c.text());
+  CHECK(count(c.text(), "layer_norm") == 0);
+  CHECK(count(c.text(), "pointwise 1x2048: add <- ") == 1);
+  CHECK(verify(c.plan, c.graph) == "");
+}
+
+TEST_CASE("MegatronsDropoutOfScoresIsAKernelBehindItsSoftmax") {
+  GraphBuilder b;
+  TensorId scores = b.matmul(b.input("q", {2, 4, 32, 16}), b.input("k", {2, 4, 16, 32}));
+  TensorId y = b.matmul(b.dropout(b.softmax(scores), 0.1), b.parameter("v", {2, 4, 32, 16}));
+  b.cross_entropy(b.view(y, {256, 16}), b.input("t", {256}, DType::int64));
+  const Graph graph = std::move(b).finish();
+  const auto fused_dropouts = [&](OwnKernels own) { return count(compile(graph, uniform(DType::bf16), gpu(), own).text(), "dropout"); };
+  CHECK(fused_dropouts({}) > 0);
+  CHECK(fused_dropouts({.softmax_and_loss = true}) == 0);
 }
 
 TEST_CASE("CastsOfWeightsStayKernelsOfTheirOwn") {
@@ -173,6 +198,24 @@ TEST_CASE("OrdinaryConvolutionsBecomeChannelsLastWhenCompiled") {
   CHECK(compiled_memory_format(feed_forward(), MemoryFormat::contiguous) == MemoryFormat::contiguous);
 }
 
+TEST_CASE("AConvolutionsResultIsWrittenBackWithItsBiasWhereSomebodyElseReadsIt") {
+  auto planned = [](auto between) {
+    GraphBuilder b;
+    TensorId x = between(b, b.conv2d_layer("c1", b.input("x", {4, 16, 8, 8}), 128, 3, 1, 1, 1, true));
+    x = b.conv2d_layer("c2", x, 128, 3, 1, 1);
+    b.cross_entropy(b.view(b.adaptive_avg_pool2d(x, 1), {4, 128}), b.input("t", {4}, DType::int64));
+    const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
+    std::size_t written = 0, apart = 0;
+    for (const FusedKernel& kernel : c.plan.kernels) written += kernel.biased.size();
+    for (const FusionPlan::PerOp& op : c.plan.ops) apart += op.adds_bias ? 1 : 0;
+    return std::pair{written, apart};
+  };
+  using Found = std::pair<std::size_t, std::size_t>;
+  CHECK(planned([](GraphBuilder& b, TensorId x) { return b.gelu(x); }) == Found{1, 0});  // backward reads it
+  CHECK(planned([](GraphBuilder& b, TensorId x) { return b.relu(x); }) == Found{0, 0});  // backward reads relu's result
+  CHECK(planned([](GraphBuilder&, TensorId x) { return x; }) == Found{0, 1});            // only the next convolution does
+}
+
 TEST_CASE("BatchNormOfImagesInRowsIsOneKernelWhereChannelsFillTheGpu") {
   auto planned = [](std::int64_t channels, ImageLayout layout) {
     GraphBuilder b;
@@ -233,14 +276,16 @@ TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   b.cross_entropy(b.linear_layer("head", x, 50257, false), b.input("t", {2048}, DType::int64));
   const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
   const KernelProgram program = make_kernels(c.graph, gpu(), MemoryFormat::contiguous, &c.plan);
-  int padded = 0, copies = 0;
+  int padded = 0, copies = 0, twice = 0;
   for (const Kernel& kernel : program.kernels) {
+    twice += kernel.name == "fused_padding" && kernel.written.value == 2 * kernel.read.value ? 1 : 0;
     if (const auto* product = std::get_if<GemmShape>(&kernel.shape))
       padded += product->n == 50264 || product->k == 50264 || product->m == 50264 ? 1 : 0;
     copies += kernel.name == "fused_padding" ? 1 : 0;
   }
   CHECK(padded == 3);  // the head, forward and both ways back
-  CHECK(copies == 3);  // the weight in each graph, the gradient of the logits once for both products
+  CHECK(copies == 3);  // the weight in each graph, the gradient of the logits for both products
+  CHECK(twice == 1);   // for one of them transposed, as its rows are odd
 }
 
 TEST_CASE("TracedTransformersBuildTheirMasks") {
@@ -261,6 +306,24 @@ TEST_CASE("TracedTransformersBuildTheirMasks") {
     repeats += op.kind == OpKind::contiguous && traced.tensors[traced.output(op)].shape == Shape{2, 2, 4, 64, 32} ? 1 : 0;
   CHECK(repeats == 2);  // keys and values
   CHECK(found[1].backend == AttentionBackend::math);                     // an encoder's mask is one no fused kernel reads
+}
+
+TEST_CASE("TracedTransformersLookAtNoMask") {
+  auto reads = [](bool marked) {
+    GraphBuilder b;
+    TensorId q = b.input("q", {2, 8, 64, 32});
+    b.read_back(b.integer_op({b.input("mask", {2, 64}, DType::int64)}, {}, DType::boolean));
+    TensorId x = b.attention(q, q, q, true);
+    b.cross_entropy(b.view(x, {1024, 32}), b.input("t", {1024}, DType::int64));
+    const Graph forward = std::move(b).finish();
+    const Graph traced = with_traced_masks(marked ? mark_left_out_masks(forward, false) : forward);
+    CHECK(verify(traced) == "");
+    int found = 0;
+    for (const Op& op : traced.ops) found += op.kind == OpKind::read_back ? 1 : 0;
+    return found;
+  };
+  CHECK(reads(true) == 0);
+  CHECK(reads(false) == 1);  // a model whose own code looks: a break in the graph
 }
 
 TEST_CASE("ScalingToEightBitsIsTwoKernelsPerOperandAndNotTwelve") {

@@ -15,6 +15,7 @@
 #include "graph/operator.h"
 #include "spec/gpu_spec.h"
 #include "spec/plan.h"
+#include "spec/scores.h"
 
 namespace precog {
 
@@ -121,6 +122,7 @@ struct KernelProgram {
   // Where compiled: of each tensor that owns memory the last call to touch it, -1 where it never reaches memory.
   std::vector<std::int32_t> last_use;
   bool dispatched = false;   // fused kernels are operators of the framework's (a stack's own), issued one by one as others are
+  Scores scores = Scores::returned;  // compiled: what becomes of them
   bool cuda_graphs = false;  // compiled calls are recorded once and replayed, a graph at a time
 };
 

@@ -120,6 +120,17 @@ TEST_CASE("GroupedProductsAreOneKernelInBf16OnHopperAndALoopElsewhere") {
   CHECK(grouped(DType::bf16, "8.0") == std::pair{8, true});
 }
 
+TEST_CASE("ExpertsOneByOneSplitTheirSumsAsOtherProductsDo") {
+  GraphBuilder b;
+  TensorId x = b.grouped_linear(b.input("x", {512, 2048}), b.parameter("experts", {8, 1024, 2048}), 8);
+  b.cross_entropy(x, b.input("t", {512}, DType::int64));
+  const KernelProgram program = program_of(std::move(b).finish(), uniform(DType::fp32), MemoryFormat::contiguous, gpu("9.0"));
+  CHECK(program.kernels[0].launches == 8);
+  CHECK(program.kernels[1].name == "split_sum");
+  CHECK(program.kernels[1].launches == 8);
+  CHECK(program.kernels[1].written.value == 512 * 1024 * 4);
+}
+
 TEST_CASE("LayerNormCopiesWhatIsNotContiguousEachWay") {
   auto kernels = [](bool strided, std::string_view name) {
     GraphBuilder b;

@@ -1,6 +1,7 @@
 #include "kernel/layouts.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <optional>
 #include <vector>
@@ -145,10 +146,16 @@ bool all_contiguous(const Shape& shape, std::span<const Shape> operands) {
 
 // Axes from the innermost outwards, as TensorIterator's reorder_dimensions has them: by the strides of the first operand that
 // tells two axes apart.
-std::vector<int> inner_first(const Shape& shape, std::span<const Shape> operands) {
-  std::vector<int> order;
+struct AxisOrder {
+  std::array<int, Shape::kMaxRank> axes{};
+  std::size_t count = 0;
+  std::span<const int> all() const { return {axes.data(), count}; }
+};
+
+AxisOrder inner_first(const Shape& shape, std::span<const Shape> operands) {
+  AxisOrder order;
   for (int axis = shape.rank() - 1; axis >= 0; --axis)
-    if (shape[axis] != 1) order.push_back(axis);
+    if (shape[axis] != 1) order.axes[order.count++] = axis;
   const auto outside = [&](int a, int b) {  // whether a belongs outside b
     for (const Shape& one : operands) {
       if (one[a] == 0 || one[b] == 0) continue;
@@ -156,11 +163,11 @@ std::vector<int> inner_first(const Shape& shape, std::span<const Shape> operands
     }
     return 0;
   };
-  for (std::size_t i = 1; i < order.size(); ++i) {
+  for (std::size_t i = 1; i < order.count; ++i) {
     std::size_t at = i;
     for (std::size_t j = i; j-- > 0;) {
-      const int found = outside(order[j], order[at]);
-      if (found > 0) std::swap(order[j], order[at]), at = j;
+      const int found = outside(order.axes[j], order.axes[at]);
+      if (found > 0) std::swap(order.axes[j], order.axes[at]), at = j;
       else if (found < 0) break;
     }
   }
@@ -174,7 +181,7 @@ Shape dense_like(const Shape& shape, const Shape& strides) {
   Shape out = contiguous_strides(shape);
   if (all_contiguous(shape, operands)) return out;
   std::int64_t step = 1;
-  for (int axis : inner_first(shape, operands)) out.set(axis, step), step *= shape[axis];
+  for (int axis : inner_first(shape, operands).all()) out.set(axis, step), step *= shape[axis];
   for (int axis = 0; axis < shape.rank(); ++axis)
     if (shape[axis] == 1) out.set(axis, contiguous_strides(shape)[axis]);
   return out;
@@ -182,43 +189,47 @@ Shape dense_like(const Shape& shape, const Shape& strides) {
 
 namespace {
 
-struct Axis {
-  std::int64_t extent;
-  std::vector<std::int64_t> strides;
+// Axes from the innermost outwards, neighbours joined: each one's extent, and the innermost of those that it was joined from, whose strides are its own.
+struct JoinedAxes {
+  std::array<std::int64_t, Shape::kMaxRank> extent{};
+  std::array<int, Shape::kMaxRank> axis{};
+  std::size_t count = 0;
 };
 
-std::vector<Axis> joined(const Shape& shape, std::span<const Shape> operands, const std::vector<int>& order) {
-  std::vector<Axis> axes;
+JoinedAxes joined(std::span<const Shape> operands, const Shape& shape, std::span<const int> order) {
+  JoinedAxes out;
   for (int axis : order) {
-    Axis next{shape[axis], {}};
-    for (const Shape& one : operands) next.strides.push_back(one[axis]);
-    bool joins = !axes.empty();
-    if (joins)
-      for (std::size_t i = 0; i < next.strides.size(); ++i) joins = joins && axes.back().strides[i] * axes.back().extent == next.strides[i];
-    if (joins) axes.back().extent *= next.extent;
-    else axes.push_back(std::move(next));
+    bool joins = out.count > 0;
+    for (std::size_t i = 0; joins && i < operands.size(); ++i) joins = operands[i][out.axis[out.count - 1]] * out.extent[out.count - 1] == operands[i][axis];
+    if (joins) {
+      out.extent[out.count - 1] *= shape[axis];
+      continue;
+    }
+    out.extent[out.count] = shape[axis];
+    out.axis[out.count++] = axis;
   }
-  return axes;
+  return out;
 }
 
 }  // namespace
 
 Walk walk(const Shape& shape, std::span<const Shape> operands) {
   if (all_contiguous(shape, operands)) return {.inner = shape.elements()};
-  const std::vector<Axis> axes = joined(shape, operands, inner_first(shape, operands));
+  const JoinedAxes axes = joined(operands, shape, inner_first(shape, operands).all());
   Walk out;
-  if (axes.empty()) return out;
-  out.inner = axes.front().extent;
-  bool plain = axes.size() == 1;
+  if (axes.count == 0) return out;
+  out.inner = axes.extent[0];
+  bool plain = axes.count == 1;
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    plain = plain && axes.front().strides[i] == 1;
-    if (axes.front().strides[i] <= 1) continue;
+    const std::int64_t innermost = operands[i][axes.axis[0]];
+    plain = plain && innermost == 1;
+    if (innermost <= 1) continue;
     out.across |= 1u << std::min<std::size_t>(i, 31);
-    for (const Axis& axis : axes)
-      if (axis.strides[i] == 1) out.run = std::max(out.run, axis.extent);
+    for (std::size_t k = 0; k < axes.count; ++k)
+      if (operands[i][axes.axis[k]] == 1) out.run = std::max(out.run, axes.extent[k]);
     out.run = std::max<std::int64_t>(1, out.run);
   }
-  out.axes = plain ? 0 : static_cast<int>(axes.size());
+  out.axes = plain ? 0 : static_cast<int>(axes.count);
   return out;
 }
 
@@ -231,15 +242,14 @@ Walk walk_reduction(const Shape& shape, const Shape& strides, const Shape& kept)
     if (kept[axis]) step *= shape[axis];
   }
   const Shape input[] = {strides};
-  std::vector<int> order = inner_first(shape, input);
   const Shape operands[] = {result, strides};
-  const std::vector<Axis> axes = joined(shape, operands, order);
+  const JoinedAxes axes = joined(operands, shape, inner_first(shape, input).all());
   Walk out;
-  if (axes.empty()) return out;
-  out.inner = axes.front().extent;
-  out.keeps = axes.front().strides[0] != 0;
-  out.axes = static_cast<int>(axes.size());
-  if (axes.front().strides[1] > 1) out.across = 1, out.run = 1;
+  if (axes.count == 0) return out;
+  out.inner = axes.extent[0];
+  out.keeps = result[axes.axis[0]] != 0;
+  out.axes = static_cast<int>(axes.count);
+  if (strides[axes.axis[0]] > 1) out.across = 1, out.run = 1;
   return out;
 }
 

@@ -5,15 +5,15 @@
 namespace precog {
 namespace {
 
-struct Scores {
+struct SizeOfScores {
   std::int64_t tokens = 0, classes = 0;
   std::int64_t elements() const { return tokens * classes; }
   // Shifted by a token, too.
   bool has_size(const Shape& shape) const { return shape.elements() >= elements() - elements() / 64 && shape.elements() <= elements() + elements() / 64; }
 };
 
-Scores find_scores(const Graph& graph) {
-  Scores out;
+SizeOfScores find_scores(const Graph& graph) {
+  SizeOfScores out;
   for (const Op& op : graph.ops) {
     if (op.kind != OpKind::log_softmax || op.block >= 0) continue;
     const Shape& shape = graph.tensors[graph.input(op, 0)].shape;
@@ -27,7 +27,7 @@ Scores find_scores(const Graph& graph) {
 }  // namespace
 
 void run_loss_in_pieces(const Graph& graph, int pieces, KernelProgram& program) {
-  const Scores scores = find_scores(graph);
+  const SizeOfScores scores = find_scores(graph);
   if (pieces <= 1 || scores.tokens == 0) return;
   for (const Call& call : program.calls) {
     const Op& op = graph.ops[call.op];

@@ -97,9 +97,17 @@ void Lowering::put_fused(const FusionPlan::PerOp& planned) {
     call_.workspace += graph_.bytes(id);
   }
   if (!planned.padded) return;
+  const std::size_t copies = program_.kernels.size();
+  std::vector<TensorId> read;
   for (TensorId operand : planned.copied) {
-    program_.kernels.push_back(padding_copy(operand, graph_));
     call_.workspace += graph_.bytes(operand);
+    const auto known = std::find(read.begin(), read.end(), operand);
+    if (known != read.end()) {  // written twice by one kernel
+      program_.kernels[copies + static_cast<std::size_t>(known - read.begin())].written += graph_.bytes(operand);
+      continue;
+    }
+    program_.kernels.push_back(padding_copy(operand, graph_));
+    read.push_back(operand);
   }
   for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k)
     if (auto* product = std::get_if<GemmShape>(&program_.kernels[k].shape)) {

@@ -135,8 +135,13 @@ void Lowering::lower_conv(const Op& op) {
   convolution(op, "conv2d", conv_shape(op, ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
               {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)}, layout,
               in_bytes(op, 0), in_bytes(op, 1));
-  // Compiled, the bias is added by whoever reads the result.
-  if (op.input_count > 2 && !call_.compiled) memory("conv_bias", op, MemoryPattern::broadcast, out_bytes(op), out_bytes(op));
+  // Compiled, the bias is added by whoever reads the result, or by a kernel of its own.
+  if (op.input_count < 3) return;
+  if (!call_.compiled) memory("conv_bias", op, MemoryPattern::broadcast, out_bytes(op), out_bytes(op));
+  else if (fusion_->ops[call_.op.index()].adds_bias) {
+    Kernel& bias = memory("conv_bias", op, MemoryPattern::pointwise, out_bytes(op), out_bytes(op), 1, out(op).shape.elements());
+    bias.estimated = bias.fused = true;
+  }
 }
 
 // inputs: gradient, x, weight; outputs: those of {x, weight, bias} that need one.

@@ -72,6 +72,7 @@ std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph) {
   kernel.written = fused.scratch_written;
   for (const FusedRead& read : fused.reads) kernel.read += read.bytes;
   for (TensorId id : fused.writes) kernel.written += graph.bytes(id);
+  for (TensorId id : fused.biased) kernel.written += graph.bytes(id);
   kernel.launches = fused.stages;
   kernel.estimated = kernel.fused = true;
   std::vector<Kernel> out{kernel};

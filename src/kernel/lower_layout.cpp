@@ -62,7 +62,11 @@ Shape Lowering::kept_axes(const Shape& from, const Shape& to) {
 void Lowering::walk_operands(Kernel& kernel, const Op& op) {
   if (op.output_count == 0) return;
   const Shape& result = out(op).shape;
+  const auto plain = [&](TensorId id) { return graph_.tensors[id].shape == result && layouts_.is_plain(id); };
+  const auto inputs = graph_.inputs(op);
+  if (!op.strided && std::all_of(inputs.begin(), inputs.end(), plain)) return;  // one contiguous run, as most
   std::vector<Shape> operands;
+  operands.reserve(op.input_count);
   Bytes across{}, all = graph_.bytes(graph_.output(op, 0));
   // Where nobody saw that large operands differ they all lie as the one does of which more is known.
   const bool apart = op.strided || op.input_count == 1;

@@ -63,8 +63,7 @@ void Lowering::lower_gemm(const Op& op) {
   const bool grouped = op.kind == OpKind::grouped_linear || op.kind == OpKind::grouped_mm;
   const bool one_kernel = op.math == DType::bf16 && gpu_.capability() >= 90 && gpu_.capability() < 110;
   if (grouped && !one_kernel) {
-    Kernel& kernel = put("mm", op, GemmShape{1, a.m, a.n, a.k, a.transposed_a}, work_of(graph_, op));
-    kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, a.batch));
+    product(op, "mm", GemmShape{1, a.m, a.n, a.k, a.transposed_a}, static_cast<std::int32_t>(std::max<std::int64_t>(1, a.batch)));
     call_.waits_for_gpu = true;
     return;
   }
@@ -87,14 +86,14 @@ bool Lowering::lies_turned(const Op& op, std::size_t operand, std::int64_t inner
   return other != (order_[graph_.input(op, operand).index()] == Order::turned);
 }
 
-void Lowering::product(const Op& op, std::string_view name, const GemmShape& shape) {
+void Lowering::product(const Op& op, std::string_view name, const GemmShape& shape, std::int32_t times) {
   const ProductHelpers helpers = product_helpers(shape, op.math, gpu_, op.phase != Phase::backward);
-  if (helpers.clears) clear(op);
-  put(name, op, shape, work_of(graph_, op));
+  if (helpers.clears) clear(op, times);
+  put(name, op, shape, work_of(graph_, op)).launches = times;
   if (!helpers.reduces) return;
   // Two partial products in fp32, summed and rounded; in cuBLAS's own workspace.
-  const Bytes whole{shape.batch * shape.m * shape.n * 4};
-  memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4);
+  const Bytes whole{times * shape.batch * shape.m * shape.n * 4};
+  memory("split_sum", op, MemoryPattern::pointwise, whole * 2.0, op.output_count > 0 ? out_bytes(op) : whole, 1, whole.value / 4).launches = times;
 }
 
 // Rows of a mask that are no multiples of eight are filled up for the memory-efficient kernels (preprocess_mask, native/transformers/attention.cpp):

@@ -77,7 +77,7 @@ class Lowering {
   void lower_recurrent(const Op& op);
   void lower_gemm(const Op& op);
   bool lies_turned(const Op& op, std::size_t operand, std::int64_t inner) const;
-  void product(const Op& op, std::string_view name, const GemmShape& shape);
+  void product(const Op& op, std::string_view name, const GemmShape& shape, std::int32_t times = 1);
   void lower_attention(const Op& op);
   void pad_mask(const Op& op, bool gradient);
   void ring_pack(const Op& op, std::size_t keys);

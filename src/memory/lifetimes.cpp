@@ -95,16 +95,17 @@ class Tracer {
   }
 
   // A compiled language model returns its scores beside the loss. Nobody differentiates them, but the compiled backward takes a
-  // gradient for every result: AOTAutograd hands it zeros, which live until the first kernel has added them.
+  // gradient for every result: autograd hands it zeros, which live until the first kernel has added them. Where the scores are another
+  // graph's result, it hands over the loss's gradient of them, and nothing is made.
   void make_zero_gradient() {
-    if (!scores_.valid()) return;
+    if (!scores_.valid() || program_.scores != Scores::returned) return;
     const std::int32_t block = add({graph_.bytes(scores_).value, MemoryCategory::temporaries, graph_.tensors[scores_].dtype});
     put(MemoryEvent::Kind::take, block);
     dies_at(scores_gradient_, block);
     not_ours_.push_back(block);
   }
   void find_returned_scores() {
-    for (std::size_t i = 0; i < graph_.ops.size() && compiled_ && !program_.dispatched; ++i) {
+    for (std::size_t i = 0; i < graph_.ops.size() && compiled_ && !program_.dispatched && program_.scores != Scores::inside; ++i) {
       const Op& op = graph_.ops[graph_.ops.id_at(i)];
       if (op.kind != OpKind::log_softmax_backward || !op.origin.valid()) continue;
       scores_ = graph_.tensors[graph_.input(graph_.ops[op.origin], 0)].storage;

@@ -56,6 +56,10 @@ class Replayer {
  public:
   Replayer(const MemoryTrace& trace, std::int64_t limit, Allocator kind, double stretch = 1)
       : trace_(trace), allocator_(limit, kind), stretch_(stretch), held_(trace.blocks.size(), CachingAllocator::kNone) {}
+  // The peak is that of a part of the step.
+  Replayer(const MemoryTrace& trace, Allocator kind, const Graph& graph, StepPart part) : Replayer(trace, std::int64_t{1} << 62, kind) {
+    graph_ = &graph, part_ = part;
+  }
 
   Replay run() {
     out_.sizes.resize(trace_.blocks.size());
@@ -99,9 +103,12 @@ class Replayer {
         if (allocator_.allocated() > most) most = allocator_.allocated(), when = e, now_at_most_ = now_;
         out_.pinned = std::max(out_.pinned, allocator_.pinned());
       }
-      if (most < 0) now_at_most_ = now_;
+      if (most < 0) {
+        now_at_most_ = now_;
+        if (const std::size_t events = trace_.first_event[op + 1]; events > 0) most = allocator_.allocated(), when = events - 1;
+      }
       out_.timeline.push_back(now_at_most_);
-      if (most > out_.peak) {
+      if (most > out_.peak && (part_ == StepPart::whole || part_of_step(graph_->ops[graph_->ops.id_at(op)].phase) == part_)) {
         out_.peak = most;
         out_.peak_op = op;
         out_.peak_event = when;
@@ -141,6 +148,8 @@ class Replayer {
   const MemoryTrace& trace_;
   CachingAllocator allocator_;
   double stretch_;
+  const Graph* graph_ = nullptr;
+  StepPart part_ = StepPart::whole;
   std::vector<CachingAllocator::Block> held_;
   BytesByCategory now_{}, now_at_most_{};
   Replay out_;
@@ -190,11 +199,22 @@ Bytes& part_of(ModuleMemory& parts, MemoryCategory category) {
   }
 }
 
+// What the report calls activations: copies of weights are counted among them.
 bool is_activation(MemoryCategory category) {
-  return category == MemoryCategory::activations || category == MemoryCategory::recomputed || category == MemoryCategory::temporaries;
+  ModuleMemory parts;
+  part_of(parts, category) = {1};
+  return parts.activations.value + parts.weight_copies.value > 0;
 }
 
 void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& graph, MemoryUse& use) {
+  use.by_category = replay.at_peak;
+  ModuleMemory all;
+  for (std::size_t i = 0; i < kMemoryCategories; ++i) part_of(all, static_cast<MemoryCategory>(i)) += use.by_category[i];
+  use.parameters = all.parameters, use.gradients = all.gradients, use.optimizer = all.optimizer;
+  use.weight_copies = all.weight_copies, use.activations = all.activations, use.workspace = all.workspace;
+  if (!graph.ops.empty()) use.peak_op = graph.ops.id_at(replay.peak_op);
+  use.activations_by_dtype.clear();
+  use.by_module.clear();
   const std::vector<char> alive = alive_at_peak(trace, replay);
   std::vector<ModuleMemory*> named;  // by a name's number, twice: of modules, of parameters
   std::map<std::string, ModuleMemory> modules;
@@ -300,12 +320,6 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
   use.fragmentation = use.reserved - use.peak;
   use.capacity = gpu.memory_capacity;
   use.host = step.on_host;
-  use.by_category = replay.at_peak;
-  ModuleMemory parts;
-  for (std::size_t i = 0; i < kMemoryCategories; ++i) part_of(parts, static_cast<MemoryCategory>(i)) += use.by_category[i];
-  use.parameters = parts.parameters, use.gradients = parts.gradients, use.optimizer = parts.optimizer;
-  use.weight_copies = parts.weight_copies, use.activations = parts.activations, use.workspace = parts.workspace;
-  if (!step.graph.ops.empty()) use.peak_op = step.graph.ops.id_at(replay.peak_op);
   describe_peak(trace, replay, step.graph, use);
   use.timeline = std::move(replay.timeline);
   find_moments(step.graph, use);
@@ -325,6 +339,10 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
   return use;
 }
 
+void describe_part(MemoryUse& use, StepPart part, const MemoryTrace& trace, const StepGraph& step, const TrainingOptions& training) {
+  describe_peak(trace, Replayer(trace, training.allocator, step.graph, part).run(), step.graph, use);
+}
+
 void judge_host(MemoryUse& use, int gpus_per_node, Bytes capacity) {
   use.host_of_node = use.host * static_cast<double>(gpus_per_node);
   use.host_capacity = capacity;
@@ -341,9 +359,6 @@ void recount(MemoryUse& use, int gpus) {
   use.device_low = (use.device_low - outside) * grown + outside;
   use.device_high = (use.device_high - outside) * grown + outside;
   judge(use);
-  if (use.workspace.value == 0)  // the moment is another one, without a call's own
-    for (MemoryCategory category : {MemoryCategory::optimizer_temporaries, MemoryCategory::workspaces, MemoryCategory::libraries})
-      use.by_category[static_cast<std::size_t>(category)] = {};
   ModuleMemory known;
   for (std::size_t i = 0; i < kMemoryCategories; ++i) part_of(known, static_cast<MemoryCategory>(i)) += use.by_category[i];
   const ModuleMemory more{"(other micro-batches and layers)", use.parameters - known.parameters, use.gradients - known.gradients, use.optimizer - known.optimizer,

@@ -24,6 +24,12 @@ using BytesByCategory = std::array<Bytes, kMemoryCategories>;
 // memory in one need not in another.
 inline constexpr std::size_t kStepParts = 5;
 
+// Parts of a step in which work that is in flight elsewhere differs; a pipeline's pieces of work.
+enum class StepPart : std::uint8_t { whole, forward, backward, end };  // backward with all that runs beside it, up to the gradients' reduction
+constexpr StepPart part_of_step(Phase phase) {
+  return phase == Phase::forward ? StepPart::forward : phase >= Phase::loss_scaling ? StepPart::end : StepPart::backward;
+}
+
 struct ModuleMemory {  // at the peak, of all modules of that path; numbers of repeated layers are written *
   std::string module;
   Bytes parameters, gradients, optimizer, weight_copies, activations, workspace;
@@ -50,7 +56,7 @@ struct MemoryUse {
   OpId peak_op;         // the operator running at the peak
   BytesByCategory by_category{};                     // at the peak
   std::array<BytesByCategory, kStepParts> moments{};  // the worst of each part of the step
-  std::map<std::string, Bytes> activations_by_dtype;  // at the peak: saved, recomputed, temporary
+  std::map<std::string, Bytes> activations_by_dtype;  // at the peak: activations and weight copies, all of them
   std::vector<ModuleMemory> by_module;               // largest first
   std::vector<BytesByCategory> timeline;             // of each operator: what is there while it runs
 };
@@ -60,10 +66,12 @@ MemoryUse memory_use(const StepGraph& step, const KernelProgram& program, const 
 // The same of a trace that is there already.
 MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const KernelProgram& program, const TrainingOptions& training,
                      const GpuSpec& gpu, int gpus);
+// Instead of the peak's, the parts, categories, types and modules of where a part of the step has most.
+void describe_part(MemoryUse& use, StepPart part, const MemoryTrace& trace, const StepGraph& step, const TrainingOptions& training);
 // `gpus_per_node` share a node's memory of `capacity` (0: not known). A job that does not fit there does not fit.
 void judge_host(MemoryUse& use, int gpus_per_node, Bytes capacity);
 // For who adds to a use what else is there (other micro-batches, other chunks of layers): the parts, peak, reserved, device and
-// the verdict have been changed; the interval, the categories and the modules follow.
+// the verdict have been changed, and the types of activations; the interval, the categories and the modules follow.
 void recount(MemoryUse& use, int gpus);
 std::string to_text(const MemoryUse& use);
 

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "kernel/fuse.h"
 #include "memory/memory.h"
 #include "parallel/parallel.h"
 #include "precision/precision.h"
@@ -102,4 +103,48 @@ TEST_CASE("FullySharedStateFallsTowardsNothingWithMoreRanks") {
   // Two gathered blocks, one reduction's message and one whole gradient at most come on top of the activations.
   const MemoryUse plain = sharded_use(Sharding::none, 1);
   CHECK(many.activations.value <= plain.activations.value + 6 * kMatrix);
+}
+
+TEST_CASE("BucketViewsSaveTheGradientsAndNotTheBuckets") {
+  const std::int64_t model = 8 * kMatrix;
+  const PrecisionRecipe recipe = uniform(DType::fp32);
+  const auto use = [&](bool views, Graph forward, const TrainingOptions& options = {}) {
+    const StepGraph step = apply_plan({.dp = 4}, Replicas{.bucket_views = views}, recipe, make_step(apply_precision(recipe, gpu(), forward), recipe, options));
+    return memory_use(step, make_kernels(step.graph, gpu(), MemoryFormat::contiguous), options, gpu(), 4);
+  };
+  const auto of = [](const MemoryUse& one, MemoryCategory category) { return one.by_category[static_cast<std::size_t>(category)].value; };
+  const auto small = [] {  // one row: the peak is the optimizer's, where all gradients are
+    GraphBuilder b;
+    TensorId x = b.input("x", {1, 1024});
+    for (int i = 0; i < 8; ++i) x = b.linear_layer("l" + std::to_string(i), x, 1024, false);
+    b.cross_entropy(x, b.input("t", {1}, DType::int64));
+    return std::move(b).finish();
+  };
+  const MemoryUse copies = use(false, small()), views = use(true, small());
+  CHECK(of(copies, MemoryCategory::gradient_buckets) == model);
+  CHECK(of(copies, MemoryCategory::gradients) == model);
+  CHECK(of(views, MemoryCategory::gradient_buckets) == model);
+  CHECK(of(views, MemoryCategory::gradients) == 0);
+  CHECK(copies.peak.value - views.peak.value == model);
+  // Buckets are there in forward too.
+  CHECK(use(true, deep(8)).gradients.value >= model);
+  // Micro-batches are added up beside them.
+  CHECK(use(true, deep(8), {.micro_batches = 2}).gradients.value == 2 * model);
+}
+
+TEST_CASE("ScoresThatAnotherCompiledGraphReturnsGetNoZerosAsTheirGradient") {
+  GraphBuilder b;
+  b.cross_entropy(b.linear_layer("head", b.input("x", {1024, 64}), 32768, false), b.input("t", {1024}, DType::int64));
+  const Graph forward = std::move(b).finish();
+  const PrecisionRecipe recipe = uniform(DType::fp32);
+  const auto peak = [&](Scores scores) {
+    const StepGraph step = make_step(apply_precision(recipe, gpu(), forward), recipe, {});
+    const FusionPlan plan = plan_fusion(step.graph, gpu().sms);
+    KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous, &plan);
+    program.scores = scores;
+    return memory_use(step, program, {}, gpu(), 1).peak.value;
+  };
+  constexpr std::int64_t kScores = 4ll * 1024 * 32768;
+  CHECK(peak(Scores::returned) - peak(Scores::apart) == kScores);
+  CHECK(peak(Scores::inside) <= peak(Scores::apart));
 }

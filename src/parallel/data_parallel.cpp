@@ -2,7 +2,7 @@
 // bucket is averaged by an all_reduce that runs beside the rest of backward; the optimizer waits for the last.
 // Where gradients travel in another type than their own, a communication hook casts each bucket and divides it, and casts what
 // comes back (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py: fp16_compress_hook, bf16_compress_hook).
-#include <array>
+#include <algorithm>
 
 #include "parallel/parallel.h"
 #include "parallel/rewrite.h"
@@ -16,8 +16,9 @@ constexpr std::int64_t kFirstBucketBytes = 1 << 20;
 }  // namespace
 
 void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRecipe& recipe, StepGraph& step) {
-  // Views: backward writes gradients where they are sent from, once the first step has made them so; only the division is left.
-  const bool copied = !gradients_in_buffers(recipe) && !how.bucket_views;
+  // Views (gradient_as_bucket_view): zero_grad drops gradients, so that backward makes new ones, which are copied in all the same; then the view takes
+  // the gradient's place (reducer.cpp, mark_variable_ready_dense): nothing is copied back, and of both the bucket is left.
+  const bool copied = !gradients_in_buffers(recipe), views = how.bucket_views && copied;
   std::vector<Bucket> buckets;
   {
     const Graph& graph = step.graph;
@@ -38,11 +39,11 @@ void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRe
     const DType own = type_of(bucket.gradients.front()), sent = recipe.reduced_gradients.value_or(own);
     const CollectiveAttributes message = group_of(bucket, step, bytes_of(bucket.elements, sent), ranks);
     if (!copied && sent == own) {  // the training pass's own buffers, divided where they are
-      out.put({OpKind::shard_copy, Phase::gradient_sync, own, ShardCopyAttributes{bucket.elements, how.bucket_views ? static_cast<std::int64_t>(bucket.gradients.size()) : 1, message.bytes, message.bytes}, "scale"}, {}, {});
+      out.put({OpKind::shard_copy, Phase::gradient_sync, own, ShardCopyAttributes{bucket.elements, 1, message.bytes, message.bytes}, "scale"}, {}, {});
       out.put({OpKind::all_reduce, Phase::gradient_sync, own, message}, {}, {});
       return;
     }
-    // Buckets live as long as the model (gradient_as_bucket_view is off by default).
+    // Buckets live as long as the model.
     const TensorId memory = graph.add_tensor({.shape = {bucket.elements}, .dtype = own, .role = Role::gradient_bucket, .name = graph.intern("ddp_bucket")});
     if (copied)  // each gradient is divided by the number of ranks on its way in, unless a hook does it
       for (std::size_t i : bucket.gradients) copy(i);
@@ -67,7 +68,7 @@ void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRe
         const std::int64_t parameters = static_cast<std::int64_t>(step.gradients.size());
         out.put({OpKind::all_reduce, Phase::gradient_sync, DType::int32, CollectiveAttributes{bytes_of(parameters, DType::int32), ranks, step.replica_stride}}, {}, {});
       }
-      if (copied)
+      if (copied && !views)
         for (const Bucket& bucket : buckets)
           for (std::size_t gradient : bucket.gradients) copy(gradient);
       received = true;
@@ -77,6 +78,9 @@ void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRe
   }
   while (next < buckets.size()) send(buckets[next++]);
   out.finish();
+  // Gradients of several micro-batches are added up outside the buckets (no_sync) until the last is sent.
+  const bool adds_up = std::any_of(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.phase == Phase::accumulate; });
+  if (views && !adds_up) step.shards.gradients_released = true;
 }
 
 }  // namespace precog

@@ -92,6 +92,7 @@ class Cutter {
       tensor.role = Role::input;
       tensor.name = made.intern("received");
       out.received += graph_.bytes(id);
+      out.received_types[static_cast<std::size_t>(tensor.dtype)] += graph_.bytes(id);
       moved_[id.index()] = made.add_tensor(tensor);
     }
     // What it makes again for itself comes first, in the model's order.

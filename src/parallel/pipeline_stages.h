@@ -7,11 +7,13 @@
 // what the passes have made of the rest. It knows neither times nor schedules.
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "base/result.h"
 #include "base/units.h"
 #include "graph/graph.h"
+#include "spec/dtype.h"
 #include "spec/plan.h"
 
 namespace precog {
@@ -39,6 +41,7 @@ struct PipelineChunk {
   Graph forward;
   std::vector<TensorId> sent;  // its results whose gradients come from the next chunk
   Bytes received;              // what arrives for each micro-batch, and stays until its backward
+  std::array<Bytes, kDTypeCount> received_types{};  // the same by type
   int first_layer = 0, layers = 0;
   bool has_loss = false;
 };

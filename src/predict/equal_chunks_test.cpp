@@ -51,6 +51,16 @@ TEST_CASE("equal chunks go through the passes once, and nothing in the report te
     same_both_ways(catalog, job);
 }
 
+TEST_CASE("shared embeddings' gradients travel in the type that they have by then") {
+  const Catalog catalog = load_catalog(PRECOG_DATA_DIR).value();
+  const auto tied = [&](const char* precision) {
+    Json request = Json::parse(R"({"model": "gpt2-xl", "batch": 1, "global_batch": 8, "cluster": {"gpu": "a100-sxm-80gb", "gpus": 4}, "plan": {"pp": 4}})");
+    request["precision"] = precision;
+    return static_cast<double>(predict(*parse_request(request, catalog, "test"), catalog)->pipeline->times.tied);
+  };
+  CHECK(tied("deepspeed-bf16") > 1.5 * tied("deepspeed-fp16"));  // added up in fp32 on the way; converted at the end
+}
+
 TEST_CASE("a pattern that tells layers apart by number keeps them apart") {
   const Catalog catalog = load_catalog(PRECOG_DATA_DIR).value();
   const char* all = R"({"model": "llama2-7b", "batch": 1, "seq": 1024, "global_batch": 8, "precision": "amp-bf16", "cluster": {"gpu": "a100-sxm-80gb", "gpus": 8}, "plan": {"pp": 8}})";

@@ -94,9 +94,11 @@ void hide_gathers(const ChunkOfStep& chunk, ChunkParts& parts) {
 }
 
 Bytes gradient_bytes(const Request& request, std::int64_t elements, const ChunkOfStep& first) {
+  // Those that are converted at the end of the step only (DeepSpeed's fp16 optimizer) are still what backward made.
   const auto& main = request.precision->main_gradients;
+  const bool converted = main && (main->made == MainGradients::Made::in_backward || main->made == MainGradients::Made::in_product);
   DType type = main ? main->dtype : DType::fp32;
-  if (!main && !first.step.gradients.empty()) type = first.step.graph.tensors[first.step.gradients.front().gradient].dtype;
+  if (!converted && !first.step.gradients.empty()) type = first.step.graph.tensors[first.step.gradients.front().gradient].dtype;
   return {elements * bits_of(type) / 8};
 }
 
@@ -249,12 +251,14 @@ static std::vector<char> may_have_worst_moment(const PipelineShape& shape, const
   Bytes reached;            // by one of them at least
   for (int stage = 0; stage < shape.stages; ++stage) {
     const std::size_t c = cut.chunk_at[static_cast<std::size_t>(stage)];
-    std::int64_t others = 0;
-    follow(shape, order[static_cast<std::size_t>(stage)],
-           [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) { others = std::max(others, in_flight[static_cast<std::size_t>(work.position)]); });
-    const Bytes kept = saved[c] * static_cast<double>(others);
-    most.push_back(bounds[c].high + kept);
-    reached = std::max(reached, bounds[c].low + (bounds[c].at_work ? kept : Bytes{}));
+    std::array<std::int64_t, 2> others{};  // while forward is at work, and backward
+    follow(shape, order[static_cast<std::size_t>(stage)], [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) {
+      std::int64_t& count = others[work.kind == PipelineWork::Kind::forward ? 0 : 1];
+      count = std::max(count, in_flight[static_cast<std::size_t>(work.position)]);
+    });
+    const auto kept = [&](std::int64_t count) { return saved[c] * static_cast<double>(count); };
+    most.push_back(bounds[c].high + kept(std::max(others[0], others[1])));
+    reached = std::max(reached, bounds[c].low + (bounds[c].at_work ? kept(std::min(others[0], others[1])) : Bytes{}));
   }
   std::vector<char> out(chunks.size(), 0);
   for (int stage = 0; stage < shape.stages; ++stage) {
@@ -288,10 +292,13 @@ StepMoments moments_of_stage(StepMoments moments, const MemoryUse& use, Bytes in
 PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks) {
   PipelineShape shape = pipeline_shape(request);
   std::vector<MemoryTrace> traces;
+  std::vector<BytesByType> saved_types;
   std::vector<Bytes> saved;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     traces.push_back(memory_trace(chunks[c].step, chunks[c].program, request.training, *request.gpu));
-    saved.push_back(saved_for_backward(chunks[c].step, chunks[c].program) + cut.chunks[c].received);
+    BytesByType& types = saved_types.emplace_back(saved_by_type(chunks[c].step, chunks[c].program));
+    for (std::size_t type = 0; type < types.size(); ++type) types[type] += cut.chunks[c].received_types[type];
+    saved.push_back(std::accumulate(types.begin(), types.end(), Bytes{}));
   }
   // More rounds than these put no more in flight, except where all forwards come first.
   if (shape.schedule != PipelineSchedule::gpipe) {
@@ -304,18 +311,19 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   for (std::size_t c = 0; c < chunks.size(); ++c)
     if (candidates[c]) alone[c] = memory_use(traces[c], chunks[c].step, chunks[c].program, request.training, *request.gpu, request.cluster.gpus);
 
-  // Where a chunk alone needs most in the optimizer, nothing is in flight then: its work needs about what it saves.
-  const auto in_optimizer = [&](std::size_t c) { return alone[c].peak_op.valid() && chunks[c].step.graph.ops[alone[c].peak_op].phase >= Phase::loss_scaling; };
-  const auto working_peak = [&](std::size_t c) {
-    const MemoryUse& use = alone[c];
-    return in_optimizer(c) ? use.parameters + use.gradients + use.optimizer + std::max(use.weight_copies + use.activations, saved[c]) : use.peak;
-  };
+  std::vector<std::array<Bytes, 4>> most(chunks.size());  // by chunk and part of the step: what it has alone
+  for (std::size_t c = 0; c < chunks.size(); ++c)
+    for (std::size_t i = 0; i < alone[c].timeline.size(); ++i) {
+      Bytes& part = most[c][static_cast<std::size_t>(part_of_step(chunks[c].step.graph.ops[chunks[c].step.graph.ops.id_at(i)].phase))];
+      part = std::max(part, std::accumulate(alone[c].timeline[i].begin(), alone[c].timeline[i].end(), Bytes{}));
+    }
 
   struct Moment {  // the worst one so far
     Bytes peak;
     int stage = 0;
     std::size_t position = 0;
-    bool at_work = true;
+    StepPart part = StepPart::end;
+    std::vector<std::int64_t> flying;  // by position: other micro-batches
     Bytes others, parameters, gradients, optimizer;  // besides the chunk's own
     std::int64_t in_flight = 0;
   } worst;
@@ -325,8 +333,8 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
     std::vector<std::size_t> own;  // the stage's positions
     for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
     if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));
-    const auto consider = [&](std::size_t position, bool working, const std::vector<std::int64_t>& in_flight) {
-      Moment now{.stage = stage, .position = position, .at_work = working};
+    const auto consider = [&](std::size_t position, StepPart part, const std::vector<std::int64_t>& in_flight) {
+      Moment now{.stage = stage, .position = position, .part = part};
       for (std::size_t at : own) {
         const MemoryUse& resident = alone[cut.chunk_at[at]];
         now.others += saved[cut.chunk_at[at]] * static_cast<double>(in_flight[at]);
@@ -334,74 +342,49 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
         if (at != position) now.parameters += resident.parameters, now.gradients += resident.gradients, now.optimizer += resident.optimizer;
       }
       const std::size_t c = cut.chunk_at[position];
-      now.peak = (working ? working_peak(c) : alone[c].peak) + now.others + now.parameters + now.gradients + now.optimizer;
-      if (now.peak > worst.peak) worst = now;
+      now.peak = most[c][static_cast<std::size_t>(part)] + now.others + now.parameters + now.gradients + now.optimizer;
       at_work[static_cast<std::size_t>(stage)] = std::max(at_work[static_cast<std::size_t>(stage)], now.others);
+      if (now.peak <= worst.peak) return;
+      worst = std::move(now);
+      worst.flying = in_flight;
     };
-    follow(shape, order[static_cast<std::size_t>(stage)],
-           [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) { consider(static_cast<std::size_t>(work.position), true, in_flight); });
+    follow(shape, order[static_cast<std::size_t>(stage)], [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) {
+      consider(static_cast<std::size_t>(work.position), work.kind == PipelineWork::Kind::forward ? StepPart::forward : StepPart::backward, in_flight);
+    });
     const std::vector<std::int64_t> none(static_cast<std::size_t>(shape.positions()), 0);
-    for (std::size_t position : own) consider(position, false, none);
+    for (std::size_t position : own) consider(position, StepPart::end, none);
   }
 
   const std::size_t c = cut.chunk_at[worst.position];
-  MemoryUse use = alone[c];
+  PipelineMemory out{.drawn = {.stage = worst.stage}};
+  for (MemoryUse& one : alone) {
+    out.drawn.resident.push_back({one.parameters, one.gradients, one.optimizer});
+    out.drawn.by_op.push_back(std::move(one.timeline));
+  }
+  out.use = std::move(alone[c]);
+  MemoryUse& use = out.use;
+  const StepMoments moments = use.moments;
   // What is held beyond the peak is what one chunk's work leaves free in its segments, once: parameters and states of other chunks
   // leave nothing, and what other micro-batches keep are whole tensors, most in segments of their own.
   const Bytes more = worst.peak - use.peak + worst.others * (request.training.allocator == Allocator::caching ? kKeptRounding : 0);
-  const bool elsewhere = worst.at_work && in_optimizer(c);
-  if (elsewhere) use.activations = std::max(use.activations, saved[c] - use.weight_copies), use.workspace = {};
+  const Phase phase = use.peak_op.valid() ? chunks[c].step.graph.ops[use.peak_op].phase : Phase::optimizer;
+  if (part_of_step(phase) != worst.part) describe_part(use, worst.part, traces[c], chunks[c].step, request.training);
+  for (std::size_t at = 0; at < worst.flying.size(); ++at)
+    for (std::size_t type = 0; type < kDTypeCount; ++type)
+      if (const Bytes bytes = saved_types[cut.chunk_at[at]][type] * static_cast<double>(worst.flying[at]); bytes.value > 0)
+        use.activations_by_dtype[std::string(to_text(static_cast<DType>(type)))] += bytes;
   use.parameters += worst.parameters, use.gradients += worst.gradients, use.optimizer += worst.optimizer, use.activations += worst.others;
   use.peak = worst.peak;
   use.device += more;  // the context and the like stay as they are
   use.reserved += more;
   use.fragmentation = use.reserved - use.peak;
   use.fits = use.device <= use.capacity;
-  std::string peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
-  if (!elsewhere) peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);
+  out.peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
+  out.peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);
   recount(use, request.cluster.gpus);
-  use.moments = moments_of_stage(alone[c].moments, use, at_work[static_cast<std::size_t>(worst.stage)], {worst.parameters, worst.gradients, worst.optimizer}, worst.at_work);
-  return {std::move(use), worst.stage, std::move(peak_at), worst.others, std::move(saved)};
-}
-
-std::vector<MemoryPoint> pipeline_memory_points(const PipelineView& view, const PipelineStages& cut, const PipelineMemory& memory) {
-  using What = PipelineSpan::What;
-  constexpr std::size_t kMost = 240;
-  constexpr std::int64_t kDrawn = 512;  // micro-batches of all stages together, unless that is too few to fill the pipeline
-  const auto at = [](MemoryCategory category) { return static_cast<std::size_t>(category); };
-  PipelineShape shape = view.shape;
-  shape.micro_batches = std::min<std::int64_t>(shape.micro_batches, std::max<std::int64_t>(2 * shape.stages, kDrawn / shape.stages));  // after two rounds all is in flight that ever is
-  std::vector<PipelineSpan> own;
-  for (const PipelineSpan& span : simulate_pipeline(shape, view.times).spans)
-    if (span.stage == memory.stage && span.position >= 0 && (span.what <= What::weights)) own.push_back(span);
-  std::stable_sort(own.begin(), own.end(), [](const PipelineSpan& a, const PipelineSpan& b) { return a.span.start < b.span.start; });
-  const bool parted = std::any_of(own.begin(), own.end(), [](const PipelineSpan& span) { return span.what == What::weights; });
-
-  // At work the stage has what its peak has, but for what other micro-batches keep; in between only what is kept.
-  BytesByCategory resting = memory.use.by_category;
-  const Bytes working = resting[at(MemoryCategory::activations)] - memory.in_flight;
-  for (MemoryCategory category : {MemoryCategory::recomputed, MemoryCategory::temporaries, MemoryCategory::workspaces}) resting[at(category)] = {};
-  std::vector<MemoryPoint> out;
-  Bytes kept;
-  for (const PipelineSpan& span : own) {
-    const Bytes saved = memory.saved[cut.chunk_at[static_cast<std::size_t>(span.position)]];
-    const bool frees = span.what == (parted ? What::weights : What::backward);
-    if (span.what != What::forward) kept = std::max(Bytes{}, kept - saved);  // its own is part of what it works on
-    BytesByCategory busy = memory.use.by_category;
-    busy[at(MemoryCategory::activations)] = kept + working;
-    out.push_back({seconds(span.span.start), busy});
-    if (!frees) kept += saved;
-    resting[at(MemoryCategory::activations)] = kept;
-    out.push_back({seconds(span.span.end), resting});
-  }
-  if (out.size() <= kMost) return out;
-  const auto total = [](const MemoryPoint& point) { return std::accumulate(point.bytes.begin(), point.bytes.end(), Bytes{}); };
-  std::vector<MemoryPoint> thinned;  // of several points the one with most stands for all
-  for (std::size_t bin = 0; bin < kMost; ++bin) {
-    const auto first = out.begin() + static_cast<std::ptrdiff_t>(bin * out.size() / kMost), last = out.begin() + static_cast<std::ptrdiff_t>((bin + 1) * out.size() / kMost);
-    thinned.push_back(*std::max_element(first, last, [&](const MemoryPoint& a, const MemoryPoint& b) { return total(a) < total(b); }));
-  }
-  return thinned;
+  use.moments = moments_of_stage(moments, use, at_work[static_cast<std::size_t>(worst.stage)], {worst.parameters, worst.gradients, worst.optimizer}, worst.part != StepPart::end);
+  out.drawn.saved = std::move(saved);
+  return out;
 }
 
 PipelineView drawn_pipeline(const Request& request, const PipelineParts& parts) {

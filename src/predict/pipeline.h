@@ -2,6 +2,7 @@
 // schedule makes of them, and what the worst stage keeps in memory. Data-parallel replicas and equal chunks cost nothing.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -41,17 +42,19 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
 
 StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>& chunks, const PipelineParts& parts);  // of the mean GPU
 
+// What a stage's memory over the step is drawn from (memory_points.h); by distinct chunk.
+struct StageMemory {
+  int stage = 0;
+  std::vector<Bytes> saved;                            // what one micro-batch keeps between forward and backward
+  std::vector<std::vector<BytesByCategory>> by_op;     // what is there while an operator runs and nothing else is in flight
+  std::vector<std::array<Bytes, 3>> resident;          // parameters, gradients, optimizer: what the chunk has while another works
+};
 struct PipelineMemory {
   MemoryUse use;            // of the stage that needs most
-  int stage = 0;            // that one
   std::string peak_at;      // in words, and where in its work
-  Bytes in_flight;          // of `use`: what other micro-batches keep
-  std::vector<Bytes> saved;  // by distinct chunk: what one micro-batch keeps between forward and backward
+  StageMemory drawn;        // of that stage's chunks
 };
 PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks);
-// That stage's memory over the step, one point where a piece of its work begins and one where it ends; of many micro-batches,
-// over the first ones.
-std::vector<MemoryPoint> pipeline_memory_points(const PipelineView& view, const PipelineStages& cut, const PipelineMemory& memory);
 
 // For traces and pictures: the pipeline with all its micro-batches or, of many, a few rounds of them.
 PipelineView drawn_pipeline(const Request& request, const PipelineParts& parts);  // without its chunks

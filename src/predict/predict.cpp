@@ -19,6 +19,7 @@
 #include "precision/precision.h"
 #include "predict/host_copies.h"
 #include "predict/layer_exchange.h"
+#include "predict/memory_points.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
 #include "predict/sustained.h"
@@ -244,11 +245,14 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
       }
       compact_indices(graph);
       const MemoryFormat format = compiled_memory_format(graph, request.memory_format);
-      fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format}, request.stack == Stack::megatron);
+      fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format},
+                               {.norms = request.stack != Stack::pytorch, .softmax_and_loss = request.stack == Stack::megatron});
       chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);
       if (request.tp_scatter_fp8) scatter_converted(graph, chunks[i].program);
+      // Code that never builds a mask is not transformers', whose GPT-2 ends a trace before its loss.
+      chunks[i].program.scores = request.attention == Attention::sdpa_causal ? Scores::returned : request.model->scores;
       chunks[i].program.cuda_graphs = request.mode == Mode::compile_cudagraphs;
     }
     if (request.software && request.software->aligned_tensor_cores)
@@ -293,8 +297,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   const PipelineStages& cut = built.cut;
   std::vector<ChunkOfStep> chunks = std::move(built.chunks);
   const Seconds gap = kernel_gap(*profile);
-  double clock = 1;
-  chunks = stages.run("cost", [&] {
+  const double clock = stages.run("cost", [&] {
     KernelPrices prices(*request.gpu, *profile, request.fitted, request.own_fitted ? nullptr : &catalog.prices.of(*request.gpu, request.fitted));
     for (ChunkOfStep& chunk : chunks) {
       const std::vector<Kernel>& kernels = chunk.program.kernels;
@@ -311,24 +314,23 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
       if (request.plan.expert_overlap) overlap_with_micro_batches(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
     }
     if (pipelined) share_out(request.plan, cut, chunks);
-    clock = keep_within_power(request, *profile, gap, chunks);
-    return std::move(chunks);
-  }, [&](const std::vector<ChunkOfStep>& all) { return chunks_text(all, costs_text); });
+    return keep_within_power(request, *profile, gap, chunks);
+  }, [&](double) { return chunks_text(chunks, costs_text); });
   if (std::string why = beyond_reckoning(chunks); !why.empty()) return tl::unexpected(located({{{"batch", std::move(why)}}}, request.where));
 
   StepTimes times;
   MemoryUse memory;
   std::string peak_at;
-  PipelineMemory of_stage;
   PipelineParts parts;
   if (pipelined) {
     parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
                        [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline()); });
-    of_stage = stages.run("memory", [&] { return pipeline_memory(request, cut, chunks); }, [](const PipelineMemory& made) { return to_text(made.use); });
-    memory = of_stage.use;
-    peak_at = of_stage.peak_at;
+    PipelineMemory made = stages.run("memory", [&] { return pipeline_memory(request, cut, chunks); }, [](const PipelineMemory& of_stage) { return to_text(of_stage.use); });
+    memory = std::move(made.use);
+    peak_at = std::move(made.peak_at);
+    out.stage_memory = std::move(made.drawn);
   } else {
     const ChunkOfStep& whole = chunks.front();
     out.schedule = stages.run("schedule", [&] {
@@ -341,6 +343,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
     times = steady_step(out.schedule, out.timeline, whole, request.training.micro_batches);
     memory = stages.run("memory", [&] { return step_memory(request, whole); }, [](const MemoryUse& use) { return to_text(use); });
     peak_at = describe(whole.step.graph, memory.peak_op);
+    out.memory_by_op = std::move(memory.timeline);
   }
   if (request.jitter > 0) times = with_stragglers(std::move(times), request.jitter, request.cluster.gpus);
   out.report = stages.run("report", [&] {
@@ -351,19 +354,22 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
   out.report.warnings.insert(out.report.warnings.end(), rank.notes.begin(), rank.notes.end());
   out.report.sustained_clock = clock;
-  if (!pipelined) out.report.memory_points = memory_points(memory, out.schedule, out.timeline);
   if (pipelined) {
     if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
     if (request.training.micro_batches < request.plan.pp) out.report.warnings.push_back(idle_stages(request));
     out.pipeline = pipeline_view(request, cut, std::move(chunks), std::move(parts));
-    out.report.memory_points = pipeline_memory_points(*out.pipeline, cut, of_stage);
-    out.report.memory_stage = of_stage.stage;
+    out.report.memory_stage = out.stage_memory.stage;
     return out;
   }
   out.graph = std::move(chunks.front().step.graph);
   out.program = std::move(chunks.front().program);
   out.costs = std::move(chunks.front().costs);
   return out;
+}
+
+void draw_memory(Prediction& p) {
+  if (p.pipeline) p.report.memory_points = pipeline_memory_points(*p.pipeline, p.stage_memory, p.report.step);
+  else p.report.memory_points = memory_points(p.memory_by_op, p.program, p.schedule, p.timeline, p.report.micro_batches, p.report.step);
 }
 
 Result<MemoryUse> predict_memory(const Request& request) {

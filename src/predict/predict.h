@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "predict/pipeline.h"
 #include "predict/request.h"
 #include "report/pipeline_view.h"
 #include "report/report.h"
@@ -25,11 +26,16 @@ struct Prediction {
   std::vector<KernelCost> costs;
   Schedule schedule;
   Timeline timeline;
+  std::vector<BytesByCategory> memory_by_op;  // what is there while each operator runs
   std::optional<PipelineView> pipeline;  // of a pipelined plan, instead of the above
+  StageMemory stage_memory;              // and of the stage that needs most
   std::vector<Seconds> stage_times;  // one per stage: how long predicting took
 };
 
 Result<Prediction> predict(const Request& request, const Catalog& catalog, std::string_view dump_after = {});
+
+// Fills the report's memory_points, which JSON, trace and HTML show: work that others are spared.
+void draw_memory(Prediction& prediction);
 
 // What a job needs in memory: predict()'s figures without the work for its time.
 Result<MemoryUse> predict_memory(const Request& request);

@@ -23,7 +23,9 @@ class RequestReader {
 
  private:
   static constexpr std::int64_t kMaxGpus = 1'000'000;
-  static constexpr std::int64_t kMaxBatch = 1'000'000;
+  static constexpr std::int64_t kMaxBatch = 1'000'000'000;  // rays, points and rows of tables come in millions
+  static constexpr std::int64_t kMaxMicroBatches = 1'000'000;
+  static constexpr std::int64_t kMaxGlobalBatch = 1'000'000'000'000;
   static constexpr std::int64_t kMaxStages = 4096;
   // Identical GPUs do not run at one speed, and a synchronous step ends with the slowest. Their standard deviation, unless the request
   // says its own: Sinha et al. (SC 2022) found 8% between the ends of the boxplots' whiskers on five large systems, most of V100;

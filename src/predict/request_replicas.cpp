@@ -63,13 +63,13 @@ void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp)
   for (const std::string& part : parts) {
     if (std::count(parts.begin(), parts.end(), part) > 1 && &part == &*std::find(parts.begin(), parts.end(), part))
       plan.problem("offload", fmt::format("is '{}', which names {} twice: once is enough", given.substr(0, 80), part.empty() ? "nothing" : part.substr(0, 40)));
-    if (part == "optimizer") out.offload_optimizer = true;
+    if (part == "optimizer" || part == "offload_optimizer") out.offload_optimizer = true;
     else if (part == "states") out.offload_states = true;
     else if (part == "master") out.offload_master = true;
-    else if (part == "parameters") out.offload_parameters = true;
+    else if (part == "parameters" || part == "offload_param") out.offload_parameters = true;
     else if (part == "activations") activations = true;
     else if (part != "none" || given != "none")
-      plan.problem("offload", fmt::format("is '{}'; known: none, or of optimizer, states, master, parameters, activations one or several joined by +", given.substr(0, 80)));
+      plan.problem("offload", fmt::format("is '{}'; known: none, or of optimizer (updated on the host, DeepSpeed's offload_optimizer), states (kept there, updated on the GPU: llm.q's), master, parameters (DeepSpeed's offload_param), activations one or several joined by +", given.substr(0, 80)));
   }
   const auto layers = plan.integer("offload_layers", 1, 4096);
   if (layers && !activations) plan.problem("offload_layers", "says of how many layers activations are on the host: it needs offload activations");

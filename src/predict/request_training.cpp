@@ -9,8 +9,8 @@ namespace precog {
 void RequestReader::read_batch() {
   const std::int64_t dp = std::max(1, request_.plan.dp);
   auto batch = root_.integer("batch", 1, kMaxBatch);
-  auto global = root_.integer("global_batch", 1, kMaxBatch * kMaxGpus);
-  const auto micro_batches = root_.integer("micro_batches", 1, kMaxBatch);
+  auto global = root_.integer("global_batch", 1, kMaxGlobalBatch);
+  const auto micro_batches = root_.integer("micro_batches", 1, kMaxMicroBatches);
   if (!batch && !root_.has("batch")) {
     if (request_.model && request_.model->default_batch > 0) batch = request_.model->default_batch;
     else if (global && *global % (dp * micro_batches.value_or(1)) == 0 && *global / (dp * micro_batches.value_or(1)) <= kMaxBatch) batch = *global / (dp * micro_batches.value_or(1));
@@ -18,6 +18,10 @@ void RequestReader::read_batch() {
     else root_.problem("batch", "is missing: samples per GPU and micro-batch");
   }
   if (!batch) return;
+  if (const double all = static_cast<double>(*batch) * static_cast<double>(dp) * static_cast<double>(micro_batches.value_or(1)); all > static_cast<double>(kMaxGlobalBatch)) {
+    root_.problem("batch", fmt::format("is {}; batch x dp x micro_batches = {} x {} x {} is more than the {} samples that a step may have", *batch, *batch, dp, micro_batches.value_or(1), kMaxGlobalBatch));
+    return;
+  }
   request_.inputs.batch = *batch;
   if (request_.model) accept("batch", request_.inputs.batch, request_.model->default_batch, request_.model->fixed_batch);
   request_.global_batch = global.value_or(*batch * dp * micro_batches.value_or(1));

@@ -47,9 +47,6 @@ StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const 
 Report summarise(const Request& request, std::int64_t parameters, Flops model_flops, Seconds gap, const std::vector<ChunkOfStep>& chunks, const StepTimes& times,
                  const MemoryUse& memory, const std::string& peak_at);
 
-// Memory over the last simulated step.
-std::vector<MemoryPoint> memory_points(const MemoryUse& memory, const Schedule& schedule, const Timeline& timeline);
-
 // "backward mm in layers.3.mlp": where a step's memory peaks.
 std::string describe(const Graph& graph, OpId op);
 

@@ -43,8 +43,16 @@ Json memory_json(const Report& report) {
   Json types = Json::object(), modules = Json::array(), timeline = Json::array();
   for (const auto& [type, bytes] : memory.activations_by_dtype) types[type] = bytes.value;
   out["activations_by_dtype"] = std::move(types);
-  for (const ModuleMemory& module : memory.by_module) {
-    if (modules.size() == kMostModules) break;
+  std::vector<ModuleMemory> shown = memory.by_module;
+  if (shown.size() > kMostModules) {  // together they are the peak
+    ModuleMemory rest{.module = "(other modules)"};
+    for (std::size_t i = kMostModules - 1; i < shown.size(); ++i)
+      rest = {rest.module, rest.parameters + shown[i].parameters, rest.gradients + shown[i].gradients, rest.optimizer + shown[i].optimizer,
+              rest.weight_copies + shown[i].weight_copies, rest.activations + shown[i].activations, rest.workspace + shown[i].workspace};
+    shown.resize(kMostModules - 1);
+    shown.push_back(std::move(rest));
+  }
+  for (const ModuleMemory& module : shown) {
     modules.push_back({{"module", module.module}, {"bytes", module.total().value}, {"parameters", module.parameters.value},
                        {"gradients", module.gradients.value}, {"optimizer", module.optimizer.value},
                        {"weight_copies", module.weight_copies.value}, {"activations", (module.weight_copies + module.activations).value}, {"workspace", module.workspace.value}});

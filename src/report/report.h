@@ -33,7 +33,7 @@ struct ProvenanceEntry {
 
 // Memory while the step runs: what is there at most between this time and the next point's.
 struct MemoryPoint {
-  Seconds at;  // since the step's first task, the host's included
+  Seconds at;  // since the step began on the GPU
   BytesByCategory bytes{};
 };
 
@@ -59,8 +59,8 @@ struct Report {
   std::optional<double> tokens_per_s, tokens_per_s_per_gpu;  // absent for models without a sequence
   double mfu = 0, mfu_bf16 = 0, tflops_per_gpu = 0;
   std::string peak_16bit = "bf16";  // what mfu_bf16 is of: fp16 on GPUs without bf16
-  MemoryUse memory;  // its timeline, one entry per operator, is put into memory_points
-  std::vector<MemoryPoint> memory_points;     // a bounded number of them, in order of time
+  MemoryUse memory;  // without its timeline, one entry per operator
+  std::vector<MemoryPoint> memory_points;     // where they were asked for: a bounded number of them, in order of time, from 0 to the step's end
   int memory_stage = 0;                       // of a pipeline: the stage that memory is of
   std::optional<LargestBatch> largest_batch;  // where it was asked for
   std::vector<Fix> fixes;                     // where the job does not fit

@@ -326,6 +326,7 @@ std::string timeline_svg(const TimelineView& view) {
   legend_y += 20;
   key += legend(legend_y, precision_legend(met));
   std::string note = "Height: how busy the track is." + std::string(earlier ? " Pale: work of the step before." : "");
+  if (view.left_out > 0) note += fmt::format(" Left out: {} micro-batches like the second.", view.left_out);
   std::string title = "Timeline of one step, from its first call to its last kernel";
   return open_svg(legend_y + 34, "timeline", title, note) + label(14, 24, "t h", "start", title) + body + key +
          label(14, legend_y + 22, "m", "start", note) + "</svg>\n";

@@ -129,7 +129,7 @@ std::vector<ArithmeticBlock> arithmetic_blocks(const TimelineParts& parts, Picos
   return out;
 }
 
-TimelineView timeline_view(const TimelineParts& parts, int bins) {
+TimelineView timeline_view(const TimelineParts& parts, int bins, std::int64_t micro_batches) {
   const auto& spans = parts.timeline.spans;
   const auto& labels = parts.schedule.labels;
   auto tasks = parts.schedule.graph.tasks();
@@ -147,6 +147,7 @@ TimelineView timeline_view(const TimelineParts& parts, int bins) {
   }
   if (to <= from) return view;
   view.window = seconds(to - from);
+  view.left_out = std::max<std::int64_t>(0, micro_batches - parts.schedule.micro_batches_laid_out);
 
   constexpr auto kActivities = static_cast<std::size_t>(Activity::kCount), kSlots = 2 * kActivities;  // of this step, then of earlier ones
   for (std::size_t track = 0; track < view.tracks.size(); ++track)

@@ -42,9 +42,11 @@ struct TimelineView {
   Seconds window;  // from the first task of the last step, on any track, to its end
   std::array<std::vector<TimelineBlock>, kTrackCount> tracks;
   std::vector<ArithmeticBlock> arithmetic;  // of the compute stream
+  std::int64_t left_out = 0;  // micro-batches like the second
 };
 
-TimelineView timeline_view(const TimelineParts& parts, int bins = 600);
+inline constexpr int kTimelineBins = 600;
+TimelineView timeline_view(const TimelineParts& parts, int bins = kTimelineBins, std::int64_t micro_batches = 1);
 
 // The compute stream between two times, in bins, each of the arithmetic that it spent most in.
 std::vector<ArithmeticBlock> arithmetic_blocks(const TimelineParts& parts, Picoseconds from, Picoseconds to, int bins);

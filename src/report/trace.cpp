@@ -34,6 +34,19 @@ std::string when(Picoseconds start, Picoseconds end) {
   return fmt::format(R"("ts":{:.3f},"dur":{:.3f})", static_cast<double>(from) * 1e-3, static_cast<double>(to - from) * 1e-3);
 }
 
+// In a step of many micro-batches the ones that were not laid out repeat the second: as much later is what follows them.
+struct Repeats {
+  std::int64_t times = 0;
+  Picoseconds each = 0;
+  Picoseconds later(const TaskLabel& label) const { return label.micro_batch >= 2 ? times * each : 0; }
+};
+Repeats repeats_of(const TimelineParts& parts, std::int64_t micro_batches) {
+  const auto& last = parts.schedule.last_of_micro_batch;
+  if (last.size() < 2 || micro_batches <= parts.schedule.micro_batches_laid_out) return {};
+  const auto end_of = [&](std::size_t i) { return parts.timeline.spans[static_cast<std::size_t>(last[i])].end; };
+  return {micro_batches - parts.schedule.micro_batches_laid_out, end_of(1) - end_of(0)};
+}
+
 std::string event(const TimelineParts& parts, std::size_t task, Picoseconds origin, int process, int track) {
   const Span& span = parts.timeline.spans[task];
   const TaskLabel& label = parts.schedule.labels[task];
@@ -56,7 +69,7 @@ std::string event(const TimelineParts& parts, std::size_t task, Picoseconds orig
 
 // Around the operators of the compute stream that run one after another in one arithmetic, a slice that is called after it: the
 // precision as a coloured band above their names.
-std::string precision_bands(const TimelineParts& parts, const std::vector<std::size_t>& tasks, Picoseconds origin, int process, int track) {
+std::string precision_bands(const TimelineParts& parts, const std::vector<std::size_t>& tasks, Picoseconds origin, int process, int track, const Repeats& repeats = {}) {
   constexpr Picoseconds kIdle = 20'000'000;  // a stream that waits longer than 20 us is shown waiting
   std::string out;
   const auto& spans = parts.timeline.spans;
@@ -66,11 +79,13 @@ std::string precision_bands(const TimelineParts& parts, const std::vector<std::s
   };
   for (std::size_t first = 0, end = 0; first < tasks.size(); first = end) {
     const std::size_t kind = arithmetic(tasks[first]);
-    for (end = first + 1; end < tasks.size() && arithmetic(tasks[end]) == kind && spans[tasks[end]].start - spans[tasks[end - 1]].end <= kIdle;) ++end;
+    for (end = first + 1; end < tasks.size() && arithmetic(tasks[end]) == kind && spans[tasks[end]].start - spans[tasks[end - 1]].end <= kIdle &&
+         repeats.later(parts.schedule.labels[tasks[end]]) == repeats.later(parts.schedule.labels[tasks[first]]);) ++end;
     if (kind == precision_colours().size()) continue;
     const PrecisionColour& precision = precision_colours()[kind];
+    const Picoseconds from = origin - repeats.later(parts.schedule.labels[tasks[first]]);
     out += fmt::format(",\n" R"({{"ph":"X","pid":{},"tid":{},{},"name":"{}","cat":"precision","cname":"{}","args":{{"operators":{}}}}})", process, track,
-                       when(spans[tasks[first]].start - origin, spans[tasks[end - 1]].end - origin), precision.name, precision.legacy, end - first);
+                       when(spans[tasks[first]].start - from, spans[tasks[end - 1]].end - from), precision.name, precision.legacy, end - first);
   }
   return out;
 }
@@ -88,7 +103,7 @@ std::string memory_counter(const std::vector<MemoryPoint>& memory, int process, 
 
 }  // namespace
 
-std::string chrome_trace(const TimelineParts& parts, const std::string& title, const std::vector<MemoryPoint>& memory) {
+std::string chrome_trace(const TimelineParts& parts, const std::string& title, const std::vector<MemoryPoint>& memory, std::int64_t micro_batches) {
   const auto& labels = parts.schedule.labels;
   ensure(labels.size() == parts.timeline.spans.size(), "a timeline has one span per task");
   std::int16_t last = 0;
@@ -111,14 +126,20 @@ std::string chrome_trace(const TimelineParts& parts, const std::string& title, c
         R"({{"ph":"M","pid":1,"tid":{0},"name":"thread_sort_index","args":{{"sort_index":{0}}}}})",
         track);
   }
+  const Repeats repeats = repeats_of(parts, micro_batches);
   std::string events;
   std::vector<std::size_t> computing;
   for (std::size_t i = 0; i < labels.size(); ++i) {
     if (labels[i].step != last || tasks[i].resource >= kResourceCount || parts.timeline.spans[i].end <= parts.timeline.spans[i].start) continue;
     if (tasks[i].resource == kCompute) computing.push_back(i);
-    events += ",\n" + event(parts, i, origin, 1, tasks[i].resource);
+    events += ",\n" + event(parts, i, origin - repeats.later(labels[i]), 1, tasks[i].resource);
   }
-  out += precision_bands(parts, computing, origin, 1, kCompute) + events;  // viewers nest what begins at the same time in this order
+  if (repeats.times > 0) {
+    const Picoseconds from = parts.timeline.spans[static_cast<std::size_t>(parts.schedule.last_of_micro_batch[1])].end - origin;
+    events += fmt::format(",\n" R"({{"ph":"X","pid":1,"tid":{},{},"name":"{} more micro-batches like the second","cat":"other","args":{{}}}})", static_cast<int>(kCompute),
+                          when(from, from + repeats.times * repeats.each), repeats.times);
+  }
+  out += precision_bands(parts, computing, origin, 1, kCompute, repeats) + events;  // viewers nest what begins at the same time in this order
   out += memory_counter(memory, 1, seconds(begin_of_last_step(parts.schedule, parts.timeline) - origin));  // the host is ahead of the step
   out += "\n]}\n";
   return out;

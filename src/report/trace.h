@@ -10,6 +10,6 @@
 namespace precog {
 
 // `memory`: the report's points, a counter track of stacked layers.
-std::string chrome_trace(const TimelineParts& parts, const std::string& title, const std::vector<MemoryPoint>& memory = {});
+std::string chrome_trace(const TimelineParts& parts, const std::string& title, const std::vector<MemoryPoint>& memory = {}, std::int64_t micro_batches = 1);
 
 }  // namespace precog

@@ -46,6 +46,13 @@ bool is_cut(const Op& op, const Graph& graph) {
   return view && (view->kind == ViewKind::slice || graph.tensors[graph.output(op)].shape.elements() == 0);
 }
 
+// An axis of one element behind all others: torch.einsum's way to line two operands up.
+bool adds_axis(const Op& op, const Graph& graph) {
+  if (op.kind != OpKind::view) return false;
+  const Shape &before = graph.tensors[graph.input(op, 0)].shape, &after = graph.tensors[graph.output(op)].shape;
+  return after.rank() > before.rank() && after[-1] == 1;
+}
+
 // Of a stack's own kernels: an operator that one of them does beside others has no call of its own; a view has.
 bool inside_another(const Call& call, const KernelProgram& program) {
   return program.dispatched && call.compiled && call.kernel_count == 0 && call.family != Family::view;
@@ -56,9 +63,9 @@ bool inside_another(const Call& call, const KernelProgram& program) {
 HostTimes::HostTimes(const HostSpec& host) : host_(host) {
   for (std::size_t i = 0; i < kKinds; ++i) {
     const auto kind = static_cast<OpKind>(i);
-    auto look_up = [&](const std::map<std::string, Seconds>& table, const Seconds* otherwise) {
-      auto known = table.find(std::string(to_text(kind)));
-      if (known == table.end()) known = table.find(std::string(to_text(definition(kind).family)));
+    auto look_up = [&](const auto& table, const Seconds* otherwise) {
+      auto known = table.find(to_text(kind));
+      if (known == table.end()) known = table.find(to_text(definition(kind).family));
       return known != table.end() ? known->second : otherwise ? *otherwise : table.at("default");
     };
     forward_[i] = look_up(host.forward, nullptr);
@@ -85,6 +92,9 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
       return host_.autocast_cast + (parameter ? host_.autocast_parameter : Seconds{});
     }
     case Phase::backward:
+      // A layer's own collective (its label says of which split) is called from Python there, too; those of gradients from the framework.
+      if (call.collective && call.family == Family::collective && op.label.valid()) return forward_[kind];
+      [[fallthrough]];
     case Phase::accumulate:
     case Phase::gradient_sync: return backward_[kind] * times + more_launches(call, program, graph);
     case Phase::loss_scaling:
@@ -135,7 +145,10 @@ Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program,
   Seconds products{};
   if (call.family == Family::gemm) {
     const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
-    products = backward_[static_cast<std::size_t>(OpKind::mm)] * static_cast<double>(groups);
+    // Of each the two operands and the result are cut out (_grouped_mm_fallback, aten/src/ATen/native/GroupedMMUtils.h).
+    const auto kind = static_cast<std::size_t>(graph.ops[call.op].kind);
+    const Seconds one = (call.phase == Phase::backward ? backward_ : forward_)[kind] + forward_[static_cast<std::size_t>(OpKind::view)] * 3.0;
+    products = one * static_cast<double>(groups);
     launches -= groups;
   }
   return products + clearing + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
@@ -149,6 +162,7 @@ std::vector<bool> inner_calls(const KernelProgram& program, const Graph& graph) 
   auto first_operand = [&](std::int32_t call) { return graph.input(graph.ops[program.calls[static_cast<std::size_t>(call)].op], 0); };
   auto axes = [&](TensorId id) { return graph.tensors[id].shape.rank(); };
   auto mark = [&](std::int32_t call) { out[static_cast<std::size_t>(call)] = true; };
+  bool after_einsum = false;  // its result is being laid out, until the axes that it added are gone
   for (std::size_t i = 0; i < program.calls.size(); ++i) {
     if (program.calls[i].phase != Phase::forward) continue;
     const Op& op = graph.ops[program.calls[i].op];
@@ -156,11 +170,28 @@ std::vector<bool> inner_calls(const KernelProgram& program, const Graph& graph) 
     for (TensorId id : graph.outputs(op)) made_by[id.index()] = static_cast<std::int32_t>(i);
     if (op.kind == OpKind::view && i > 0 && maker(graph.input(op, 0)) == static_cast<std::int32_t>(i) - 1 && kind_of(static_cast<std::int32_t>(i) - 1) == OpKind::matmul)
       out[i] = true;
+    if (after_einsum && op.kind == OpKind::view && i > 0 && maker(graph.input(op, 0)) == static_cast<std::int32_t>(i) - 1) {
+      out[i] = true;
+      after_einsum = axes(graph.output(op)) >= axes(graph.input(op, 0));
+    } else {
+      after_einsum = false;
+    }
     // x[a:b, c:d] is one call of Python's however many cuts it takes, and so is what it sets (torch/csrc/autograd/python_variable_indexing.cpp).
     if (i > 0 && op.input_count > 0 && maker(graph.input(op, 0)) == static_cast<std::int32_t>(i) - 1 && is_cut(graph.ops[program.calls[i - 1].op], graph) &&
         (is_cut(op, graph) || (op.in_place && (op.kind == OpKind::fill || op.kind == OpKind::copy))))
       out[i] = true;
     if (op.kind != OpKind::matmul || axes(graph.output(op)) != 3) continue;
+    // torch.einsum is one call of Python's: what it lays out before its product and after it is its own (aten/src/ATen/native/Linear.cpp, sumproduct_pair).
+    for (std::size_t operand = 0; operand < 2; ++operand) {
+      std::vector<std::int32_t> laid_out;
+      std::size_t own = 0;
+      for (std::int32_t call = maker(graph.input(op, operand)); call >= 0 && (kind_of(call) == OpKind::view || kind_of(call) == OpKind::contiguous); call = maker(first_operand(call))) {
+        laid_out.push_back(call);
+        if (adds_axis(graph.ops[program.calls[static_cast<std::size_t>(call)].op], graph)) own = laid_out.size();
+      }
+      for (std::size_t k = 0; k < own; ++k) mark(laid_out[k]);
+      after_einsum = after_einsum || own > 0;
+    }
     for (std::size_t operand = 0; operand < 2; ++operand) {
       std::int32_t call = maker(graph.input(op, operand));
       if (call < 0 || kind_of(call) != OpKind::view || axes(first_operand(call)) < 4) continue;

@@ -1,7 +1,6 @@
 #include "schedule/schedule.h"
 
 #include <algorithm>
-#include <deque>
 
 #include "base/ensure.h"
 
@@ -73,13 +72,14 @@ struct CallTimes {
   std::vector<Sharing> sharing;
   Picoseconds begin = 0;        // of the host, once per step
   std::vector<std::int32_t> launches;
+  std::vector<Resource> stream;
   std::vector<CrossWait> waits;
   std::size_t last_collective;  // of the gradients' exchange
   std::vector<std::int32_t> needs;  // of each call the gather at the end of the step before that brings its parameters; -1: none
   bool overlaps = false;            // there are such gathers: they name their parameters
 
   CallTimes(const KernelProgram& program, const std::vector<KernelCost>& costs, Seconds gap, const Graph& graph, const HostSpec& host_spec)
-      : host(program.calls.size()), gpu(program.calls.size()), sharing(program.calls.size()), launches(program.calls.size()), waits(cross_waits(program, graph)),
+      : host(program.calls.size()), gpu(program.calls.size()), sharing(program.calls.size()), launches(program.calls.size()), stream(program.calls.size()), waits(cross_waits(program, graph)),
         last_collective(program.calls.size()), needs(program.calls.size(), -1) {
     find_gathers(program, graph);
     ensure(costs.size() == program.kernels.size(), "every kernel has a cost");
@@ -88,6 +88,7 @@ struct CallTimes {
     for (std::size_t i = 0; i < program.calls.size(); ++i) {
       const Call& call = program.calls[i];
       host[i] = picoseconds(needed.calls[i]);
+      stream[i] = stream_of(call, graph);
       Seconds busy{};
       double units = 0, traffic = 0;  // seconds of SMs and of the memory: needed by a kernel, held by a collective
       for (std::uint32_t k = 0; k < call.kernel_count; ++k) {
@@ -100,7 +101,7 @@ struct CallTimes {
       gpu[i] = picoseconds(busy + (call.collective ? Seconds{} : gap * static_cast<double>(launches[i])));
       if (busy.value > 0) sharing[i] = {static_cast<float>(units / busy.value), static_cast<float>(traffic / busy.value), call.collective};
       // The gradients are there when the last of them has been exchanged; collectives at the step's very end are others.
-      if (call.collective && call.phase <= Phase::gradient_sync && !belongs_to_layer(call, graph)) last_collective = i;
+      if (call.collective && call.phase <= Phase::gradient_sync && stream[i] != kLayerCommunication) last_collective = i;
     }
   }
 
@@ -123,8 +124,8 @@ struct CallTimes {
 // Issues calls one after another: the host's queue, and the stream that each goes to.
 class Layout {
  public:
-  Layout(const KernelProgram& program, const Graph& graph, const CallTimes& times, const HostSpec& host, Schedule& schedule)
-      : program_(program), graph_(graph), times_(times), host_(host), schedule_(schedule), task_of_(program.calls.size(), -1) {}
+  Layout(const KernelProgram& program, const CallTimes& times, const HostSpec& host, Schedule& schedule)
+      : program_(program), times_(times), host_(host), schedule_(schedule), task_of_(program.calls.size(), -1) {}
 
   std::int32_t last = -1, last_compute = -1;
 
@@ -161,8 +162,8 @@ class Layout {
     if (call.collective) {
       const std::int32_t issued = add(kHost, times_.host[i] + views_, {room_for(times_.launches[i])}, label);
       // Without an operand made in this step: after all that the compute stream has been given so far.
-      last = add(stream_of(call, graph_), times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label, times_.sharing[i]);
-      if (!belongs_to_layer(call, graph_)) last_collective_task_ = last;
+      last = add(times_.stream[i], times_.gpu[i], {issued, wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : wait.ordered ? -1 : last_compute}, label, times_.sharing[i]);
+      if (times_.stream[i] != kLayerCommunication) last_collective_task_ = last;
       launched(last, times_.launches[i]);
     } else {
       // What comes back from buckets waits for the last collective; so does all that follows on the stream.
@@ -197,10 +198,7 @@ class Layout {
   // The task whose end leaves the stream's queue room for so many launches; -1: there is room.
   std::int32_t room_for(std::int64_t launches) {
     std::int32_t room = -1;
-    while (!in_flight_.empty() && launched_ + launches - in_flight_.front().launched_by > kLaunchQueue) {
-      room = in_flight_.front().task;
-      in_flight_.pop_front();
-    }
+    while (oldest_ < in_flight_.size() && launched_ + launches - in_flight_[oldest_].launched_by > kLaunchQueue) room = in_flight_[oldest_++].task;
     return room;
   }
   void launched(std::int32_t task, std::int64_t launches) {
@@ -210,12 +208,12 @@ class Layout {
 
   struct InFlight { std::int32_t task; std::int64_t launched_by; };
   const KernelProgram& program_;
-  const Graph& graph_;
   const CallTimes& times_;
   const HostSpec& host_;
   Schedule& schedule_;
   std::vector<std::int32_t> task_of_;
-  std::deque<InFlight> in_flight_;
+  std::vector<InFlight> in_flight_;  // all that were launched; those before the oldest are known to have run
+  std::size_t oldest_ = 0;
   std::int64_t launched_ = 0;
   std::int32_t last_collective_task_ = -1, sent_by_last_step_ = -1, last_host_ = -1;
   std::vector<std::int32_t> taken_;  // the host's taking of each batch so far
@@ -232,7 +230,7 @@ Schedule make_schedule(const KernelProgram& program, const std::vector<KernelCos
   schedule.micro_batches_laid_out = std::min(micro_batches, kMicroBatches);
   schedule.graph.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
   schedule.labels.reserve(calls * 2 * kSteps * static_cast<std::size_t>(schedule.micro_batches_laid_out));
-  Layout layout(program, graph, times, host, schedule);
+  Layout layout(program, times, host, schedule);
   for (std::int16_t step = 0; step < kSteps; ++step) {
     layout.begin_step(step);
     for (std::int64_t micro = 0; micro < schedule.micro_batches_laid_out; ++micro) {
@@ -265,7 +263,7 @@ std::vector<Schedule> make_segments(const KernelProgram& program, const std::vec
     const auto count = static_cast<std::size_t>(std::count(chosen.begin(), chosen.end(), char{1}));
     schedule.graph.reserve(count * 2);
     schedule.labels.reserve(count * 2);
-    Layout layout(program, graph, times, host, schedule);
+    Layout layout(program, times, host, schedule);
     for (std::size_t i = 0; i < chosen.size(); ++i)
       if (chosen[i]) layout.issue(i, 0, 0);
     schedule.last_task.push_back(layout.last);

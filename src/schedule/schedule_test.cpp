@@ -261,6 +261,32 @@ TEST_CASE("LayersMessagesDoNotQueueBehindReplicas") {
   CHECK(at_once >= 3);
 }
 
+TEST_CASE("ALayersCollectiveIsCalledFromPythonBothWays") {
+  GraphBuilder b;
+  TensorId x = b.input("x", {32, 64});
+  const TensorId target = b.input("target", {32}, DType::int64);
+  x = b.relu(b.linear_layer("first", b.linear_layer("whole", x, 64), 128));
+  b.cross_entropy(b.linear_layer("second", x, 10), target);
+  const PrecisionRecipe recipe = uniform(DType::bf16);
+  const Plan plan{.dp = 2, .tp = 2, .tp_plan = {{"first", TensorSplit::column}}};
+  StepGraph step = make_step(apply_precision(recipe, gpu(), shard_layers(plan, std::move(b).finish())->graph), recipe, {});
+  step = apply_plan(plan, recipe, std::move(step));
+  const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  HostSpec spec = host(1);
+  spec.forward["collective"] = microseconds(5);
+  const HostTimes time(spec);
+  int forward = 0, backward = 0, gradients = 0;
+  for (const Call& call : program.calls) {
+    if (call.family != Family::collective) continue;
+    const double us = time(call, program, step.graph).value * 1e6;
+    (call.phase == Phase::forward ? forward : call.phase == Phase::backward ? backward : gradients)++;
+    CHECK(us == doctest::Approx(call.phase == Phase::forward || call.phase == Phase::backward ? 5 : 1));
+  }
+  CHECK(forward == 1);
+  CHECK(backward == 1);
+  CHECK(gradients > 0);
+}
+
 TEST_CASE("OneIndexingIsOneCallOfPythons") {
   GraphBuilder b;
   TensorId x = b.relu(b.linear_layer("first", b.input("x", {32, 64}), 128));
@@ -275,4 +301,21 @@ TEST_CASE("OneIndexingIsOneCallOfPythons") {
   for (std::size_t i = 0; i < program.calls.size(); ++i)
     if (program.calls[i].phase == Phase::forward && program.calls[i].family == Family::view) views.push_back(inner[i]);
   CHECK(views == std::vector<bool>{false, true, false, false, false});
+}
+
+TEST_CASE("AnEinsumIsOneCallOfPythons") {
+  GraphBuilder b;
+  TensorId x = b.view(b.relu(b.linear_layer("first", b.input("x", {64, 64}), 32)), {4, 16, 32});  // Python's own
+  x = b.view(b.view(b.view(x, {4, 16, 32, 1}), {4, 16, 1, 32}, ViewKind::transpose), {1, 64, 32});
+  TensorId w = b.view(b.view(b.view(b.parameter("weight", {32, 8}), {32, 8, 1}), {1, 32, 8}, ViewKind::transpose), {1, 32, 8});
+  x = b.view(b.view(b.view(b.matmul(x, w), {4, 16, 1, 8}), {4, 16, 8, 1}, ViewKind::transpose), {4, 16, 8});
+  x = b.view(x, {64, 8});  // Python's again
+  b.cross_entropy(b.linear_layer("second", x, 10), b.input("target", {64}, DType::int64));
+  const StepGraph step = make_step(apply_precision(uniform(DType::fp32), gpu(), std::move(b).finish()), uniform(DType::fp32), {});
+  const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  const std::vector<bool> inner = inner_calls(program, step.graph);
+  std::vector<bool> views;
+  for (std::size_t i = 0; i < program.calls.size(); ++i)
+    if (program.calls[i].phase == Phase::forward && program.calls[i].family == Family::view) views.push_back(inner[i]);
+  CHECK(views == std::vector<bool>{false, true, true, true, true, true, true, true, true, true, false});
 }

@@ -33,11 +33,12 @@ class Taken {
   explicit Taken(std::size_t resources) : spans_(resources) {}
 
   void add(std::int32_t resource, Span span, const Sharing& sharing) {
-    if (span.end > span.start) spans_[static_cast<std::size_t>(resource)].push_back({span, sharing});
+    if (span.end > span.start) spans_[static_cast<std::size_t>(resource)].push_back({span, sharing}), latest_ = std::max(latest_, span.end);
   }
 
   // The end of a task that would take `duration` alone. `owed` (one per queue) grows by what it slowed others down.
   Picoseconds end(std::int32_t resource, Picoseconds start, Picoseconds duration, const Sharing& needs, std::vector<Picoseconds>& owed) const {
+    if (start >= latest_) return start + duration;  // nobody is left to share with
     Picoseconds now = start;
     double left = static_cast<double>(duration);
     while (true) {
@@ -75,6 +76,7 @@ class Taken {
     Sharing sharing;
   };
   std::vector<std::vector<Held>> spans_;
+  Picoseconds latest_ = 0;  // end of any of them
 };
 
 }  // namespace

@@ -1,7 +1,5 @@
 #include "spec/gpu_spec.h"
 
-#include <cstdlib>
-
 #include "base/text.h"
 
 namespace precog {
@@ -22,7 +20,12 @@ void read_rates(JsonReader reader, RateTable& table) {
 
 int GpuSpec::capability() const {
   if (vendor != "nvidia") return 0;
-  return static_cast<int>(std::strtod(compute_capability.c_str(), nullptr) * 10 + 0.5);
+  int major = 0, minor = 0;  // asked of every product: no stream, no locale
+  std::size_t at = 0;
+  const auto digit = [&] { return at < compute_capability.size() && compute_capability[at] >= '0' && compute_capability[at] <= '9'; };
+  for (; digit(); ++at) major = 10 * major + (compute_capability[at] - '0');
+  if (at < compute_capability.size() && compute_capability[at] == '.' && (++at, digit())) minor = compute_capability[at] - '0';
+  return 10 * major + minor;
 }
 
 Result<GpuSpec> parse_gpu(const Json& json, const std::string& where) {

@@ -134,7 +134,7 @@ Result<HostSpec> parse(const Json& json, const std::string& where, const HostFil
   host.aliases = file.texts("aliases");
   file.text("notes");
   file.raw("reference");  // what a few stacks took there, for comparing other machines with it (python/precog/hosting.py)
-  auto by_family = [&](std::string_view key, std::map<std::string, Seconds>& target) {
+  auto by_family = [&](std::string_view key, std::map<std::string, Seconds, std::less<>>& target) {
     if (has_base && !file.has(key)) return;
     JsonReader table = file.required_object(key);
     for (const std::string& family : table.keys())

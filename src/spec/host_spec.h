@@ -17,8 +17,8 @@ struct HostSpec {
   std::vector<std::string> aliases;
   // By operator or family ("gemm", "pointwise", "view" ...), with "default" for the rest; the call's first launch included. A recurrent
   // layer's is per layer and direction.
-  std::map<std::string, Seconds> forward;   // called from Python: output allocated, autograd node made
-  std::map<std::string, Seconds> backward;  // run by autograd's thread
+  std::map<std::string, Seconds, std::less<>> forward;   // called from Python: output allocated, autograd node made
+  std::map<std::string, Seconds, std::less<>> backward;  // run by autograd's thread
   Seconds kernel_launch;                    // each launch after a call's first
   Seconds library_launch;                   // the same where a library issues hundreds in one call of its own: a recurrent layer's time steps
   Seconds memset;                           // the same of a buffer cleared by the driver: no kernel to choose, no arguments
@@ -40,7 +40,7 @@ struct HostSpec {
   struct Compiled {                         // of a compiled graph's program
     Seconds kernel;                         // launching one generated kernel
     Seconds library_call;                   // one call that stays with a library
-    std::map<std::string, Seconds> library; // the same by operator or family, where they differ
+    std::map<std::string, Seconds, std::less<>> library; // the same by operator or family, where they differ
     Seconds graph;                          // per run of a graph: guards, arguments, saved tensors
     Seconds replay;                         // per run of a graph that is replayed as one CUDA graph, instead of all of these
     Seconds parameter;                      // per parameter and run of a graph, whichever way it runs: guarded, handed in; its gradient handed out, in place of parameter_gradient

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half seventh --host h200-vm-clean --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half eighth --host h200-vm-clean --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
 The split is the lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
 program is written; the others are measured once each, after the program and the coefficients that they judge have been committed.
-`unopened` and `third` to `sixth` have been looked at since; `seventh` takes their place, under the same rule.
+`unopened` and `third` to `seventh` have been looked at since; `eighth` takes their place, under the same rule.
 
 A process per model (turns.py): all of them build and run every row once, side by side; then each in its turn, alone on the machine,
 times its rows, those in which the host counts a second time, and only then profiles them: the profiler slows the host down for as
@@ -201,10 +201,33 @@ SEVENTH = {  # like the sixth; sizes such that more rows are the GPU's
     "fastvit_t8": ((32, None), (320, None)),
     "pytorch-transformer": ((16, None), (192, None)),
 }
+EIGHTH = {  # like the seventh; none of them has a trace, a published row or an entry of the zoo either
+    "resnest50d": ((16, None), (128, None)),
+    "xlnet-base": ((8, 128), (56, 256)),
+    "coatnet_0_rw_224": ((16, None), (96, None)),
+    "ernie4.5-0.3b": ((1, 512), (4, 1024)),
+    "upernet-convnext-tiny": ((2, None), (12, None)),
+    "long-t5-base": ((1, 1024), (6, 1024)),
+    "crnn": ((32, None), (1024, None)),
+    "moonshine-tiny": ((4, 64), (256, 64)),
+    "autoencoder-kl": ((1, None), (8, None)),
+    "phi-mini-moe-short": ((1, 512), (4, 1024)),
+    "rexnet_100": ((32, None), (256, None)),
+    "mobilebert": ((8, 384), (96, 384)),
+    "mvit_v2_s": ((1, None), (8, None)),
+    "trocr-small": ((4, 32), (96, 32)),
+    "patchtst": ((16, None), (256, None)),
+    "owlvit-base-32": ((2, None), (24, None)),
+    "xglm-564m": ((1, 256), (2, 1024)),
+    "sequencer2d_s": ((8, None), (128, None)),
+    "swin2sr-classical-x2": ((1, None), (12, None)),
+    "parakeet-ctc-110m": ((4, 40), (96, 40)),
+}
 PROFILING = 0.25  # of a model's share
 HOST_EVERY = 2  # models
 VISITS = 4  # of a row in which the host counts
-HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH}
+HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
+          "eighth": EIGHTH}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):

@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Fits a host description (data/hosts/*.json) to the issue times of small stacks.
 
-  python3 tools/gpu/host_fit.py data/measured/2026-11-16-h200-host/host_models_clean.jsonl.gz data/measured/2026-11-16-h200-host-turns/host_turns.jsonl \\
+  python3 tools/gpu/host_fit.py data/measured/2026-11-16-h200-host-mixes/host_stacks.jsonl.gz data/measured/2026-11-16-h200-host-turns/host_turns.jsonl \\
+    --mixes data/measured/2026-11-16-h200-host-mixes/host_mixes.jsonl.gz \\
     --launches data/measured/2026-11-15-h200/host_models.jsonl.gz data/measured/2026-11-16-h200-host-turns/host_turns_launches.jsonl \\
-    --loops data/measured/2026-11-15-h200 --prior-speed 0.62 --level 1.42 --graphs CACHE --out data/hosts/h200-vm.json
+    --loops data/measured/2026-11-15-h200 --prior-speed 0.62 --level 1.364 --graphs CACHE --out data/hosts/h200-vm.json
 
 Each stack of precog.gpu.host_stacks is captured once (into CACHE; needs torch) and taken through precog itself, so that what is counted
 is what a prediction counts: operators by kind, launches beyond a call's first, modules entered, casts of autocast, parameters.
 A phase's time is a sum of counts times costs; the costs are found by least squares, none below half its loop's, drawn gently towards the
 figures of single operators in loops (--loops) so that kinds which always come together do not trade places.
-The machine's wandering is divided out by the anchor that was timed beside each stack. No recorded training step is used.
+The machine's wandering is divided out by the anchor that was timed beside each stack, and the speeds of the two threads that issue a step (Python's and
+autograd's, each on a core of its own) by what they are over the fit, per process or, where a stack is built and dropped, per stack. Mixes (precog.gpu.host_mixes) have forward and
+backward only. No recorded training step is used.
 --folds 5 says how well stacks that were left out are predicted. Needs numpy.
 """
 from __future__ import annotations
@@ -18,6 +21,7 @@ import argparse
 import collections
 import gzip
 import json
+import math
 import os
 import re
 import statistics
@@ -33,6 +37,7 @@ import host_loops
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 Counts = dict[str, float]
+Case = tuple[str, str, str]  # stack, precision, and what shares the speed of its threads: the file of a process that kept all its stacks, else the stack
 
 # Figure -> operators that share it. What is not listed shares its family's, or "default": the families are precog's own.
 FAMILIES = {
@@ -72,7 +77,9 @@ def inner_calls(lines: list[str]) -> set[int]:
     batches does to its operands (an expand, a copy, a reshape to three axes) and its result, and the cuts after the first of one indexing
     (host_times.cpp finds the same)."""
     made: dict[str, tuple[int, str, str, int]] = {}  # tensor -> line, kind, first operand, axes
+    ends_in_one: set[str] = set()
     out: set[int] = set()
+    after_einsum = False
     for number, line in enumerate(lines):
         if line.startswith("== backward"):
             break
@@ -85,12 +92,29 @@ def inner_calls(lines: list[str]) -> set[int]:
         operands = [text.strip() for text in arguments.split(",")]
         for name, shape in re.findall(r"(%\d+):\w+\[([\d,]*)\]", line.split(" = ")[0] if " = " in line else ""):
             made[name] = (number, kind, operands[0], shape.count(",") + 1)
+            if shape.split(",")[-1] == "1":
+                ends_in_one.add(name)
         if kind == "view" and re.search(r"\) slice\b", line) or kind in ("fill", "fill_", "copy") and "_(" in line:  # one indexing, or what it sets
             before = made.get(operands[0], (0, "", "", 0))[0]
             if before == number - 1 and re.search(r"\) slice\b", lines[before]):
                 out.add(number)
         result = re.match(r"%\d+", line)
+        before = made.get(operands[0], (0, "", "", 0))
+        if after_einsum and kind == "view" and before[0] == number - 1:
+            out.add(number)
+            after_einsum = made[result.group()][3] >= before[3]
+        else:
+            after_einsum = False
         if kind == "matmul" and made[result.group()][3] == 3:
+            for operand in operands[:2]:  # torch.einsum: what it lays out before its product and after it
+                name, chain, own = operand, [], 0
+                while name in made and made[name][1] in ("view", "contiguous"):
+                    chain.append(made[name][0])
+                    if made[name][1] == "view" and name in ends_in_one and made[name][3] > made.get(made[name][2], (0, "", "", 0 if made[name][2].startswith("%") else made[name][3] - 1))[3]:
+                        own = len(chain)
+                    name = made[name][2]
+                out.update(chain[:own])
+                after_einsum = after_einsum or own > 0
             for operand in operands[:2]:
                 at, by, before, axes = made.get(operand, (0, "", "", 0))
                 if by != "view" or made.get(before, (0, "", "", 0))[3] < 4:
@@ -187,6 +211,18 @@ def captured(stack: Any, folder: str) -> str:
     return path
 
 
+def captured_mix(name: str, folder: str) -> str:
+    path = os.path.join(folder, name + ".precog.json")
+    if not os.path.exists(path):
+        sys.path.insert(0, os.path.join(ROOT, "python"))
+        import precog
+        from precog.gpu import host_mixes
+        model = host_mixes.mix(int(name.partition("-")[2])).train()
+        x, given = host_mixes.inputs(model.family, "cpu")
+        precog.capture(None, None, build=lambda: (lambda built: built(x, given), model), name=name).save(path)
+    return path
+
+
 PHASES = ("zero_grad", "forward", "backward", "optimizer")
 
 
@@ -197,6 +233,7 @@ def measured(paths: list[str], counted: list[str]) -> tuple[dict[tuple[str, str]
     meta: dict[str, Any] = {}
     facts: dict[tuple[str, str], dict[str, Any]] = {}
     anchors = []
+    kept = False  # all stacks were, and took turns of two steps
     for path in [*paths, *counted]:
         for line in gzip.open(path, "rt") if path.endswith(".gz") else open(path):
             row = json.loads(line)
@@ -206,7 +243,9 @@ def measured(paths: list[str], counted: list[str]) -> tuple[dict[tuple[str, str]
             if "round" in row:
                 anchor = statistics.mean(row["anchor_s"])
                 anchors.append(anchor)
-                turns[row["stack"], row["precision"]].append({phase: row[phase + "_s"] / anchor for phase in PHASES} | {"anchor": anchor})
+                kept = row["steps"] == 2
+                middle = "_min_s" if kept else "_s"  # of two steps the first has cold caches
+                turns[row["stack"], row["precision"]].append({phase: row[phase + middle] / anchor for phase in PHASES} | {"anchor": anchor})
             elif "kernels" in row:
                 known = facts.setdefault((row["stack"], row["precision"]), {"tensors": 0, "kernels": {}})
                 known["tensors"], known["kernels"] = row["tensors"] or known["tensors"], row["kernels"] or known["kernels"]
@@ -216,9 +255,18 @@ def measured(paths: list[str], counted: list[str]) -> tuple[dict[tuple[str, str]
         out[key] = {phase: statistics.median(row[phase] for row in rows) * usual for phase in PHASES}
         out[key]["tensors"] = facts[key]["tensors"]
         out[key]["launched"] = facts[key].get("kernels")
-        raw = [row["forward"] * row["anchor"] for row in rows]
-        out[key]["spread"] = (max(raw) - min(raw)) / statistics.median(raw)
+        out[key]["kept"] = kept
     return out, meta, usual
+
+
+def read_mixes(path: str, usual: float) -> dict[tuple[str, str], dict[str, float]]:
+    """(mix, precision) -> seconds of forward and backward at the speed at which an anchor takes `usual`."""
+    out = {}
+    for line in gzip.open(path, "rt") if path.endswith(".gz") else open(path):
+        row = json.loads(line)
+        if "forward_us" in row:
+            out["mix-%d" % row["mix"], row["precision"]] = {**{phase: row[phase + "_us"] / row["anchor_us"] * usual for phase in ("forward", "backward")}, "tensors": row["tensors"]}
+    return out
 
 
 def solve(rows: list[Counts], seconds: list[float], prior: dict[str, float], looseness: float, noise: float = 0.05) -> dict[str, float]:
@@ -253,17 +301,23 @@ def total(row: Counts, costs: dict[str, float]) -> float:
     return sum(count * costs.get(name, 0.0) for name, count in row.items())
 
 
-def all_counts(args: argparse.Namespace, seen: dict[tuple[str, str], dict[str, float]]) -> dict[tuple[str, str], dict[str, Counts]]:
+def all_counts(args: argparse.Namespace, seen: dict[Case, dict[str, float]]) -> dict[Case, dict[str, Counts]]:
     """Per case, phase by phase; kept in --cache, because it takes minutes."""
     kept = json.load(open(args.cache)) if args.cache and os.path.exists(args.cache) else {}
     out = {}
     stacks = None
-    for stack_name, precision in seen:
+    for case in seen:
+        stack_name, precision = case[:2]
         key = stack_name + " " + precision
         if key not in kept:
             if stacks is None:
                 from precog.gpu import host_stacks
                 stacks = {stack.name: stack for stack in host_stacks.stacks()}
+            if stack_name.startswith("mix-"):
+                kept[key] = counts_of(args.precog, {"schema": 1, "model": {"graph": os.path.abspath(captured_mix(stack_name, args.graphs))}, "precision": precision,
+                                                    "cluster": {"gpu": "h200-sxm", "gpus": 1}})
+                out[case] = kept[key]
+                continue
             stack = stacks[stack_name]
             if args.captured_only and not os.path.exists(os.path.join(args.graphs, stack.name + ".precog.json")):
                 continue
@@ -272,7 +326,7 @@ def all_counts(args: argparse.Namespace, seen: dict[tuple[str, str], dict[str, f
             kept[key] = {**counts_of(args.precog, request), "optimizer_form": stack.implementation if stack.implementation == "fused" else stack.optimizer}
             if args.cache:
                 json.dump(kept, open(args.cache, "w"))
-        out[stack_name, precision] = kept[key]
+        out[case] = kept[key]
     return out
 
 
@@ -289,14 +343,17 @@ def phase_rows(phase: str, counts: dict[str, Any], seen: dict[str, float], preci
         if "library_launch" in row:  # where a recurrent layer is, what its kernels are was guessed: the rest is known better
             more, row["library_launch"] = row.get("kernel_launch", 0.0), max(0, launched - calls - row.get("kernel_launch", 0.0))
         row["kernel_launch"] = more
-    if phase == "zero_grad":
-        row = {"zero_grad": 1, "zero_grad_tensor": seen["tensors"]}
+    if "optimizer" not in seen:  # a mix: what it begins and ends with is not a model's
+        row["mix_once"] = 1
     elif phase == "forward":
         row["forward_once"] = 1
+    if phase == "zero_grad":
+        row = {"zero_grad": 1, "zero_grad_tensor": seen["tensors"]}
     elif phase == "backward":
         row["parameter_gradient"] = seen["tensors"]
-        row["backward_once"] = 1
-    else:
+        if "optimizer" in seen:
+            row["backward_once"] = 1
+    elif phase == "optimizer":
         form = counts["optimizer_form"]
         row["optimizer_tensor" + {"fused": "_fused", "sgd-momentum": "_sgd"}.get(form, "")] = seen["tensors"]
         row["optimizer_once"] = 1
@@ -312,7 +369,7 @@ def prior_of(folder: str, speed: float = 1.0) -> dict[str, dict[str, float]]:
     unit = 1e-6 * speed
     tables = {phase: {key: value * unit for key, value in loops[phase].items()} for phase in ("forward", "backward")}
     shared = {key: value * unit for key, value in loops.items() if not isinstance(value, dict)}
-    guesses = {"library_launch": 6.4e-6, "recurrent_parameter": 1e-4, "loss_scaler_tensor": 2e-6, "python_call": 1e-5, "autograd_call": 1e-5, "module_call": 3e-6, "autocast_parameter": 4e-6, "zero_grad_tensor": 6e-7, "zero_grad": 2e-5, "forward_once": 5e-5, "backward_once": 1e-4,
+    guesses = {"library_launch": 6.4e-6, "recurrent_parameter": 1e-4, "loss_scaler_tensor": 2e-6, "python_call": 1e-5, "autograd_call": 1e-5, "module_call": 3e-6, "autocast_parameter": 4e-6, "zero_grad_tensor": 6e-7, "zero_grad": 2e-5, "mix_once": 2e-4, "forward_once": 5e-5, "backward_once": 1e-4,
                "optimizer_once": 1e-4, "optimizer_tensor_fused": 5e-6, "optimizer_tensor_sgd": 5e-6}
 
     class Filled(dict):
@@ -325,18 +382,54 @@ def prior_of(folder: str, speed: float = 1.0) -> dict[str, dict[str, float]]:
     return {"forward": Filled(tables["forward"]), "backward": Filled(tables["backward"]), "optimizer": Filled({}), "zero_grad": Filled({})}
 
 
-def fit(cases: list[tuple[str, str]], rows: dict[str, dict[tuple[str, str], Counts]], seen: Any, prior: Any, looseness: float) -> dict[str, dict[str, float]]:
+THREAD = {"zero_grad": 0, "forward": 0, "optimizer": 0, "backward": 1}  # Python's, autograd's
+
+
+def fit(cases: list[Case], rows: dict[str, dict[Case, Counts]], seen: Any, prior: Any, looseness: float) -> dict[str, dict[str, float]]:
     """All phases at once: a launch costs the same in each, everything else is a phase's own."""
     own = lambda phase, name: name if name in ("kernel_launch", "library_launch") else phase + ":" + name
-    together = [({own(phase, name): count for name, count in rows[phase][case].items()}, seen[case][phase]) for phase in PHASES for case in cases]
-    first = {own(phase, name): prior[phase][name] for phase in PHASES for case in cases for name in rows[phase][case]}
+    together = [({own(phase, name): count for name, count in rows[phase][case].items()}, seen[case][phase]) for phase in PHASES for case in cases if case in rows[phase]]
+    first = {own(phase, name): prior[phase][name] for phase in PHASES for case in cases if case in rows[phase] for name in rows[phase][case]}
     answer = solve([row for row, _ in together], [taken for _, taken in together], first, looseness)
-    return {phase: {name: answer[own(phase, name)] for case in cases for name, count in rows[phase][case].items() if count} for phase in PHASES}
+    return {phase: {name: answer[own(phase, name)] for case in cases if case in rows[phase] for name, count in rows[phase][case].items() if count} for phase in PHASES}
 
 
-def errors(cases: list[tuple[str, str]], rows: Any, seen: Any, costs: Any) -> dict[str, list[float]]:
-    out: dict[str, list[float]] = {phase: [total(rows[phase][c], costs[phase]) / seen[c][phase] - 1 for c in cases] for phase in PHASES}
-    out["step"] = [sum(total(rows[phase][c], costs[phase]) for phase in PHASES) / sum(seen[c][phase] for phase in PHASES) - 1 for c in cases]
+def speeds_of(cases: list[Case], rows: Any, seen: Any, costs: Any) -> dict[tuple[str, int], float]:
+    """(unit, thread) -> the logarithm of its time over the costs': the median over its cases, of a few by as much as they are. A file's mean over its units is
+    what its processes have in common; over all files it is nothing: the costs are at the speed of all of them together."""
+    found: dict[tuple[str, int], list[float]] = collections.defaultdict(list)
+    for case in cases:
+        for thread in (0, 1):
+            phases = [phase for phase in PHASES if THREAD[phase] == thread and case in rows[phase]]
+            found[case[2], thread].append(math.log(sum(seen[case][phase] for phase in phases) / sum(total(rows[phase][case], costs[phase]) for phase in phases)))
+    out = {key: statistics.median(own) * (1.0 if len(own) > 20 else len(own) / (len(own) + 2)) for key, own in found.items()}
+    for thread in (0, 1):
+        files: dict[str, list[float]] = collections.defaultdict(list)
+        for (unit, its), value in out.items():
+            if its == thread:
+                files[unit.partition(" ")[0]].append(value)
+        middle = statistics.mean(statistics.mean(values) for values in files.values())
+        out.update({key: value - middle for key, value in out.items() if key[1] == thread})
+    return out
+
+
+def at_one_speed(seen: Any, cases: list[Case], speeds: dict[tuple[str, int], float]) -> dict[Case, Any]:
+    return {case: {name: value / math.exp(speeds.get((case[2], THREAD[name]), 0.0)) if name in THREAD else value for name, value in seen[case].items()} for case in cases}
+
+
+def fit_with_speeds(cases: list[Case], rows: Any, seen: Any, prior: Any, looseness: float, rounds: int = 4) -> tuple[dict[str, dict[str, float]], dict[tuple[str, int], float]]:
+    """Costs, and the speeds of the threads that issued them, in turn."""
+    speeds: dict[tuple[str, int], float] = {}
+    for _ in range(rounds):
+        costs = fit(cases, rows, at_one_speed(seen, cases, speeds), prior, looseness)
+        speeds = speeds_of(cases, rows, seen, costs)
+    return costs, speeds
+
+
+def errors(cases: list[Case], rows: Any, seen: Any, costs: Any) -> dict[str, list[float]]:
+    out: dict[str, list[float]] = {phase: [total(rows[phase][c], costs[phase]) / seen[c][phase] - 1 for c in cases if c in rows[phase]] for phase in PHASES}
+    whole = [c for c in cases if c in rows["optimizer"]]  # mixes have no optimizer
+    out["step"] = [sum(total(rows[phase][c], costs[phase]) for phase in PHASES) / sum(seen[c][phase] for phase in PHASES) - 1 for c in whole]
     return out
 
 
@@ -345,18 +438,20 @@ def said(values: list[float]) -> str:
                                                             100 * max(values, key=abs))
 
 
-def describe(costs: dict[str, dict[str, float]], counts: Any, rows: Any, meta: dict[str, Any], args: argparse.Namespace, left_out: str) -> dict[str, Any]:
+def describe(costs: dict[str, dict[str, float]], counts: Any, rows: Any, meta: dict[str, Any], args: argparse.Namespace, left_out: str, seen: Any, prior: Any) -> dict[str, Any]:
     """The host description: fitted figures, and from the prior what the stacks do not have."""
     before, loops = json.load(open(args.base)), host_loops.figures(args.loops)[0]
     figure = lambda seconds, source: {"value": "%.3g us" % (seconds * 1e6), "source": source}
     out = {key: before[key] for key in ("schema", "name", "title", "aliases", "notes")}
     for phase in ("forward", "backward"):
-        scalars = {"kernel_launch", "library_launch", "recurrent_parameter", "python_call", "autograd_call", "module_call", "autocast_cast", "autocast_parameter", "parameter_gradient", "forward_once", "backward_once"}
+        scalars = {"kernel_launch", "library_launch", "recurrent_parameter", "python_call", "autograd_call", "module_call", "autocast_cast", "autocast_parameter", "parameter_gradient", "forward_once", "backward_once", "mix_once", "memset"}
         table = {name: cost for name, cost in costs[phase].items() if name not in scalars}
         met = {name: sum(row[phase].get(name, 0) for row in counts.values()) for name in table if name != "recurrent"}
         table["default"] = sum(table[name] * met[name] for name in met) / sum(met.values()) if "default" not in table else table["default"]
         everywhere = costs[phase].get("autograd_call", 0.0)  # of every node alike; Python's share is apart because not every call has it
         out[phase] = {name: figure(table[name] + everywhere, "stacks") for name in sorted(table, key=lambda name: (name != "default", name))}
+        one = prior["backward"]["mm"] * args.level  # of a grouped product's, issued one after the other: what it costs in a loop
+        out[phase]["grouped_linear" if phase == "forward" else "grouped_mm"] = figure(one, "loops")
         out[phase] |= {name: kept for name, kept in before[phase].items() if kept["source"] == "calls"}  # the stacks have a few each, always beside the same things
     step = costs["zero_grad"]["zero_grad"] + costs["forward"]["forward_once"] + costs["backward"]["backward_once"] + costs["optimizer"]["optimizer_once"]
     scalars = {"kernel_launch": costs["forward"]["kernel_launch"], **{key: costs["forward"][key] for key in ("library_launch", "recurrent_parameter") if key in costs["forward"]}, "memset": MEMSET_S * args.level,
@@ -373,9 +468,12 @@ def describe(costs: dict[str, dict[str, float]], counts: Any, rows: Any, meta: d
         scaler["loss_scaler"] = max(0.0, scaler["loss_scaler"] - default)
     out.update({key: figure(value, "stacks") for key, value in scaler.items()} or {"loss_scaler": figure(loops["loss_scaler"] * 1e-6, "loops")})
     out["compiled"] = before["compiled"]
-    # What these figures say that each reference stack takes: a machine is then as fast as its stacks beside what would be predicted of them.
-    out["reference"] = {"%s %s" % case: {phase: round(total(rows[phase][case], costs[phase]), 6) for phase in ("forward", "backward", "optimizer")}
-                        for case in REFERENCE if case in counts}
+    # What each reference stack took, at the speed of these figures: over all stacks they are right, over four of them they need not be.
+    whole = [case for case in counts if case in rows["optimizer"] and case[1] != "amp-fp16"]
+    right = math.exp(statistics.mean(math.log(sum(total(rows[phase][c], costs[phase]) for phase in PHASES) / sum(seen[c][phase] for phase in PHASES)) for c in whole))
+    own = lambda case: [c for c in counts if c[:2] == case]
+    out["reference"] = {"%s %s" % case: {phase: round(right * statistics.mean(seen[c][phase] for c in own(case)), 6) for phase in ("forward", "backward", "optimizer")}
+                        for case in REFERENCE if own(case)}
     versions = "PyTorch %s, Python %s, %s" % (meta["torch"], meta["python"], meta["date"][:10])
     out["sources"] = {
         "stacks": "measured: %s, %s; issue times of %d small stacks of modules as counts times costs (tools/gpu/host_fit.py); stacks left out of the fit: %s%s" % (
@@ -395,6 +493,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measurements", nargs="+")
     parser.add_argument("--launches", nargs="*", default=[], help="measurements whose profiled launches are used, and nothing else")
+    parser.add_argument("--mixes", nargs="*", default=[], help="measurements of random mixes (host_mixes.py)")
     parser.add_argument("--graphs", required=True, help="folder for captured stacks")
     parser.add_argument("--captured-only", action="store_true", help="leave out stacks that are not in --graphs yet")
     parser.add_argument("--cache", help="keep what was counted in this file")
@@ -409,27 +508,35 @@ def main() -> int:
     parser.add_argument("--out", help="write the host description here")
     args = parser.parse_args()
     sys.path[:0] = [HERE, os.path.join(ROOT, "python")]
-    seen, meta, usual = measured(args.measurements, args.launches)
+    seen: dict[Case, Any] = {}
+    for path in reversed(args.measurements):  # brought to the anchors of the last
+        part, meta, own = measured([path], args.launches)
+        usual = usual if seen else own
+        for (name, precision), one in part.items():
+            unit = path if one["kept"] else "%s %s" % (path, name)
+            seen[name, precision, unit] = {key: value * usual / own if key in PHASES else value for key, value in one.items()}
+    for path in args.mixes:
+        seen.update({(*case, path): one for case, one in read_mixes(path, usual).items()})
     counts = all_counts(args, seen)
     cases = sorted(counts)
-    rows = {phase: {case: phase_rows(phase, counts[case], seen[case], case[1]) for case in cases} for phase in PHASES}
-    print("%d cases; anchor %.0f us; a case's forward wandered by (max - min) / median = %.0f%% in the median" % (
-        len(cases), usual * 1e6, 100 * statistics.median(seen[case]["spread"] for case in cases)))
+    rows = {phase: {case: phase_rows(phase, counts[case], seen[case], case[1]) for case in cases if phase in seen[case]} for phase in PHASES}
+    print("%d cases; anchor %.0f us" % (len(cases), usual * 1e6))
     prior = prior_of(args.loops, args.prior_speed)
-    names = sorted({case[0] for case in cases})
+    names = sorted({case[0] for case in cases if case in rows["optimizer"]})
     held_out: dict[str, list[float]] = collections.defaultdict(list)
     by_family: dict[str, list[float]] = collections.defaultdict(list)
     for fold in range(args.folds):
         outside = set(names[fold::args.folds])
-        costs = fit([c for c in cases if c[0] not in outside], rows, seen, prior, args.looseness)
-        left = [c for c in cases if c[0] in outside]
-        for phase, values in errors(left, rows, seen, costs).items():
+        costs, speeds = fit_with_speeds([c for c in cases if c[0] not in outside], rows, seen, prior, args.looseness)
+        left = [c for c in cases if c[0] in outside and (c[2], 0) in speeds]  # of a stack that was built alone nothing is known of its threads
+        for phase, values in errors(left, rows, at_one_speed(seen, left, speeds), costs).items():
             held_out[phase] += values
             if phase == "step":
                 for case, value in zip(left, values):
                     by_family[case[1]].append(value)
                     by_family[re.sub(r"-\d+$", "", case[0])].append(value)
-    costs = fit(cases, rows, seen, prior, args.looseness)
+    costs, speeds = fit_with_speeds(cases, rows, seen, prior, args.looseness)
+    seen = at_one_speed(seen, cases, speeds)
     for phase, values in errors(cases, rows, seen, costs).items():
         print("%-10s fitted %s" % (phase, said(values)))
         print("%-10s left out %s" % ("", said(held_out[phase])))
@@ -441,7 +548,7 @@ def main() -> int:
         costs = {phase: {name: cost * args.level for name, cost in table.items()} for phase, table in costs.items()}
         from precog.hosting import host_text
         left_out = "%.1f%% mean absolute error of a step, bias %+.1f%%" % (100 * statistics.mean(map(abs, held_out["step"])), 100 * statistics.mean(held_out["step"]))
-        text = host_text(describe(costs, counts, rows, meta, args, left_out))
+        text = host_text(describe(costs, counts, rows, meta, args, left_out, seen, prior))
         with open(args.out, "w") as file:
             file.write(text)
     return 0

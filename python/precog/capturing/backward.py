@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from . import rules
-from .layouts import gemm_attrs, is_strided
+from .layouts import gemm_attrs, is_strided, window_attrs
 from .recording import BackCall, Call, Made
 
 
@@ -250,6 +250,8 @@ class _Backward:
         attrs: dict[str, Any] = {}
         if name in rules.LOW_PRODUCTS:
             attrs = gemm_attrs(name, inputs)
+        elif name in rules.POOLS:
+            attrs = window_attrs(operator, args, kwargs)
         references = [self._reference(call, tensor) for tensor in inputs]
         made = [Made(tuple(tensor.shape), tensor.dtype, storages.get(tensor.untyped_storage()._cdata)) for tensor in outputs]
         if name in rules.WRITES_PLACES and call.name != "autograd_function" and self._made_as_zeros(call, references[0]):

@@ -51,6 +51,8 @@ def document_of(recordings: list[Recording], symbols: list[str], typed: Recordin
     document["memory_format"] = "channels_last" if base.channels_last else "contiguous"
     if "seq" in sizes:
         document["tokens_per_sample"] = "seq" if "seq" in symbols else sizes["seq"]
+    if base.scores != "returned":
+        document["scores"] = base.scores
     if notes:
         document["notes"] = notes
     document["stream"] = stream

@@ -83,6 +83,16 @@ def is_strided(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> bool:
     return len(layouts) > 1
 
 
+def window_attrs(operator: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A pooling's window, one number for each image axis."""
+    given = {**dict(zip((argument.name for argument in operator._schema.arguments), args)), **kwargs}
+    kernel = list(given["kernel_size"])
+    padding = given.get("padding") or 0
+    axes = len(kernel)
+    listed = list(padding) if isinstance(padding, (list, tuple)) else [padding]
+    return {"kernel": kernel, "stride": list(given.get("stride") or kernel), "padding": listed * axes if len(listed) == 1 else listed}
+
+
 def gemm_attrs(name: str, inputs: list[torch.Tensor]) -> dict[str, Any]:
     a, b = inputs[-2], inputs[-1]
     if name == "dot":

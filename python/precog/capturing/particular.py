@@ -22,7 +22,8 @@ def _product(rec: Any, operator, name, args, kwargs):
     result, log, nodes = rec._run(operator, args, kwargs)
     launched = [entry for entry in log if not is_view(entry)]
     products = [entry for entry in launched if rules.name_of(entry[0]) in rules.LOW_PRODUCTS]
-    if len(launched) != 1 or len(products) != 1:
+    batched = name == "linear" and len(products) == 1 and rules.name_of(products[0][0]) == "bmm"  # rows with gaps between them: the weights are repeated for each batch
+    if len(launched) != 1 or len(products) != 1 or batched:
         # Operands copied to another layout first, or a bias added on its own: autocast's door, then the parts.
         rec._doors(operator, tensors, operands, result)
         rec.inside_off += 1

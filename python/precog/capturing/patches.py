@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ class ModuleTracker:
         self._autocast: list[bool] = []
         self.autocast_off = False
         self._failed: tuple[BaseException, str] | None = None
+        self.returned: Callable[[Any], None] = lambda result: None  # told what the outermost module returns
 
     def name(self, modules: dict[str, nn.Module]) -> None:
         for prefix, root in modules.items():
@@ -36,12 +38,14 @@ class ModuleTracker:
         self._stack.append(self.path)
         self.path = self._names.get(id(module), self.path)
 
-    def leave(self, module: nn.Module, *_: Any) -> None:
+    def leave(self, module: nn.Module, arguments: Any = None, result: Any = None) -> None:
         error = sys.exc_info()[1]
         if error is not None and (self._failed is None or self._failed[0] is not error):
             self._failed = (error, self.path)  # the innermost module that an exception leaves
         if self._stack:
             self.path = self._stack.pop()
+            if not self._stack and result is not None:
+                self.returned(result)
 
     def place_of(self, error: BaseException) -> str:
         """The path of the module whose code raised it."""
@@ -87,6 +91,29 @@ def _watch_masks(recorder: Any) -> Callable[[], None]:
     return undo
 
 
+def _watch_logs(recorder: Any) -> Callable[[], None]:
+    """Notes where the model's code logs: a trace of torch.compile's ends there (torch/_dynamo/variables/misc.py, LoggingLoggerVariable),
+    also at what is said only once."""
+    plain = {name: method for name, method in vars(logging.Logger).items()
+             if callable(method) and (name in _LOGS or name.endswith(("_once", "_advice")))}
+
+    def watched(method: Callable) -> Callable:
+        @functools.wraps(method)
+        def log(self, *args, **kwargs):
+            if recorder.following and not recorder.busy and not self.name.startswith("torch"):
+                recorder.ends.append(len(recorder.calls))
+            return method(self, *args, **kwargs)
+        return log
+    for name, method in plain.items():
+        setattr(logging.Logger, name, watched(method))
+
+    def undo() -> None:
+        for name, method in plain.items():
+            setattr(logging.Logger, name, method)
+    return undo
+
+
+_LOGS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 _LEFT_OUT = {"_ignore_causal_mask_sdpa": True, "_ignore_bidirectional_mask_sdpa": False}  # function: is the mask causal?
 
 
@@ -134,7 +161,7 @@ def patched_framework(recorder: Any) -> Iterator[None]:
     saved_tracing = [module.is_tracing for module in tracing]
     for module in tracing:
         module.is_tracing = lambda *_: False
-    undo_masks = _watch_masks(recorder)
+    undo_masks, undo_logs = _watch_masks(recorder), _watch_logs(recorder)
     plain_device = FakeTensor.__dict__["device"]
 
     def device(tensor):
@@ -168,6 +195,7 @@ def patched_framework(recorder: Any) -> Iterator[None]:
         for hook in hooks:
             hook.remove()
         undo_masks()
+        undo_logs()
         FakeTensor.device = plain_device
         torch.cuda.get_device_capability = plain_capability
         torch.autograd.Function.apply = plain_apply

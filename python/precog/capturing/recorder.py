@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from . import rules
 from .interceptors import AboveAutocast, BelowAutograd, PythonSide
-from .layouts import gemm_attrs, has_memory, is_composite, is_strided, is_view, no_modes, sequence_number, takes_device, view_kind, with_gaps
+from .layouts import gemm_attrs, has_memory, is_composite, is_strided, is_view, no_modes, sequence_number, takes_device, view_kind, window_attrs, with_gaps
 from .particular import LOWER, PARTICULAR
 from .patches import ModuleTracker, patched_framework
 from .recording import Call, Recording, Value
@@ -61,9 +62,12 @@ class Recorder:
         self._layouts = [0, 0]                       # images met by convolutions: contiguous, channels_last
         self._waiting_leaves: dict[int, Value] = {}  # by storage: parameters and inputs not used yet
         self.modules = ModuleTracker()
+        self.modules.returned = self._note_returned
         self.failed: tuple[BaseException, str] | None = None   # the operator in which an exception arose
         self.inside_off = 0
         self.left_out: dict[tuple[bool, int], bool] = {}  # masks: causal, keys -> whether padding would have been part of it
+        self.ends: list[int] = []        # before which calls a compiler's trace of the code ends
+        self._returned: tuple[int, set[int]] = (0, set())  # when the model was done: calls so far; memory of what it returned
         self._host: bool | None = None   # what is called now happens on the host; None: nobody said
         self.default_device_is_host = True
         self._above = AboveAutocast(self)
@@ -373,6 +377,8 @@ class Recorder:
         attrs: dict[str, Any] = {}
         if name in rules.LOW_PRODUCTS:
             attrs = gemm_attrs(name, inputs)
+        elif name in rules.POOLS:
+            attrs = window_attrs(operator, args, kwargs)
         elif name == "mean" or name == "sum":
             if kwargs.get("dtype") is not None:
                 attrs["type"] = kwargs["dtype"]
@@ -581,13 +587,33 @@ class Recorder:
             if not loss.requires_grad:
                 raise CaptureError("the loss does not depend on any parameter that takes a gradient (all frozen, or inside no_grad)")
             final = self.value(loss)
+            scores = self._scores(final)
         if not self.autocast:  # that recording is about the forward pass's casts alone
             from .backward import record_backward
             with patched_framework(self), self.fake:
                 record_backward(self, loss)
         self.leaves.extend(value for value in self._waiting_leaves.values() if value.role == "parameter")
         contiguous, channels_last = self._layouts
-        return Recording(self.calls, self.leaves, final, self.notes, channels_last > contiguous, sizes, self.dtype, self.reads_types, self.autocast)
+        return Recording(self.calls, self.leaves, final, self.notes, channels_last > contiguous, sizes, self.dtype, self.reads_types, self.autocast, scores)
+
+    def _note_returned(self, result: Any) -> None:
+        if not self.following:
+            return
+        parts = dict(result) if isinstance(result, dict) else vars(result) if dataclasses.is_dataclass(result) else result
+        leaves = tree_flatten(parts)[0]
+        self._returned = len(self.calls), {item.untyped_storage()._cdata for item in leaves if isinstance(item, FakeTensor) and item.requires_grad}
+
+    def _scores(self, loss: Value) -> str:
+        """Whether a compiler's graph that returns the loss returns scores beside it (docs/graph_format.md). The scores: what follows the
+        last call that reads a parameter."""
+        made = max((index for index, call in enumerate(self.calls) if loss in call.outputs), default=len(self.calls))
+        head = max((index for index, call in enumerate(self.calls[:made]) if any(value is not None and value.role == "parameter" for value in call.inputs)), default=-1)
+        between = self.calls[max(head, 0):made + 1]
+        done, returned = self._returned
+        if done <= made or any(head < end <= made for end in self.ends) or any(call.name == "read_back" for call in between):
+            return "apart"
+        known = {value.storage for call in between for value in call.outputs} - {loss.storage}
+        return "returned" if known & returned else "inside"
 
     def call_at(self) -> Callable[[int], Call | None]:
         """Finds the call that made the autograd node with a given sequence number."""

@@ -90,3 +90,4 @@ class Recording:
     dtype: torch.dtype
     reads_types: bool = False         # the code asked a tensor for its dtype
     autocast: bool = False            # operands were converted as autocast does
+    scores: str = "returned"          # what becomes of them where the model is compiled

@@ -21,6 +21,8 @@ CONVOLUTIONS = frozenset({"conv1d", "conv2d", "conv3d", "conv_transpose1d", "con
                           "convolution", "_convolution"})
 PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addmv"})
 LOW_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addmv"})
+POOLS = frozenset({"avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d_backward",
+                   "avg_pool3d_backward", "max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"})
 CASTS = frozenset({"to", "type_as", "_to_copy", "_autocast_to_full_precision", "_autocast_to_reduced_precision"})
 DROPOUTS = frozenset({"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"})
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
