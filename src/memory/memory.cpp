@@ -240,7 +240,8 @@ void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& 
   std::stable_sort(use.by_module.begin(), use.by_module.end(), [](const ModuleMemory& a, const ModuleMemory& b) { return a.total() > b.total(); });
 }
 
-// Between the first and the last layer of backward what is kept shrinks and gradients grow by the same with each layer: most is there at one end.
+// Between the first and the last layer of backward what is kept shrinks and gradients grow by the same with each layer: most is there at one end,
+// but where layers differ; one between that has more than every end stands for the last.
 void find_moments(const Graph& graph, MemoryUse& use) {
   const auto op = [&](std::size_t i) -> const Op& { return graph.ops[graph.ops.id_at(i)]; };
   std::size_t begin = 0, end = use.timeline.size();  // of backward
@@ -258,15 +259,20 @@ void find_moments(const Graph& graph, MemoryUse& use) {
     first_ends = begin + (end - begin) / 4, last_begins = end - (end - begin) / 4;
   }
   std::array<std::int64_t, kStepParts> most{};
+  std::pair<std::int64_t, std::size_t> between{0, 0};
   for (std::size_t i = 0; i < use.timeline.size(); ++i) {
-    if (i >= first_ends && i < last_begins) continue;
-    const std::size_t part = i < first ? 0 : i < first_ends ? 1 : i < last ? 2 : i < end ? 3 : 4;
     std::int64_t all = 0;
     for (Bytes bytes : use.timeline[i]) all += bytes.value;
+    if (i >= first_ends && i < last_begins) {
+      if (all > between.first) between = {all, i};
+      continue;
+    }
+    const std::size_t part = i < first ? 0 : i < first_ends ? 1 : i < last ? 2 : i < end ? 3 : 4;
     if (all <= most[part]) continue;
     most[part] = all;
     use.moments[part] = use.timeline[i];
   }
+  if (between.first > *std::max_element(most.begin(), most.end())) use.moments[2] = use.timeline[between.second];
 }
 
 // What the segments take of a step that takes `free` of them where nothing stops it, and more than `limit`, which is all there is: as

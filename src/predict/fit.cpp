@@ -7,7 +7,7 @@
 
 namespace precog {
 
-constexpr std::size_t kFixesShown = 6;
+constexpr std::size_t kFixesShown = 8;
 
 Result<Prediction> predict_job(const Json& request, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder,
                                std::string_view dump_after) {

@@ -1,6 +1,8 @@
 #include "predict/fix_choices.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -14,6 +16,7 @@ constexpr std::int64_t kTokensOfPiece = 1024;  // at least
 constexpr int kMostWays = 8;       // a layer is split, inside a node
 constexpr int kMostTimes = 16;     // more stages than now
 constexpr int kLayersOfStage = 2;  // at least
+constexpr int kMostExperts = 64;   // more GPUs that share them than now
 constexpr std::size_t kFirstBatches = 3;
 constexpr std::int64_t kLongSequence = 8192;  // from which on context is worth sharing
 
@@ -48,13 +51,14 @@ class FixChoices {
       const auto known = catalog_.precision(other);
       if (!known || (*known)->name == name || (*known)->name == parsed_.precision->name) return;
       FixChoice one{.axis = FixAxis::precision, .change = fmt::format("precision {}", other), .numerics = numerics, .result = result, .recipe = other};
-      if (full && parsed_.plan.fsdp != Sharding::full) {
-        one.change += ", fully sharded";
-        one.flags = "--fsdp full";
-        one.patch = {{"plan", {{"fsdp", "full"}}}};
-        one.shards = true;
+      if (!full || parsed_.plan.fsdp == Sharding::full) return out_.push_back(std::move(one));
+      one.shards = true;
+      for (const auto& [kind, said] : {std::pair{"full", "fully sharded"}, {"zero2", "gradients and states sharded"}}) {
+        out_.push_back(one);
+        out_.back().change += fmt::format(", {}", said);
+        out_.back().flags = fmt::format("--fsdp {}", kind);
+        out_.back().patch = {{"plan", {{"fsdp", kind}}}};
       }
-      out_.push_back(std::move(one));
     };
     const PrecisionRecipe& now = *parsed_.precision;
     const bool bf16 = base_.peak_16bit == "bf16";  // else the GPU has fp16 only
@@ -108,38 +112,40 @@ class FixChoices {
     if (plan.vpp > 1)
       add(FixAxis::split, "one chunk of layers per stage", "--vpp 1 --schedule 1f1b", "fewer micro-batches in flight, a longer bubble", {{"plan", {{"vpp", 1}, {"schedule", "1f1b"}}}});
     if (!parsed_.model->language || plan.dp * plan.ep < 2 || parsed_.replicas.shard_size > 0) return;
-    const int node = parsed_.cluster.gpus_per_node, inside = std::min(node / std::max(1, plan.cp * plan.tp), kMostWays);
-    // Experts over all GPUs of a node, or over more than now; a model without experts refuses.
-    if (plan.fsdp != Sharding::full) {
-      std::vector<int> degrees = {plan.ep * 2, plan.ep * 4};
-      if (plan.ep == 1 && inside > 1) degrees = {inside};
-      for (int ep : degrees) put_split(plan.tp, plan.cp, plan.pp, ep);
+    // Each degree by itself, then all together; a model without experts refuses theirs.
+    const int node = parsed_.cluster.gpus_per_node;
+    std::vector<int> tps = {plan.tp}, cps = {plan.cp}, pps = {plan.pp}, eps = {plan.ep};
+    if (plan.dp > 1) {
+      for (int tp = 2 * plan.tp; tp <= std::min(kMostWays, node / std::max(1, plan.cp)); tp *= 2) tps.push_back(tp);
+      if (base_.seq >= kLongSequence && plan.cp == 1)
+        for (int cp = 2; cp * plan.tp <= std::min(node, kMostWays * plan.tp); cp *= 2) cps.push_back(cp);
+      if (plan.vpp == 1 && plan.stage_layers.empty())
+        for (int times = 2; times <= kMostTimes; times *= 2) pps.push_back(plan.pp * times);
     }
-    if (plan.dp < 2) return;
-    const bool longer = base_.seq >= kLongSequence && plan.cp == 1;
-    int widest = plan.tp;
-    for (int tp = plan.tp; tp <= std::min(kMostWays, node / std::max(1, plan.cp)); tp *= 2) {
-      if (plan.dp % (tp / plan.tp) != 0) continue;
-      put_split(tp, plan.cp, plan.pp, plan.ep), widest = tp;
-      if (longer)
-        for (int cp = 2; cp * tp <= std::min(node, kMostWays * plan.tp); cp *= 2) put_split(tp, cp, plan.pp, plan.ep);
-    }
-    if (plan.vpp > 1 || !plan.stage_layers.empty()) return;
-    for (int times = 2; times <= kMostTimes; times *= 2) {
-      put_split(plan.tp, plan.cp, plan.pp * times, plan.ep);
-      if (widest > plan.tp) put_split(widest, plan.cp, plan.pp * times, plan.ep);
-    }
+    if (plan.fsdp != Sharding::full)
+      for (int ep = 2 * plan.ep; ep <= std::min(kMostExperts * plan.ep, plan.dp * plan.tp * plan.cp); ep *= 2) eps.push_back(ep);
+    const int inside = std::min(node / std::max(1, plan.cp * plan.tp), kMostWays), widest = tps.back();
+    for (int ways = 1; ways <= 4; ++ways)
+      for (int ep : eps)
+        for (int tp : tps)
+          for (int cp : cps)
+            for (int pp : pps) {
+              if ((ep != plan.ep) + (tp != plan.tp) + (cp != plan.cp) + (pp != plan.pp) != ways || tp * cp > std::max(node, plan.tp * plan.cp)) continue;
+              const bool first = ep != plan.ep ? ways == 1 && (plan.ep == 1 ? ep == inside : ep <= 4 * plan.ep) : pp == plan.pp || (cp == plan.cp && (tp == plan.tp || tp == widest));
+              put_split(tp, cp, pp, ep, first);
+            }
   }
   // Experts stay on as many GPUs as now, or as there are in a stage then.
-  void put_split(int tp, int cp, int pp, int ep) {
+  void put_split(int tp, int cp, int pp, int ep, bool first) {
     const Plan& plan = parsed_.plan;
     const bool given = request_.contains("plan") && request_["plan"].contains("dp");
     const int times = tp / plan.tp * (cp / plan.cp) * (pp / plan.pp);
     const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
     if ((times < 2 && ep == plan.ep) || plan.dp % times != 0 || (pp > plan.pp && (layers <= kLayersOfStage * pp || parsed_.model->encoder_decoder))) return;
     const int ranks = tp * cp * (plan.dp / times);
+    const int asked = ep;
     while (ep > 1 && ep == plan.ep && ranks % ep != 0) ep /= 2;
-    if (ep > ranks || ranks % ep != 0) return;
+    if (ep > ranks || ranks % (asked == plan.ep ? ep : ep * tp) != 0) return;  // an expert is split as layers are
     std::vector<std::string> words, flags;
     std::string note = "fewer replicas, each of several stages";
     Json patch = {{"plan", Json::object()}};
@@ -158,7 +164,21 @@ class FixChoices {
     else if (tp > plan.tp) note = "tensor and sequence parallelism: exchanges in every layer";
     else if (cp > plan.cp) note = "context parallelism: keys and values travel";
     if (given && times > 1) flags.push_back(fmt::format("--dp {}", plan.dp / times)), patch["plan"]["dp"] = plan.dp / times;
+    const std::array<std::pair<char, int>, 4> ways = {{{'e', asked == plan.ep ? 0 : asked}, {'t', tp == plan.tp ? 0 : tp}, {'c', cp == plan.cp ? 0 : cp}, {'p', pp == plan.pp ? 0 : pp}}};
+    std::vector<std::size_t> parts;
+    std::size_t count = 0;
+    for (const auto& way : ways) {
+      if (way.second == 0) continue;
+      ++count;
+      if (const auto known = one_way_.find(way); known != one_way_.end()) parts.push_back(known->second);
+    }
+    if (count > 1 && parts.size() < count) return;  // one of them cannot be had
     add(FixAxis::split, join(words, " in "), join(flags, " "), note, patch);
+    out_.back().first = first;
+    if (count > 1) out_.back().parts = std::move(parts);
+    else
+      for (const auto& way : ways)
+        if (way.second != 0) one_way_[way] = out_.size() - 1;
   }
 
   void offloads() {
@@ -236,6 +256,12 @@ class FixChoices {
       add(FixAxis::recompute, change, flags, note, patch);
       if (!every) out_.back().by_layers = "recompute_layers";
     };
+    const auto put_moved = [&](const char* change, const char* what, const char* note) {
+      if (every || moves || parsed_.checkpoints.first > 0 || parsed_.plan.pp > 1 || parsed_.plan.ep > 1 || parsed_.replicas.offload_optimizer || request_.value("plan", Json::object()).contains("offload") || !is("mode", "eager")) return;
+      add(FixAxis::recompute, change, fmt::format("--recompute {} --offload activations", what), note, {{"recompute", what}, {"plan", {{"offload", "activations"}}}});
+      out_.back().by_layers = "recompute_layers";
+      out_.back().moves = true;
+    };
     // What the job recomputes already stays: only what is more than that.
     const bool nothing = is("recompute", "none"), attention = is("recompute", "selective");
     const bool convolutions = base_.by_op_class.count("convolution") && !base_.by_op_class.count("attention");
@@ -247,6 +273,7 @@ class FixChoices {
     }
     if ((nothing || attention) && !convolutions) {
       put("recompute norms, activation functions and attention", "norm+activation+core", "no product with weights is run twice");
+      put_moved("recompute norms, activation functions and attention, the rest on the host", "norm+activation+core", "no product with weights is run twice; what layers keep goes down and comes back");
       put("recompute all but products and attention", "per-op", "torchtitan's op-wise choice: every other product is kept, too");
     }
     put("recompute activations", "full", "a second forward pass per layer");
@@ -280,6 +307,7 @@ class FixChoices {
   const Request& parsed_;
   const Catalog& catalog_;
   std::vector<FixChoice> out_;
+  std::map<std::pair<char, int>, std::size_t> one_way_;  // by degree: splits that change nothing else
 };
 
 }  // namespace
@@ -323,6 +351,7 @@ Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, con
       const bool recomputed = choice->axis == FixAxis::recompute;
       flag += fmt::format(" --{}-layers {}", recomputed ? "recompute" : "offload", layers);
       (recomputed ? out.request : out.request["plan"])[choice->by_layers] = layers;
+      if (choice->moves) flag += fmt::format(" --offload-layers {}", layers), out.request["plan"]["offload_layers"] = layers;
     }
     words.push_back(change);
     if (!flag.empty()) flags.push_back(flag);

@@ -29,8 +29,11 @@ struct FixChoice {
   Json patch = Json::object();     // the same as fields of the request
   std::string recipe, part;        // of the precision: another recipe, or something added to it
   const char* by_layers = nullptr; // the field that says of how many layers, where that can be said
+  bool moves = false;              // what layers keep to the host as well, of as many
   bool needs_full = false;         // only with parameters sharded
   bool shards = false;             // and this shards them itself
+  std::vector<std::size_t> parts;  // of a split in several ways: the places of those in one way each, in order; empty: it is one itself
+  bool first = true;               // among those that combinations start from
 };
 
 // `request`: with configurations read in. `base`: its report; `parsed`: what it is read as.

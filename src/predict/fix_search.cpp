@@ -6,11 +6,13 @@
 #include <cmath>
 #include <exception>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <thread>
 
 #include "import/import.h"
+#include "predict/fix_effects.h"
 #include "predict/fix_trials.h"
 
 namespace precog {
@@ -18,27 +20,38 @@ namespace {
 
 constexpr unsigned kMostThreads = 4;
 constexpr std::size_t kTogether = 4;   // changes in one fix, but where all that saves most is needed
-constexpr std::size_t kTriedRoughly = 20, kPromisingRoughly = 64;  // combinations with the same result, and as many with another; the second: while cheaper ones than all so far are promised
-constexpr std::size_t kTriedWhole = 12, kPromisingWhole = 32;       // the same where trying roughly is no cheaper
+constexpr std::size_t kTriedRoughly = 10, kPromisingRoughly = 20;  // combinations with the same result, and as many with another; the second: while cheaper ones than all so far are promised
+constexpr std::size_t kTriedWhole = 12, kPromisingWhole = 20;       // the same where trying roughly is no cheaper
 constexpr std::size_t kHopefulKept = 12;
 constexpr std::size_t kFound = 6, kFoundOthers = 3;  // that fit and are predicted: with the same result, and of each other kind
 constexpr std::size_t kWave = 8;       // tried at a time, whatever the number of threads
 // Of the capacity: an estimate up to the first is tried roughly, up to the second for its memory; beyond the third it is believed, and
 // beyond the last that it surely fits.
 constexpr double kWorthTrying = 1.1, kWorthAsking = 1.04, kHopeless = 1.12, kSure = 0.94;
+constexpr double kHopelessTried = 1.12; // the same of one that was tried roughly
 constexpr double kBeyondDoubt = 1.6;   // of the capacity: whoever leaves a change out and is estimated so is not asked
-constexpr double kTooFew = 1.3;        // the same of so many layers
+constexpr double kTooFew = 1.15;       // the same of so many layers
 constexpr double kTimesAlike = 1.04;   // how far estimates of time are off
 constexpr double kHeavy = 0.8;         // of the capacity: weights and states that must be spread or narrowed, whatever else is done
 constexpr double kLarge = 0.01;         // of the capacity: parts that choices multiply; they add to smaller ones
 constexpr double kNothing = 0.002;     // of the capacity: a change that saves less is none
-constexpr int kLayerTries = 4, kMostLayersAsked = 256;
+constexpr int kLayerTries = 5, kHalved = 2, kMostLayersAsked = 256;  // the second: this one in the middle of what is left
 constexpr double kFaster = 0.97;        // of the time: a change is worth trying for that alone
-constexpr double kHardly = 1.004, kTooDear = 4;  // times the time: more changes are not worth less than the first; dearer than the second is left out
-constexpr std::size_t kBetter = 4;     // neighbours predicted in a round
+constexpr std::size_t kAsked = 16;      // of each kind and mode; half of them of a deep model
+constexpr double kEarned = 1.02;        // of the time: what a change saves that is not needed otherwise
+constexpr double kSegments = 1.05;      // of the capacity: what expandable segments may save
+constexpr double kHardly = 1.01, kTooDear = 4;  // times the time: more changes are not worth less than the first; dearer than the second is left out
 constexpr int kDeep = 60;              // layers
-constexpr int kRounds = 4;             // from the cheapest to its neighbours
-constexpr double kNearTime = 1.03, kNearMemory = 1.2;  // of the cheapest's time, and of the capacity: neighbours that are estimated so are tried
+constexpr std::size_t kTriedNear = 48;  // plans near others, with the same result; half as many with another, and half of that in another mode
+constexpr int kRounds = 24;             // of waves
+constexpr std::size_t kOfLayout = 2;    // of a wave
+constexpr std::size_t kAnchors = 4;     // whose neighbours are looked at
+constexpr std::size_t kTogetherNear = 5;  // changes, without what is done by layers
+constexpr double kBetter = 0.995;       // of what a plan is worth: its neighbours are worth trying
+constexpr double kNearly = 1.15;        // of the capacity: what saves little is tried
+constexpr double kEnough = 1.0;         // of the capacity, by a rough trial
+
+constexpr const char* kCompiled = "--mode compile";
 
 template <class Work>
 void in_parallel(std::size_t count, Work work) {
@@ -77,27 +90,36 @@ std::vector<FixCombination> one_less(const FixCombination& combination) {
 }
 
 bool spreads(const FixChoice& choice) { return choice.axis == FixAxis::sharding || choice.shards; }
+bool shards_weights(const FixChoice& choice) { return spreads(choice) && (choice.flags == "--fsdp full" || choice.flags == "--fsdp hybrid"); }
 // Both share weights out, or what the one saves the other has taken already.
 bool exclude_each_other(const FixChoice& a, const FixChoice& b) {
-  const auto moves = [](const FixChoice& one) { return one.axis == FixAxis::offload && one.by_layers; };
+  const auto moves = [](const FixChoice& one) { return (one.axis == FixAxis::offload && one.by_layers) || one.moves; };
   const auto keeps_less = [](const FixChoice& one) { return one.axis == FixAxis::recompute || one.axis == FixAxis::mode; };
-  return (spreads(a) && spreads(b)) || (moves(a) && keeps_less(b)) || (moves(b) && keeps_less(a));
+  const auto refused = [](const FixChoice& one, const FixChoice& other) {  // by this version
+    const auto plan = one.patch.find("plan");
+    if (one.axis != FixAxis::split || plan == one.patch.end()) return false;
+    const bool experts = plan->value("ep", 1) > 1, stages = plan->value("pp", 1) > 1;
+    return (experts && shards_weights(other)) || ((experts || stages) && (other.axis == FixAxis::offload || other.moves));
+  };
+  if ((a.moves && b.axis == FixAxis::offload) || (b.moves && a.axis == FixAxis::offload)) return true;
+  return (spreads(a) && spreads(b)) || (moves(a) && keeps_less(b)) || (moves(b) && keeps_less(a)) || refused(a, b) || refused(b, a);
 }
 
 class FixSearch {
  public:
   FixSearch(const Json& request, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder)
       : base_(base), capacity_(static_cast<double>(base.memory.capacity.value)), choices_(fix_choices(request, base, parsed, catalog)),
-        trials_(request, parsed, base, catalog, folder, choices_) {}
+        trials_(request, parsed, base, catalog, folder, choices_), effects_(choices_.size(), kLarge * capacity_) {}
 
   std::vector<Fix> run(std::size_t most) {
     try_alone();
     try_roughly(candidates());
+    for (const bool otherwise : {false, true})
+      for (std::size_t kind = 0; kind < kFixResults; ++kind) descend(kind, otherwise);
     ask_hopeful();
-    if (found_of(0) == 0) all_that_saves(false);
+    if (found_of(0, false) + found_of(0, true) == 0) all_that_saves(false);
     if (found_.empty()) all_that_saves(true);
     in_parallel(found_.size(), [&](std::size_t i) { predict_whole(found_[i]); });
-    for (std::size_t kind = 0; kind < kFixResults; ++kind) improve(kind);
     return listed(most);
   }
 
@@ -114,6 +136,11 @@ class FixSearch {
     std::optional<Fix> fix;
   };
 
+  struct Asked {
+    bool known = false, fits = false;
+    double device = 0;
+  };
+
   // Every choice alone; where weights and states alone are too much, on top of sharded ones, where other things are large.
   void try_alone() {
     start_ = trials_.rough({});
@@ -125,14 +152,27 @@ class FixSearch {
     const bool heavy = full_ && resident() > kHeavy * capacity_;
     std::vector<std::pair<FixCombination, FixNeed*>> wanted;
     for (std::size_t i = 0; i < choices_.size(); ++i) {
+      if (!choices_[i].parts.empty() && !choices_[i].first) continue;
       if (spreads(choices_[i]) || choices_[i].axis == FixAxis::split || !(full_ && (heavy || choices_[i].needs_full))) wanted.push_back({{i}, &alone_[i]});
       else wanted.push_back({in_order({i, *full_}), &with_full_[i]});
     }
     in_parallel(wanted.size(), [&](std::size_t i) { *wanted[i].second = trials_.rough(wanted[i].first); });
     for (const auto& [combination, need] : wanted) rough_[combination] = *need;
     const FixNeed& full = full_ ? alone_[*full_] : start_;
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      effects_.learn(i, start_, alone_[i], false);
+      effects_.learn(i, full, with_full_[i], true);
+    }
     useful_.assign(choices_.size(), 0);
     for (std::size_t i = 0; i < choices_.size(); ++i) useful_[i] = choices_[i].axis == FixAxis::allocator ? slack_ > 1 : saves(alone_[i], start_) || saves(with_full_[i], full) || hurries(alone_[i], start_);
+    near_.assign(choices_.size(), 0);
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      const FixChoice& choice = choices_[i];
+      const bool known = effects_.knows(i) || (!choice.parts.empty() && std::all_of(choice.parts.begin(), choice.parts.end(), [&](std::size_t part) { return effects_.knows(part); }));
+      if (!known || choice.axis == FixAxis::mode) continue;
+      if (choice.by_layers && useful_[i]) by_layers_.push_back(i);
+      else if (!choice.by_layers && (useful_[i] || choice.axis == FixAxis::split) && !(choice.axis == FixAxis::offload && choice.patch.contains("optimizer_impl"))) near_[i] = 1;
+    }
   }
   double resident() const {
     using enum MemoryCategory;
@@ -167,7 +207,7 @@ class FixSearch {
       if (auto one = estimated(now); one && one->memory <= kWorthTrying * capacity_) out.push_back(std::move(*one));
     if (now.size() == kTogether) return;
     for (std::size_t i = from; i < choices_.size(); ++i) {
-      if (!useful_[i] || (!now.empty() && choices_[now.back()].axis == choices_[i].axis)) continue;
+      if (!useful_[i] || !choices_[i].first || (!now.empty() && choices_[now.back()].axis == choices_[i].axis)) continue;
       if (std::any_of(now.begin(), now.end(), [&](std::size_t other) { return exclude_each_other(choices_[other], choices_[i]); })) continue;
       now.push_back(i);
       extend(now, i + 1, out);
@@ -187,7 +227,7 @@ class FixSearch {
     for (std::size_t i : combination)
       if (spreads(choices_[i])) {
         from = &alone_[i];
-        whole_weights = !choices_[i].shards && choices_[i].flags != "--fsdp full" && choices_[i].flags != "--fsdp hybrid";
+        whole_weights = !shards_weights(choices_[i]);
       }
     if (!from->known) return std::nullopt;
     double time = from->time / start_.time, cost = std::max(1.0, time), without = 0, ratio = 1;
@@ -227,7 +267,7 @@ class FixSearch {
   std::optional<Candidate> best_known(const FixCombination& combination) const {
     const auto tried = rough_.find(combination);
     if (tried == rough_.end()) return estimated(combination);
-    if (!tried->second.known) return std::nullopt;
+    if (!tried->second.known || tried->second.host_full) return std::nullopt;
     Candidate out{combination, tried->second.time / start_.time, device_of(combination, tried->second.most(), tried->second.outside)};
     for (std::size_t i = 0; i < combination.size(); ++i) {
       if (!choices_[combination[i]].by_layers) continue;
@@ -287,45 +327,72 @@ class FixSearch {
     }
   }
 
-  bool fits(const FixCombination& combination, int layers = 0) {
-    const auto [place, fresh] = asked_.try_emplace({combination, layers});
-    if (fresh)
-      if (const auto use = trials_.memory(combination, layers)) place->second = {use->fits, static_cast<double>(use->device.value)};
-    return place->second.fits;
+  // What memory a plan needs at its own depth; by several threads, each plan once but where two ask at the same time.
+  Asked need_of_device(const FixCombination& combination, int layers = 0) const {
+    {
+      const std::lock_guard lock(asking_);
+      if (const auto known = asked_.find({combination, layers}); known != asked_.end()) return known->second;
+    }
+    const auto use = trials_.memory(combination, layers);
+    const Asked out = use ? Asked{true, use->fits, static_cast<double>(use->device.value)} : Asked{};
+    const std::lock_guard lock(asking_);
+    return asked_[{combination, layers}] = out;
   }
-  void ask(const std::vector<FixCombination>& wanted) {
-    std::vector<FixCombination> fresh;
-    for (const FixCombination& one : wanted)
-      if (!asked_.contains({one, 0}) && std::find(fresh.begin(), fresh.end(), one) == fresh.end()) fresh.push_back(one);
-    std::vector<std::optional<MemoryUse>> uses(fresh.size());
-    in_parallel(fresh.size(), [&](std::size_t i) { uses[i] = trials_.memory(fresh[i]); });
-    for (std::size_t i = 0; i < fresh.size(); ++i) asked_[{fresh[i], 0}] = uses[i] ? Asked{uses[i]->fits, static_cast<double>(uses[i]->device.value)} : Asked{};
+  bool fits(const FixCombination& combination) const { return need_of_device(combination).fits; }
+  void ask(const std::vector<FixCombination>& wanted) const {
+    in_parallel(wanted.size(), [&](std::size_t i) { need_of_device(wanted[i]); });
   }
 
-  // For their memory, cheapest first.
+  // For their memory, cheapest first; what is over by what segments cost, with expandable ones.
   void ask_hopeful() {
-    std::stable_sort(hopeful_.begin(), hopeful_.end(), [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
+    hopeful_.clear();
+    for (const auto& [combination, need] : rough_)
+      if (const auto one = best_known(combination); one && one->memory <= kWorthAsking * capacity_) hopeful_.push_back(*one);
+    const auto cheaper = [](const Candidate& a, const Candidate& b) { return a.time < b.time; };
+    std::stable_sort(hopeful_.begin(), hopeful_.end(), cheaper);
+    const auto allocator = std::find_if(choices_.begin(), choices_.end(), [](const FixChoice& one) { return one.axis == FixAxis::allocator; });
+    std::map<std::pair<std::size_t, bool>, std::size_t> asked_of;
     for (std::size_t next = 0; next < hopeful_.size();) {
-      std::vector<const Candidate*> wave;
+      std::vector<Candidate> wave;
       std::vector<FixCombination> wanted;
-      for (; next < hopeful_.size() && wave.size() < kWave / 2; ++next)
-        if (!superfluous(hopeful_[next]) && !beaten(hopeful_[next]) && found_of(result_of(hopeful_[next].choices)) < most_found(result_of(hopeful_[next].choices))) wave.push_back(&hopeful_[next]), wanted.push_back(hopeful_[next].choices);
+      for (; next < hopeful_.size() && wave.size() < kWave / 2; ++next) {
+        const Candidate& one = hopeful_[next];
+        const std::size_t kind = result_of(one.choices);
+        if (superfluous(one) || beaten(one) || found_of(kind, otherwise(one.choices)) >= most_found(kind, otherwise(one.choices))) continue;
+        if (one.choices.size() > 1 && asked_of[{kind, otherwise(one.choices)}]++ >= (deep() ? kAsked / 2 : kAsked)) continue;
+        wave.push_back(one), wanted.push_back(one.choices);
+      }
       ask(wanted);
       std::vector<const Candidate*> fitting;
-      for (const Candidate* one : wave)
-        if (asked_[{one->choices, 0}].fits) fitting.push_back(one);
+      for (const Candidate& one : wave) {
+        const Asked asked = need_of_device(one.choices);
+        if (asked.fits) fitting.push_back(&one);
+        if (asked.fits || allocator == choices_.end() || asked.device > kSegments * capacity_) continue;
+        const auto place = static_cast<std::size_t>(allocator - choices_.begin());
+        Candidate more = one;
+        more.choices = with_one(one.choices, place);
+        if (std::find(one.choices.begin(), one.choices.end(), place) == one.choices.end() && !rough_.contains(more.choices))
+          hopeful_.insert(std::upper_bound(hopeful_.begin() + static_cast<std::ptrdiff_t>(next), hopeful_.end(), more, cheaper), more);
+      }
       keep_all(fitting);
     }
   }
   // Every question to a deep model takes long.
   bool deep() const { return trials_.layers({}) > kDeep; }
-  std::size_t most_found(std::size_t kind) const { return (kind == 0 ? kFound : kFoundOthers) / (deep() ? 2 : 1); }
-  std::size_t found_of(std::size_t kind) const {
-    return static_cast<std::size_t>(std::count_if(found_.begin(), found_.end(), [&](const Found& one) { return result_of(one.choices) == kind; }));
+  std::size_t most_found(std::size_t kind, bool other_mode) const { return std::max<std::size_t>(1, (kind == 0 ? kFound : kFoundOthers) / (deep() || other_mode ? 2 : 1)); }
+  std::size_t found_of(std::size_t kind, bool other_mode) const {
+    return static_cast<std::size_t>(std::count_if(found_.begin(), found_.end(), [&](const Found& one) { return result_of(one.choices) == kind && otherwise(one.choices) == other_mode; }));
   }
   bool hopeless(const FixCombination& combination, double limit = kHopeless) const {
     const auto known = best_known(combination);
-    return known && known->memory > limit * capacity_;
+    if (!known || known->memory <= kHopelessTried * capacity_) return false;
+    if (rough_.contains(combination) || known->memory > limit * capacity_) return true;
+    if (!trials_.shallow() || in_stages(combination)) return false;
+    const FixNeed need = trials_.rough(combination);  // a tenth of the work of asking at its own depth
+    return need.known && device_of(combination, need.most(), need.outside) > kHopelessTried * capacity_;
+  }
+  bool in_stages(const FixCombination& combination) const {
+    return std::any_of(combination.begin(), combination.end(), [&](std::size_t i) { return choices_[i].patch.contains("plan") && choices_[i].patch["plan"].value("pp", 1) > 1; });
   }
   // Whether so many layers are estimated not to be enough.
   bool too_few(const FixCombination& combination, int layers) const {
@@ -345,15 +412,7 @@ class FixSearch {
       if (one) keep(std::move(*one));
   }
   std::optional<Found> reduced(FixCombination combination, double time) const {
-    std::map<std::pair<FixCombination, int>, bool> known;
-    const auto enough = [&](const FixCombination& less, int layers) {
-      const auto asked = asked_.find({less, layers});
-      if (asked != asked_.end()) return asked->second.fits;
-      const auto [place, fresh] = known.try_emplace({less, layers});
-      if (fresh)
-        if (const auto use = trials_.memory(less, layers)) place->second = use->fits;
-      return place->second;
-    };
+    const auto enough = [&](const FixCombination& less, int layers) { return need_of_device(less, layers).fits; };
     Found out{std::move(combination), time, 0, std::nullopt};
     fewest_layers(out);
     for (bool again = out.choices.size() > 1; again;) {
@@ -364,7 +423,7 @@ class FixSearch {
           fewer.push_back(out.choices), fewer.back()[i] = one - 1;
       for (FixCombination& less : fewer) {
         const int layers = layered(less) ? out.layers : 0;
-        if (less.empty() || hopeless(less, kBeyondDoubt) || too_few(less, layers) || !enough(less, layers)) continue;
+        if (less.empty() || earned(out.choices, less) || hopeless(less, kBeyondDoubt) || too_few(less, layers) || !enough(less, layers)) continue;
         out.choices = std::move(less);
         out.layers = 0;
         fewest_layers(out);
@@ -373,6 +432,8 @@ class FixSearch {
       }
     }
     if (const auto rough = best_known(out.choices)) out.time = rough->time;
+    if (!layered(out.choices) && !rough_.contains(out.choices))
+      if (const FixNeed need = trials_.rough(out.choices); need.known) out.time = need.time / start_.time;
     return out;
   }
   void keep(Found found) {
@@ -385,7 +446,21 @@ class FixSearch {
   }
   // Whoever has all of the changes of one that fits needs no others, unless they leave fewer layers to do something to, at less cost.
   bool needs_no_more(const FixCombination& fitting, double time, const FixCombination& more, double with_more) const {
-    return includes_all(more, fitting) && (!layered(fitting) || with_more >= time || more == fitting);
+    if (!includes_all(more, fitting)) return false;
+    if (more == fitting || with_more >= time) return true;
+    return !layered(fitting) && !(with_more * kEarned < time && more_than(more, fitting));
+  }
+  // Whether the difference is how the work is laid out: that may stay for the time that it saves alone.
+  bool more_than(const FixCombination& more, const FixCombination& less) const {
+    return std::any_of(more.begin(), more.end(), [&](std::size_t i) {
+      const FixAxis axis = choices_[i].axis;
+      return (axis == FixAxis::sharding || axis == FixAxis::split || axis == FixAxis::batch || axis == FixAxis::format) && std::find(less.begin(), less.end(), i) == less.end();
+    });
+  }
+  bool earned(const FixCombination& more, const FixCombination& less) const {
+    if (!more_than(more, less)) return false;
+    const auto with = best_known(more), without = best_known(less);
+    return with && without && with->time * kEarned < without->time;
   }
   bool superfluous(const Candidate& candidate) const {
     return std::any_of(found_.begin(), found_.end(), [&](const Found& one) { return needs_no_more(one.choices, one.time, candidate.choices, candidate.time); });
@@ -414,64 +489,232 @@ class FixSearch {
     return out;
   }
 
-  // From the cheapest of a kind: every setting in turn chosen otherwise, left alone, or changed too, as long as that makes it cheaper.
-  void improve(std::size_t kind) {
-    for (int round = 0; round < (deep() ? 1 : kRounds); ++round) {
-      const Found* best = nullptr;
-      for (const Found& one : found_)
-        if (one.fix && result_of(one.choices) <= kind && (!best || one.fix->time_cost < best->fix->time_cost)) best = &one;
-      if (!best || !improved_.insert(best->choices).second) return;
-      const FixCombination from = best->choices;
-      const double cost = best->fix->time_cost;
-      const auto known = best_known(from);
-      if (!known) return;
-      std::vector<FixCombination> wanted;
-      std::vector<Candidate> hopeful;
-      for (FixCombination& one : neighbours(from)) {
-        if (result_of(one) > kind || tried_near_.contains(one)) continue;
-        const auto guess = best_known(one);
-        if (!guess || guess->time > kNearTime * known->time || guess->memory > kNearMemory * capacity_) continue;
-        tried_near_.insert(one);
-        wanted.push_back(std::move(one));
-      }
-      std::vector<FixNeed> needs(wanted.size());
-      in_parallel(wanted.size(), [&](std::size_t i) {
-        const auto before = rough_.find(wanted[i]);
-        needs[i] = before != rough_.end() ? before->second : trials_.rough(wanted[i]);
-      });
-      for (std::size_t i = 0; i < wanted.size(); ++i) rough_[wanted[i]] = needs[i];
-      for (const FixCombination& one : wanted)
-        if (const auto now = best_known(one); now && now->memory <= kWorthAsking * capacity_ && now->time < known->time && !superfluous(*now) && !beaten(*now)) hopeful.push_back(*now);
-      std::stable_sort(hopeful.begin(), hopeful.end(), [](const Candidate& a, const Candidate& b) { return a.time < b.time; });
-      if (hopeful.size() > (deep() ? kBetter / 2 : kBetter)) hopeful.resize(deep() ? kBetter / 2 : kBetter);
-      std::vector<std::optional<Found>> made(hopeful.size());
-      in_parallel(hopeful.size(), [&](std::size_t i) {
-        const auto use = trials_.memory(hopeful[i].choices);
-        if (!use || !use->fits) return;
-        made[i] = reduced(hopeful[i].choices, hopeful[i].time);
-        if (made[i]) predict_whole(*made[i]);
-      });
-      bool cheaper = false;
-      for (std::optional<Found>& one : made) {
-        if (!one || !one->fix) continue;
-        cheaper = cheaper || one->fix->time_cost < cost;
-        keep(std::move(*one));
-      }
-      if (!cheaper) return;
-    }
+  // Plans without what is done by layers, which then are as few as are enough: the cheapest way to do that.
+  struct Completed {
+    double time = 1e300, memory = 1e300;  // times the base's; of the cheapest that fits, or else of the smallest
+    std::optional<std::size_t> layered;
+    bool tried = false, fits = false;
+    double worth(double capacity) const { return fits ? time : time * (memory / capacity) * (memory / capacity); }  // estimates err: it may fit yet
+  };
+  bool allowed(std::size_t i, std::size_t kind) const { return static_cast<std::size_t>(choices_[i].result) <= kind; }
+  bool otherwise(const FixCombination& combination) const {
+    return std::any_of(combination.begin(), combination.end(), [&](std::size_t i) { return choices_[i].axis == FixAxis::mode; });
   }
-  std::vector<FixCombination> neighbours(const FixCombination& from) const {
-    std::vector<FixCombination> out;
-    for (std::size_t i = 0; i < choices_.size(); ++i) {
-      if (!useful_[i] || std::find(from.begin(), from.end(), i) != from.end()) continue;
-      FixCombination with{i};
-      for (std::size_t other : from)
-        if (choices_[other].axis != choices_[i].axis && !exclude_each_other(choices_[other], choices_[i])) with.push_back(other);
-      for (FixCombination& less : one_less(with))  // and without one of the others
-        if (std::find(less.begin(), less.end(), i) != less.end() && less.size() > 0) out.push_back(in_order(std::move(less)));
-      if (with.size() <= kTogether + 1) out.push_back(in_order(std::move(with)));
+  bool shares_weights(const FixCombination& combination) const {
+    return std::any_of(combination.begin(), combination.end(), [&](std::size_t i) { return shards_weights(choices_[i]); });
+  }
+  static FixCombination with_one(FixCombination combination, std::size_t one) {
+    combination.push_back(one);
+    return in_order(std::move(combination));
+  }
+  Completed completed(const FixCombination& bare, const FixEstimate& need, bool tried, std::size_t kind) const {
+    const double without = device_of(bare, need.most(), need.outside), base = need.time / start_.time;
+    if (tried && need.host_full) return {};
+    Completed out{base, without, std::nullopt, tried, without <= kEnough * capacity_};
+    if (out.fits) return out;
+    const bool sharded = shares_weights(bare);
+    for (std::size_t i : by_layers_) {
+      if (!allowed(i, kind) || std::any_of(bare.begin(), bare.end(), [&](std::size_t other) { return exclude_each_other(choices_[other], choices_[i]); })) continue;
+      const auto known = tried ? rough_.find(with_one(bare, i)) : rough_.end();
+      if (known != rough_.end() && (!known->second.known || known->second.host_full)) continue;
+      FixEstimate with = known != rough_.end() ? FixEffects::from(known->second) : need;
+      if (known == rough_.end()) effects_.put(with, i, sharded);
+      Completed now{with.time / start_.time, device_of(bare, with.most(), with.outside), i, known != rough_.end(), false};
+      now.fits = now.memory <= kEnough * capacity_;
+      if (now.fits) now.time = base + share_of_layers(without, now.memory) * (now.time - base);
+      if (now.fits != out.fits ? now.fits : now.worth(capacity_) < out.worth(capacity_)) out = now;
     }
     return out;
+  }
+
+  struct Node {
+    FixCombination bare;
+    FixEstimate need;
+    Completed best;
+  };
+  std::vector<Node> nodes(std::size_t kind, bool other_mode) const {
+    std::vector<Node> out;
+    const auto add = [&](const FixCombination& bare, const FixNeed& need) {
+      if (!need.known || otherwise(bare) != other_mode || result_of(bare) > kind || layered(bare)) return;
+      Node node{bare, FixEffects::from(need), {}};
+      node.best = completed(bare, node.need, true, kind);
+      out.push_back(std::move(node));
+    };
+    add({}, start_);
+    for (const auto& [combination, need] : rough_) add(combination, need);
+    std::stable_sort(out.begin(), out.end(), [&](const Node& a, const Node& b) { return a.best.worth(capacity_) < b.best.worth(capacity_); });
+    return out;
+  }
+
+  // From one setting to another, in terms of what was tried.
+  struct Turn {
+    FixAxis axis = FixAxis::batch;
+    std::optional<std::size_t> old_choice, new_choice;
+  };
+  std::vector<std::size_t> atoms(std::optional<std::size_t> choice) const {
+    if (!choice) return {};
+    return choices_[*choice].parts.empty() || effects_.knows(*choice) ? std::vector<std::size_t>{*choice} : choices_[*choice].parts;
+  }
+  void turn(FixEstimate& need, const Turn& one, bool sharded) const {
+    const auto old_ones = atoms(one.old_choice), new_ones = atoms(one.new_choice);
+    for (std::size_t i : old_ones)
+      if (std::find(new_ones.begin(), new_ones.end(), i) == new_ones.end()) effects_.take(need, i, sharded);
+    for (std::size_t i : new_ones)
+      if (std::find(old_ones.begin(), old_ones.end(), i) == old_ones.end()) effects_.put(need, i, sharded);
+  }
+  FixCombination turned(FixCombination combination, const Turn& one) const {
+    if (one.old_choice) std::erase(combination, *one.old_choice);
+    return one.new_choice ? with_one(std::move(combination), *one.new_choice) : combination;
+  }
+  bool possible(const FixCombination& combination) const {
+    const bool shared = shares_weights(combination);
+    for (std::size_t i = 0; i < combination.size(); ++i) {
+      if (choices_[combination[i]].needs_full && !shared) return false;
+      for (std::size_t j = 0; j < i; ++j)
+        if (exclude_each_other(choices_[combination[i]], choices_[combination[j]])) return false;
+    }
+    return combination.size() <= kTogetherNear;
+  }
+  // Every setting in turn chosen otherwise, left alone, or changed too.
+  std::vector<Turn> turns(const FixCombination& bare, std::size_t kind) const {
+    std::array<std::optional<std::size_t>, kFixAxes> now{};
+    for (std::size_t i : bare) now[static_cast<std::size_t>(choices_[i].axis)] = i;
+    std::vector<Turn> out;
+    for (std::size_t a = 0; a < kFixAxes; ++a)
+      if (now[a] && static_cast<FixAxis>(a) != FixAxis::mode) out.push_back({static_cast<FixAxis>(a), now[a], std::nullopt});
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      const FixChoice& choice = choices_[i];
+      const auto axis = static_cast<std::size_t>(choice.axis);
+      if (!near_[i] || !allowed(i, kind) || now[axis] == i) continue;
+      out.push_back({choice.axis, now[axis], i});
+    }
+    return out;
+  }
+  struct Promise {
+    int far = 0;       // turns from one that was tried: what is nearer is believed
+    double worth = 0;
+  };
+  using Promises = std::map<FixCombination, Promise>;
+  void promise(FixCombination bare, const FixEstimate& need, int far, std::size_t kind, double best, Promises& promises) const {
+    if (bare.empty() || rough_.contains(bare) || !possible(bare)) return;
+    const Promise now{far, completed(bare, need, false, kind).worth(capacity_)};
+    if (now.worth >= best) return;
+    const auto [place, fresh] = promises.try_emplace(std::move(bare), now);
+    if (!fresh && (now.far < place->second.far || (now.far == place->second.far && now.worth < place->second.worth))) place->second = now;
+  }
+  static bool minor(const Turn& one) { return one.axis == FixAxis::allocator || one.axis == FixAxis::optimizer; }
+  // One setting turned, or two.
+  void look_around(const Node& node, bool two, std::size_t kind, double best, Promises& promises) const {
+    std::vector<Turn> all = turns(node.bare, kind);
+    const bool little = node.best.tried && (node.best.fits ? node.best.layered && node.best.time <= best : node.best.memory <= kNearly * capacity_);
+    if (two || !little) std::erase_if(all, [&](const Turn& one) { return minor(one); });
+    const bool sharded = shares_weights(node.bare);
+    best = std::min(best, kBetter * node.best.worth(capacity_));  // no steps aside
+    std::vector<FixEstimate> after(all.size(), node.need);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      turn(after[i], all[i], sharded);
+      if (!two) promise(turned(node.bare, all[i]), after[i], 1, kind, best, promises);
+    }
+    for (std::size_t i = 0; two && i < all.size(); ++i)
+      for (std::size_t j = 0; j < i; ++j) {
+        if (all[i].axis == all[j].axis) continue;
+        if (best < 1e300 && after[i].time * after[j].time / node.need.time / start_.time >= best) continue;
+        FixEstimate need = after[i];
+        turn(need, all[j], sharded);
+        promise(turned(turned(node.bare, all[i]), all[j]), need, 2, kind, best, promises);
+      }
+  }
+  // Cheapest first, few of each layout.
+  std::vector<FixCombination> best_promised(const Promises& promises, double best, std::size_t most) const {
+    std::vector<std::pair<double, const FixCombination*>> order;
+    for (const auto& [bare, one] : promises)
+      if (one.worth < best && !rough_.contains(bare)) order.emplace_back(one.worth, &bare);
+    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : *a.second < *b.second; });
+    std::vector<FixCombination> out;
+    std::map<FixCombination, std::size_t> layouts;
+    for (const auto& [worth, bare] : order) {
+      if (out.size() == most) break;
+      FixCombination layout;
+      for (std::size_t i : *bare)
+        if (spreads(choices_[i]) || choices_[i].axis == FixAxis::split || choices_[i].axis == FixAxis::precision) layout.push_back(i);
+      if (++layouts[layout] <= kOfLayout) out.push_back(*bare);
+    }
+    return out;
+  }
+  // What is shared out, and over which GPUs: every way, from the job as it is.
+  void scan_layouts(std::size_t kind, double best, Promises& promises) const {
+    const auto of = [&](FixAxis axis) {
+      std::vector<std::optional<std::size_t>> out = {std::nullopt};
+      for (std::size_t i = 0; i < choices_.size(); ++i)
+        if (choices_[i].axis == axis && near_[i] && allowed(i, kind)) out.push_back(i);
+      return out;
+    };
+    const auto precisions = of(FixAxis::precision), states = of(FixAxis::states), shardings = of(FixAxis::sharding), splits = of(FixAxis::split);
+    for (const auto& precision : precisions)
+      for (const auto& sharding : shardings) {
+        if (sharding && precision && choices_[*precision].shards) continue;
+        FixCombination first;
+        FixEstimate need = FixEffects::from(start_);
+        for (const auto& one : {precision, sharding})
+          if (one) first.push_back(*one), effects_.put(need, *one, false);
+        const bool sharded = shares_weights(first);
+        for (const auto& state : states) {
+          FixEstimate second = need;
+          if (state) effects_.put(second, *state, sharded);
+          for (const auto& split : splits) {
+            FixEstimate third = second;
+            turn(third, {FixAxis::split, std::nullopt, split}, sharded);
+            FixCombination bare = first;
+            for (const auto& one : {state, split})
+              if (one) bare.push_back(*one);
+            promise(in_order(std::move(bare)), third, 3, kind, best, promises);
+          }
+        }
+      }
+  }
+  void try_all(const std::vector<FixCombination>& wanted) {
+    std::vector<FixNeed> needs(wanted.size());
+    in_parallel(wanted.size(), [&](std::size_t i) { needs[i] = trials_.rough(wanted[i]); });
+    for (std::size_t i = 0; i < wanted.size(); ++i) rough_[wanted[i]] = needs[i];
+  }
+
+  // From the cheapest that were tried to plans that differ in one or two settings, as long as those promise to be cheaper.
+  void descend(std::size_t kind, bool other_mode) {
+    if (!start_.known || !std::any_of(choices_.begin(), choices_.end(), [&](const FixChoice& one) { return kind == 0 || static_cast<std::size_t>(one.result) == kind; })) return;
+    std::size_t left = (kind == 0 ? kTriedNear : kTriedNear / 2) / (other_mode ? 2 : 1);
+    if (other_mode) {
+      const auto mode = std::find_if(choices_.begin(), choices_.end(), [](const FixChoice& one) { return one.axis == FixAxis::mode; });
+      if (mode == choices_.end()) return;
+      const auto place = static_cast<std::size_t>(mode - choices_.begin());
+      std::vector<FixCombination> wanted;
+      for (const Node& node : nodes(kind, false)) {
+        if (wanted.size() == kAnchors) break;
+        FixCombination one = with_one(node.bare, place);
+        if (possible(one) && !rough_.contains(one)) wanted.push_back(std::move(one));
+      }
+      try_all(wanted);
+    }
+    Promises promises;
+    std::set<FixCombination> once, twice;
+    if (!other_mode) scan_layouts(kind, 1e300, promises);
+    for (int round = 0; left > 0 && round < kRounds; ++round) {
+      const std::vector<Node> all = nodes(kind, other_mode);
+      double best = 1e300;
+      for (const Node& node : all)
+        if (node.best.tried && node.best.fits) best = std::min(best, kTimesAlike * node.best.time);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (once.insert(all[i].bare).second || i == 0) look_around(all[i], false, kind, best, promises);
+        if (i < kAnchors && twice.insert(all[i].bare).second) look_around(all[i], true, kind, best, promises);
+      }
+      Promises wished = promises;
+      for (const Node& node : all)
+        if (node.best.layered && !node.best.tried) wished[with_one(node.bare, *node.best.layered)] = {0, node.best.worth(capacity_)};
+      const std::vector<FixCombination> wanted = best_promised(wished, best, std::min(left, kWave));
+      if (wanted.empty()) break;
+      try_all(wanted);
+      for (const FixCombination& one : wanted)  // refused ones cost nothing
+        if (rough_[one].known) left -= std::min<std::size_t>(left, 1);
+    }
   }
 
   // Where the batch has no divisor near to it: the largest that fits by itself.
@@ -530,23 +773,25 @@ class FixSearch {
     if (some == found.choices.end()) return;
     FixCombination without = found.choices;
     without.erase(without.begin() + (some - found.choices.begin()));
-    const auto none = asked_.find({without, 0});
-    const auto estimate = without.empty() ? std::nullopt : best_known(without);
-    double low_device = without.empty() ? static_cast<double>(base_.memory.device.value) : none != asked_.end() && none->second.device > 0 ? none->second.device : estimate ? estimate->memory : 0;
-    const auto all = asked_.find({found.choices, 0});
-    double high_device = all != asked_.end() ? all->second.device : 0;
+    const auto device = [&](const FixCombination& combination) {
+      const auto rough = best_known(combination);
+      const std::lock_guard lock(asking_);
+      const auto known = asked_.find({combination, 0});
+      return known != asked_.end() && known->second.known ? known->second.device : rough ? rough->memory : 0;
+    };
+    double low_device = without.empty() ? static_cast<double>(base_.memory.device.value) : device(without), high_device = device(found.choices);
     const int count = trials_.layers(found.choices);
     int low = 0, high = count > 0 ? count : kMostLayersAsked;  // too few, enough
     bool enough = false;
-    const int tries = count > 0 ? kLayerTries : 2 * kLayerTries;
+    const int tries = count == 0 ? 2 * kLayerTries : deep() ? kLayerTries - 2 : kLayerTries;
     for (int i = 0; high - low > 1 && i < tries; ++i) {
       int next = low + (high - low) / 2;
       if (count == 0 && !enough) next = 1 << i;  // how many there are is not known
-      else if (low_device > capacity_ && high_device < capacity_) next = low + static_cast<int>(std::ceil((high - low) * (low_device - capacity_) / (low_device - high_device)));
+      else if ((i != kHalved || deep()) && low_device > capacity_ && high_device < capacity_) next = low + static_cast<int>(std::ceil((high - low) * (low_device - capacity_) / (low_device - high_device)));
       next = std::clamp(next, low + 1, high - 1);
-      const auto use = trials_.memory(found.choices, next);
-      if (use && use->fits) high = next, high_device = static_cast<double>(use->device.value), enough = true;
-      else if (use) low = next, low_device = static_cast<double>(use->device.value);
+      const Asked use = need_of_device(found.choices, next);
+      if (use.known && use.fits) high = next, high_device = use.device, enough = true;
+      else if (use.known) low = next, low_device = use.device;
       else break;
     }
     if (enough) found.layers = high;
@@ -557,6 +802,24 @@ class FixSearch {
     if (!report || !report->memory.fits || report->samples_per_s <= 0) return;
     found.fix = filled(trials_.described(found.choices, found.layers), *report);
     found.time = 1 + found.fix->time_cost;
+    // What may make it faster yet: compiled, in the other memory format, or both.
+    FixCombination more;
+    for (std::size_t i = 0; i < choices_.size(); ++i)
+      if ((choices_[i].flags == kCompiled || choices_[i].axis == FixAxis::format) && possible(with_one(found.choices, i)) &&
+          std::none_of(found.choices.begin(), found.choices.end(), [&](std::size_t other) { return choices_[other].axis == choices_[i].axis; }))
+        more.push_back(i);
+    double best = report->samples_per_s / kFaster;
+    for (std::size_t some = 1; some < (std::size_t{1} << more.size()); ++some) {
+      FixCombination with = found.choices;
+      std::string flags;
+      for (std::size_t i = 0; i < more.size(); ++i)
+        if (some >> i & 1) with = with_one(std::move(with), more[i]), flags += (flags.empty() ? "" : " ") + choices_[more[i]].flags;
+      const auto faster = trials_.whole(with, found.layers);
+      if (!faster || !faster->memory.fits || faster->samples_per_s < best) continue;
+      best = faster->samples_per_s;
+      found.fix->faster = FasterFix{flags, trials_.described(with, found.layers).request, faster->step, base_.samples_per_s / faster->samples_per_s - 1, faster->memory.device,
+                                    faster->memory.verdict == Certainty::certain};
+    }
   }
   Fix filled(Fix fix, const Report& report) const {
     fix.step = report.step;
@@ -583,8 +846,10 @@ class FixSearch {
         if (&other == &fix || other.result > fix.result) return false;
         if (1 + fix.time_cost > kTooDear * (1 + other.time_cost)) return true;
         const bool fewer = other.axes.size() < fix.axes.size(), before = &other < &fix;
-        return std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) && (other.host_of_node.value == 0 || fix.host_of_node.value > 0) &&
-               1 + other.time_cost <= (fewer ? kHardly : 1) * (1 + fix.time_cost) && (fewer || before);
+        if (!std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) || (other.host_of_node.value > 0 && fix.host_of_node.value == 0)) return false;
+        const auto at_best = [](const Fix& one) { return 1 + (one.faster ? one.faster->time_cost : one.time_cost); };
+        if (other.faster && other.faster->flags == kCompiled && std::count(fix.axes.begin(), fix.axes.end(), static_cast<std::uint8_t>(FixAxis::mode)) > 0) return at_best(other) <= kHardly * at_best(fix);
+        return 1 + other.time_cost <= (fewer ? kHardly : 1) * (1 + fix.time_cost) && at_best(other) <= kHardly * at_best(fix) && (fewer || before);
       });
       if (!needless) kept.push_back(fix);
     }
@@ -595,10 +860,19 @@ class FixSearch {
     const auto same = static_cast<std::size_t>(std::count_if(kept.begin(), kept.end(), [](const Fix& fix) { return fix.result == 0; }));
     const std::size_t others = most - std::min(most - most / 2, same), equals = most - std::min(others, kept.size() - same);
     std::vector<std::size_t> order;  // who is shown first
-    std::set<std::pair<std::size_t, bool>> shown;
-    const auto kind = [&](std::size_t i) { return std::pair<std::size_t, bool>(kept[i].result, kept[i].smaller_step); };
-    for (std::size_t i = 0; i < kept.size(); ++i)
-      if (shown.insert(kind(i)).second) order.push_back(i);
+    std::set<std::array<std::size_t, 3>> shown;
+    const auto kind = [&](std::size_t i) {
+      const bool other_mode = std::find(kept[i].axes.begin(), kept[i].axes.end(), static_cast<std::uint8_t>(FixAxis::mode)) != kept[i].axes.end();
+      return std::array<std::size_t, 3>{kept[i].result, kept[i].smaller_step, other_mode};
+    };
+    for (const bool by_mode : {false, true})
+      for (std::size_t i = 0; i < kept.size(); ++i) {
+        auto key = kind(i);
+        if (!by_mode) key[2] = 2;  // in whatever mode
+        if (shown.contains(key)) continue;
+        shown.insert({key, kind(i)});
+        if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+      }
     for (std::size_t i = 0; i < kept.size(); ++i)
       if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
     std::vector<char> chosen(kept.size(), 0);
@@ -610,11 +884,6 @@ class FixSearch {
     return out;
   }
 
-  struct Asked {
-    bool fits = false;
-    double device = 0;
-  };
-
   const Report& base_;
   double capacity_, slack_ = 1;            // slack: segments over the peak
   std::vector<FixChoice> choices_;
@@ -624,10 +893,13 @@ class FixSearch {
   std::optional<std::size_t> full_;        // the choice that shards parameters
   std::vector<FixNeed> alone_, with_full_; // of each choice
   std::map<FixCombination, FixNeed> rough_;
-  std::map<std::pair<FixCombination, int>, Asked> asked_;  // of so many layers; 0: of all
+  mutable std::map<std::pair<FixCombination, int>, Asked> asked_;  // of so many layers; 0: of all
+  mutable std::mutex asking_;
   std::vector<Candidate> hopeful_;
   std::vector<Found> found_;
-  std::set<FixCombination> improved_, tried_near_;
+  FixEffects effects_;
+  std::vector<char> near_;                 // choices that plans near those tried may have, but for those by layers
+  std::vector<std::size_t> by_layers_;     // and those
 };
 
 }  // namespace

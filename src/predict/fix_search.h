@@ -1,6 +1,7 @@
 // The cheapest combinations of changes that make a job fit. Each change alone is predicted; from what each does to the parts of
-// memory and to time, combinations are estimated, those that promise to fit are asked for their memory alone, cheapest first, and
-// those that fit are predicted whole. Nothing of an estimate is reported.
+// memory and to time, combinations are estimated, and the cheapest that promise to fit are tried on few layers; from those that are
+// tried, plans that differ in one or two settings are estimated anew, and so on. What remains is asked for its memory, cheapest first,
+// and what fits is predicted whole. Nothing of an estimate is reported.
 #pragma once
 
 #include "predict/fix_choices.h"

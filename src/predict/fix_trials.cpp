@@ -5,31 +5,61 @@
 namespace precog {
 namespace {
 
-constexpr std::int64_t kShallow = 4, kDeeper = 6;  // layers: what a layer adds is the difference
+constexpr std::int64_t kShallow = 4, kDeeper = 6;  // layers after the first that differ: what a layer adds is the difference
 constexpr std::int64_t kDeepEnough = 10;           // below, the model itself is not much dearer
+constexpr std::int64_t kFewFirst = 4;              // layers that differ at most
 
 FixNeed need_of(const Report& report) {
   FixNeed out;
   out.known = report.samples_per_s > 0;
   out.moments = report.memory.moments;
   out.outside = static_cast<double>((report.memory.device - report.memory.device_pinned).value);
+  out.host = static_cast<double>(report.memory.host_of_node.value);
   out.time = out.known ? 1 / report.samples_per_s : 0;
   return out;
 }
 
 // On the line through two depths.
-double reckoned(double shallow, double deeper, double layers) {
-  return std::max(0.0, shallow + (deeper - shallow) * (layers - kShallow) / (kDeeper - kShallow));
+double reckoned(double shallow, double deeper, double alike) {
+  return std::max(0.0, shallow + (deeper - shallow) * (alike - kShallow) / (kDeeper - kShallow));
 }
 
-// Whether layers differ in nothing but their numbers, and nothing in the request tells them apart.
-bool equal_layers_throughout(const Json& request, const Request& parsed) {
-  if (!parsed.model->layer_kinds || parsed.inputs.layers.value_or(parsed.model->layers) < kDeepEnough || parsed.plan.pp > 1) return false;
+// All of a moment is on that line. No part shrinks with depth: one that does was at another operator, and so what others gain for it is
+// not a layer's.
+BytesByCategory reckoned_moment(const BytesByCategory& shallow, const BytesByCategory& deeper, double alike) {
+  double low = 0, high = 0, more = 0;
+  for (std::size_t c = 0; c < kMemoryCategories; ++c) {
+    low += static_cast<double>(shallow[c].value);
+    high += static_cast<double>(deeper[c].value);
+    more += static_cast<double>(std::max<std::int64_t>(0, (deeper[c] - shallow[c]).value));
+  }
+  const double each = more > 0 ? std::clamp((high - low) / more, 0.0, 1.0) : 0;
+  BytesByCategory out{};
+  for (std::size_t c = 0; c < kMemoryCategories; ++c) {
+    const auto last = static_cast<double>(deeper[c].value), slope = each * static_cast<double>(std::max<std::int64_t>(0, (deeper[c] - shallow[c]).value)) / (kDeeper - kShallow);
+    out[c] = Bytes{static_cast<std::int64_t>(last + slope * (alike - kDeeper))};
+  }
+  return out;
+}
+
+// After how many layers all differ in nothing but their numbers, where nothing in the request tells them apart.
+std::optional<std::int64_t> layers_alike_after(const Json& request, const Request& parsed) {
+  const std::int64_t layers = parsed.inputs.layers.value_or(parsed.model->layers);
+  if (!parsed.model->layer_kinds || layers < kDeepEnough || parsed.plan.pp > 1) return std::nullopt;
   for (const char* key : {"overrides", "frozen", "recompute_layers", "recompute_every"})
-    if (request.contains(key)) return false;
-  if (!parsed.plan.tp_plan.empty() || !parsed.precision->rules.empty() || parsed.replicas.offload_layers > 0) return false;
-  const std::vector<int> kinds = parsed.model->layer_kinds(inputs_of_rank(parsed));
-  return !kinds.empty() && std::all_of(kinds.begin(), kinds.end(), [&](int kind) { return kind == kinds.front(); });
+    if (request.contains(key)) return std::nullopt;
+  if (!parsed.plan.tp_plan.empty() || !parsed.precision->rules.empty() || parsed.replicas.offload_layers > 0) return std::nullopt;
+  ModelInputs inputs = inputs_of_rank(parsed);
+  const std::vector<int> kinds = parsed.model->layer_kinds(inputs);
+  if (kinds.empty()) return std::nullopt;
+  const auto last = std::find_if(kinds.rbegin(), kinds.rend(), [&](int kind) { return kind != kinds.back(); });
+  const auto first = static_cast<std::int64_t>(kinds.rend() - last);
+  if (first == 0) return 0;
+  if (first > kFewFirst || layers < kDeepEnough + 2 * first) return std::nullopt;
+  inputs.layers = first + kShallow;  // the first of a shallower model are the same?
+  const std::vector<int> fewer = parsed.model->layer_kinds(inputs);
+  const bool same = fewer.size() == static_cast<std::size_t>(first + kShallow) && std::equal(fewer.begin(), fewer.end(), kinds.begin());
+  return same ? std::optional(first) : std::nullopt;
 }
 
 }  // namespace
@@ -46,7 +76,8 @@ double FixNeed::most() const {
 
 FixTrials::FixTrials(const Json& request, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder,
                      const std::vector<FixChoice>& choices)
-    : request_(request), parsed_(parsed), base_(base), catalog_(catalog), folder_(folder), choices_(choices), shallow_(equal_layers_throughout(request, parsed)) {}
+    : request_(request), parsed_(parsed), base_(base), catalog_(catalog), folder_(folder), choices_(choices),
+      host_capacity_(static_cast<double>(parsed.cluster.host_memory.value)), alike_after_(layers_alike_after(request, parsed)) {}
 
 int FixTrials::layers(const FixCombination& combination) const {
   std::int64_t stages = parsed_.plan.pp;
@@ -107,23 +138,26 @@ std::optional<MemoryUse> FixTrials::memory(const FixCombination& combination, in
 FixNeed FixTrials::rough(const FixCombination& combination) const {
   auto request = changed(combination, 0);
   if (!request) return {};
-  if (!shallow_ || request->plan.pp > 1) {
+  const auto held = [&](FixNeed need) {
+    need.host_full = host_capacity_ > 0 && need.host > host_capacity_;
+    return need;
+  };
+  if (!alike_after_ || request->plan.pp > 1) {
     const auto report = predicted(*request);
-    return report ? need_of(*report) : FixNeed{};
+    return report ? held(need_of(*report)) : FixNeed{};
   }
-  const auto layers = static_cast<double>(request->inputs.layers.value_or(request->model->layers));
-  request->inputs.layers = kShallow;
+  const auto layers = static_cast<double>(request->inputs.layers.value_or(request->model->layers) - *alike_after_);
+  request->inputs.layers = *alike_after_ + kShallow;
   const auto shallow = predicted(*request);
-  request->inputs.layers = kDeeper;
+  request->inputs.layers = *alike_after_ + kDeeper;
   const auto deeper = shallow ? predicted(*request) : std::nullopt;
   if (!deeper) return {};
   const FixNeed low = need_of(*shallow), high = need_of(*deeper);
   FixNeed out = high;
   out.time = reckoned(low.time, high.time, layers);
-  for (std::size_t m = 0; m < kStepParts; ++m)
-    for (std::size_t c = 0; c < kMemoryCategories; ++c)
-      out.moments[m][c] = Bytes{static_cast<std::int64_t>(reckoned(static_cast<double>(low.moments[m][c].value), static_cast<double>(high.moments[m][c].value), layers))};
-  return out;
+  out.host = reckoned(low.host, high.host, layers);
+  for (std::size_t m = 0; m < kStepParts; ++m) out.moments[m] = reckoned_moment(low.moments[m], high.moments[m], layers);
+  return held(out);
 }
 
 }  // namespace precog

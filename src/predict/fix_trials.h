@@ -18,6 +18,8 @@ struct FixNeed {
   bool known = false;
   std::array<BytesByCategory, kStepParts> moments{};
   double outside = 0;  // of the allocator
+  double host = 0;     // of a node
+  bool host_full = false;  // beyond what it has
   double time = 0;     // per sample
   double most() const;  // of the moments, in bytes
 };
@@ -32,7 +34,7 @@ class FixTrials {
   std::optional<Report> whole(const FixCombination& combination, int layers = 0) const;
   std::optional<MemoryUse> memory(const FixCombination& combination, int layers = 0) const;
   FixNeed rough(const FixCombination& combination) const;  // whole where a shallow model would not do
-  bool shallow() const { return shallow_; }
+  bool shallow() const { return alike_after_.has_value(); }
   int layers(const FixCombination& combination) const;  // of the longest stage; 0 where that is not known
   bool fixed_batch() const { return static_cast<bool>(parsed_.model->fixed_batch); }
   Fix smaller(std::int64_t batch) const { return smaller_batch(batch, request_, base_); }
@@ -50,7 +52,8 @@ class FixTrials {
   const Catalog& catalog_;
   const std::filesystem::path& folder_;
   const std::vector<FixChoice>& choices_;
-  bool shallow_ = false;
+  double host_capacity_ = 0;  // of a node; 0 where nobody says
+  std::optional<std::int64_t> alike_after_;  // layers, after which all are alike; none where a shallow model would not do
 };
 
 }  // namespace precog

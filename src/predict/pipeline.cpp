@@ -268,6 +268,27 @@ static std::vector<char> may_have_worst_moment(const PipelineShape& shape, const
   return out;
 }
 
+namespace {
+
+using StepMoments = std::array<BytesByCategory, kStepParts>;
+
+// A chunk's own, with what else its stage keeps: of other chunks all along, of other micro-batches where it keeps most itself. One of
+// them is the peak.
+StepMoments moments_of_stage(StepMoments moments, const MemoryUse& use, Bytes in_flight, std::array<Bytes, 3> others, bool peak_at_work) {
+  using enum MemoryCategory;
+  Bytes most;
+  for (std::size_t m = 0; m < kStepParts; ++m) {
+    const auto add = [&](MemoryCategory category, Bytes bytes) { moments[m][static_cast<std::size_t>(category)] += bytes; };
+    add(parameters, others[0]), add(gradients, others[1]), add(optimizer_states, others[2]);
+    if (m < 2) add(activations, in_flight);
+    most = std::max(most, std::accumulate(moments[m].begin(), moments[m].end(), Bytes{}));
+  }
+  if (most < use.peak) moments[peak_at_work ? 1 : kStepParts - 1] = use.by_category;
+  return moments;
+}
+
+}  // namespace
+
 PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks) {
   PipelineShape shape = pipeline_shape(request);
   std::vector<MemoryTrace> traces;
@@ -306,6 +327,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
     Bytes others, parameters, gradients, optimizer;  // besides the chunk's own
     std::int64_t in_flight = 0;
   } worst;
+  std::vector<Bytes> at_work(static_cast<std::size_t>(shape.stages));  // by stage: the most that other micro-batches keep meanwhile
   for (int stage = 0; stage < shape.stages; ++stage) {
     if (!candidates[cut.chunk_at[static_cast<std::size_t>(stage)]]) continue;
     std::vector<std::size_t> own;  // the stage's positions
@@ -321,6 +343,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
       }
       const std::size_t c = cut.chunk_at[position];
       now.peak = most[c][static_cast<std::size_t>(part)] + now.others + now.parameters + now.gradients + now.optimizer;
+      at_work[static_cast<std::size_t>(stage)] = std::max(at_work[static_cast<std::size_t>(stage)], now.others);
       if (now.peak <= worst.peak) return;
       worst = std::move(now);
       worst.flying = in_flight;
@@ -340,6 +363,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   }
   out.use = std::move(alone[c]);
   MemoryUse& use = out.use;
+  const StepMoments moments = use.moments;
   // What is held beyond the peak is what one chunk's work leaves free in its segments, once: parameters and states of other chunks
   // leave nothing, and what other micro-batches keep are whole tensors, most in segments of their own.
   const Bytes more = worst.peak - use.peak + worst.others * (request.training.allocator == Allocator::caching ? kKeptRounding : 0);
@@ -358,6 +382,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   out.peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
   out.peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);
   recount(use, request.cluster.gpus);
+  use.moments = moments_of_stage(moments, use, at_work[static_cast<std::size_t>(worst.stage)], {worst.parameters, worst.gradients, worst.optimizer}, worst.part != StepPart::end);
   out.drawn.saved = std::move(saved);
   return out;
 }

@@ -62,7 +62,8 @@ void RequestReader::read_cluster() {
     if (!named && !(cluster->is_string() && !system)) root_.problem("cluster", "names no GPU: add \"gpu\" (see `precog gpus`)");
     return;
   }
-  if (system && !system->gpu.empty() && catalog_.gpu(system->gpu) != request_.gpu)
+  // A system that was built with either of two GPUs is the usual one of both.
+  if (system && !system->gpu.empty() && catalog_.gpu(system->gpu) != request_.gpu && catalog_.system(request_.gpu->usual_system) != system)
     root_.problem("cluster", fmt::format("{} has {} GPUs, not {}; leave one of the two out", system->name, system->gpu, request_.gpu->name));
   const bool by_name = system != nullptr;
   if (!system) system = *catalog_.system(request_.gpu->usual_system);

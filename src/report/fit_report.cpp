@@ -29,6 +29,9 @@ Json to_json(const Fix& fix) {
     out["host_bytes_per_node"] = fix.host_of_node.value;
     if (fix.host_capacity.value > 0) out["host_capacity_bytes"] = fix.host_capacity.value;
   }
+  if (fix.faster)
+    out["faster_with"] = {{"flags", fix.faster->flags}, {"request", fix.faster->request}, {"step_s", fix.faster->step.value}, {"time_ratio", 1 + fix.faster->time_cost},
+                          {"device_bytes", fix.faster->device.value}, {"fits", true}, {"verdict", fix.faster->certain ? "certain" : "likely"}};
   return out;
 }
 
@@ -39,6 +42,8 @@ std::string fix_notes(const Fix& fix) {
   if (fix.host_of_node.value > 0)
     add(fix.host_capacity.value > 0 ? fmt::format("host memory: {} of a node's {}", to_text(fix.host_of_node), to_text(fix.host_capacity))
                                     : fmt::format("host memory: {} in a node, and nobody says how much it has", to_text(fix.host_of_node)));
+  if (fix.faster)
+    add(fmt::format("faster with {}: {:+.1f}%, {}, {}{}", fix.faster->flags, 100 * fix.faster->time_cost, to_text(fix.faster->step), to_text(fix.faster->device), fix.faster->certain ? "" : "?"));
   return out;
 }
 

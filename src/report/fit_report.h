@@ -12,6 +12,16 @@
 
 namespace precog {
 
+// A fix with one change more, which is not needed for the job to fit.
+struct FasterFix {
+  std::string flags;  // of that change
+  Json request;       // of all
+  Seconds step;
+  double time_cost = 0;
+  Bytes device;
+  bool certain = false;
+};
+
 struct Fix {
   std::string change;  // "recompute activations"
   std::string flags;   // "--recompute full"
@@ -27,6 +37,7 @@ struct Fix {
   Bytes peak, device;
   Bytes host_of_node, host_capacity;  // what the GPUs of a node keep in its memory; what it has: 0 where nobody says
   bool certain = false;  // fits at the upper end of the interval too
+  std::optional<FasterFix> faster;
 };
 
 struct LargestBatch {

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""How good is what `predict` lists for a job that does not fit? Thousands of plans at random, the better ones changed further,
+against the list: `tools/search_plans.py [--plans N] [--seed S] [JOB ...]`. Wants libprecog.so (PRECOG_LIBRARY)."""
+
+import argparse
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
+import precog  # noqa: E402
+
+KINDS = ("same", "close", "narrow", "other")  # how far results are from the job's own: src/predict/fix_choices.h
+
+
+def job(model, gpu, gpus, batch, precision, **more):
+    return {"schema": 1, "model": model, "batch": batch, "precision": precision, "cluster": {"gpu": gpu, "gpus": gpus}, **more}
+
+
+JOBS = {
+    "deepseek-v3-64": job("deepseek-v3", "h100-sxm", 64, 1, "bf16", seq=4096),
+    "llama3-70b-64": job("llama3-70b", "h100-sxm", 64, 1, "bf16-master", seq=8192),
+    "llama3-8b-long": job("llama3-8b", "h100-sxm", 8, 1, "fsdp-bf16", seq=131072, plan={"fsdp": "full"}),
+    "gpt-neox-20b-8": job("gpt-neox-20b", "a100-sxm-80gb", 8, 1, "amp-bf16"),
+    "gpt2-large-1": job("gpt2-large", "rtx-3090", 1, 13, "amp-bf16"),
+    "resnet50-1": job("resnet50", "t4", 1, 512, "amp-fp16"),
+    "resnet152-8": job("resnet152", "v100-sxm2-16gb", 8, 192, "amp-fp16"),
+    "mixtral-16": job("mixtral-8x7b", "a100-sxm-80gb", 16, 2, "bf16-master", seq=4096),
+    "llama3-405b-1024": job("llama3-405b", "h100-sxm", 1024, 1, "bf16", seq=8192),
+    "llama2-13b-4": job("llama2-13b", "a100-sxm-40gb", 4, 2, "amp-bf16", seq=4096),
+    "bert-large-1": job("bert-large", "v100-sxm2-16gb", 1, 64, "amp-fp16", seq=512),
+    "vit-l-2": job("vit-l", "rtx-4090", 2, 128, "fp32"),
+    "t5-base-4": job("t5-base", "t4", 4, 64, "amp-fp16", seq=512),
+    "llama3-8b-1": job("llama3-8b", "a100-sxm-40gb", 1, 1, "bf16", seq=2048),
+    "llama3-70b-256": job("llama3-70b", "h200", 256, 4, "amp-bf16", seq=8192),
+    "qwen2-32": job("qwen2.5-32b", "a100-sxm-80gb", 32, 2, "bf16-master", seq=16384),
+}
+
+
+def merged(request, patch):
+    out = json.loads(json.dumps(request))
+    for key, value in patch.items():
+        out[key] = merged(out.get(key, {}), value) if isinstance(value, dict) else value
+    return out
+
+
+class Space:
+    """What may be chosen of each setting; every plan trains the same samples in a step."""
+
+    def __init__(self, request, base):
+        self.request, self.base = request, base
+        self.gpus = request["cluster"]["gpus"]
+        plan = base["request"]["plan"]
+        language = bool(request.get("seq")) or base["request"].get("seq")
+        name = request["precision"]
+        bf16 = "v100" not in request["cluster"]["gpu"] and request["cluster"]["gpu"] != "t4"
+        recipes = {name: 0}
+        if name == "fp32":
+            recipes["amp-bf16" if bf16 else "amp-fp16"] = 1
+        if bf16 and (name == "fp32" or name.startswith("amp-")):
+            recipes.update({"bf16-master": 2, "fsdp-bf16": 2})
+        if name not in ("bf16", "fp16"):
+            recipes["bf16" if bf16 else "fp16"] = 3
+        doubling = lambda most: [2**i for i in range(most.bit_length())]  # noqa: E731
+        each = base["global_batch"] // plan["dp"]
+        self.axes = {
+            "recipe": list(recipes), "states": ["", "", "+optimizer-bf16", "+optimizer-8bit"],
+            "fsdp": ["none", "zero1", "zero2", "full", "full"] if self.gpus > 1 else ["none"],
+            "recompute": ["none", "none", "selective", "norm", "norm+activation", "norm+mlp", "norm+activation+core", "per-op", "full"],
+            "layers": [1.0, 1.0, 0.9, 0.75, 0.5, 0.25, 0.1], "loss": [1, 8, 64] if language else [1],
+            "batch": [b for b in range(1, each + 1) if each % b == 0],
+            "offload": ["none"] * 6 + ["optimizer", "states", "optimizer+parameters", "parameters", "activations"],
+            "allocator": ["caching", "expandable"], "impl": ["foreach"],
+            "tp": doubling(min(8, self.gpus)) if language else [1], "cp": doubling(min(8, self.gpus)) if language else [1],
+            "pp": doubling(min(16, self.gpus)) if language else [1], "ep": doubling(min(64, self.gpus)) if language and self.experts() else [1],
+            "format": ["contiguous", "channels_last"] if not language else ["contiguous"],
+        }
+        self.recipes = recipes
+        architecture = json.loads((Path(__file__).resolve().parents[1] / "data" / "models" / f"{request['model']}.json").read_text())["architecture"]
+        self.depth = max(1, architecture.get("layers", 1))
+
+    def experts(self):
+        return any(word in self.request["model"] for word in ("mixtral", "deepseek", "moe"))
+
+    def kind(self, point):
+        return max(self.recipes[point["recipe"]], 1 if point["states"] else 0)
+
+    def random(self, rng):
+        point = {axis: rng.choice(values) for axis, values in self.axes.items()}
+        for axis in ("tp", "cp", "pp", "ep"):  # most plans split few ways
+            if rng.random() < 0.5:
+                point[axis] = 1
+        if rng.random() < 0.5:
+            point["offload"] = "none"
+        if rng.random() < 0.5:
+            point["recipe"] = self.request["precision"]
+        return point
+
+    def changed(self, point, rng):
+        out = dict(point)
+        for axis in rng.sample(sorted(self.axes), rng.choice((1, 1, 2, 2, 3))):
+            out[axis] = rng.choice(self.axes[axis])
+        return out
+
+    def patch(self, point):
+        if self.gpus % (point["tp"] * point["cp"] * point["pp"]):
+            return None
+        dp = self.gpus // (point["tp"] * point["cp"] * point["pp"])
+        each, rest = divmod(self.base["global_batch"], dp)
+        if rest or each % point["batch"]:
+            return None
+        plan = {axis: point[axis] for axis in ("tp", "cp", "pp", "ep", "fsdp", "offload")}
+        plan["sp"] = point["tp"] > 1
+        if dp == 1 and not (self.gpus == 1 and point["offload"] == "optimizer"):
+            plan["fsdp"] = "none"
+        out = {"precision": point["recipe"] + point["states"], "plan": plan, "batch": point["batch"], "global_batch": self.base["global_batch"],
+               "recompute": point["recompute"], "allocator": point["allocator"], "optimizer_impl": point["impl"]}
+        if point["loss"] > 1:
+            out["loss_chunks"] = point["loss"]
+        if point["format"] != "contiguous":
+            out["memory_format"] = point["format"]
+        layers = max(1, round(point["layers"] * self.layers_of_stage(point)))
+        if point["recompute"] != "none" and point["layers"] < 1:
+            out["recompute_layers"] = layers
+        if point["offload"] == "activations" and point["layers"] < 1:
+            plan["offload_layers"] = layers
+        return out
+
+    def layers_of_stage(self, point):
+        return -(-self.depth // point["pp"])
+
+
+def searched(request, base, plans, seed):
+    """The best of each kind: {kind: (samples per second, patch)}; a tenth of the plans from nothing first."""
+    space, rng = Space(request, base), random.Random(seed)
+    best, seen, tried = {}, set(), 0
+    attempts = 0
+    while tried < plans and attempts < 40 * plans:
+        attempts += 1
+        from_nothing = tried < plans // 4 or not best or rng.random() < 0.1
+        kind = rng.choice(sorted(best)) if best else 0
+        point = space.random(rng) if from_nothing else space.changed(rng.choice(best[kind])[1], rng)
+        key = json.dumps(point, sort_keys=True)
+        patch = space.patch(point)
+        if key in seen or patch is None:
+            continue
+        seen.add(key)
+        try:
+            report = precog.predict(merged(request, {**patch, "fixes": False}))
+        except precog.PrecogError:
+            continue
+        tried += 1
+        if not report.fits or report["global_batch"] != base["global_batch"]:
+            continue
+        at = best.setdefault(space.kind(point), [])
+        at.append((report.samples_per_s, point, patch))
+        at.sort(key=lambda one: -one[0])
+        del at[4:]
+    return {kind: (at[0][0], at[0][2]) for kind, at in best.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}")
+    parser.add_argument("--plans", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--mode", help="of the whole job: eager, compile")
+    parser.add_argument("--known", type=Path, help="what was found before, and where what is found is written")
+    parser.add_argument("--verbose", action="store_true")
+    arguments = parser.parse_args()
+    known = json.loads(arguments.known.read_text()) if arguments.known and arguments.known.exists() else {}
+    print(f"{'job':18} {'result':7} {'found':>9} {'listed':>9} {'over':>7} {'any mode':>9} {'over':>7}   s of CPU for the list")
+    overs = [[], []]
+    for name in arguments.jobs or JOBS:
+        request = {**JOBS[name], **({"mode": arguments.mode} if arguments.mode else {})}
+        begin = time.process_time()
+        base = precog.predict(request)
+        took = time.process_time() - begin
+        if base.fits:
+            print(f"{name:18} fits as it is")
+            continue
+        entry = known.get(f"{name}/{arguments.plans}/{arguments.seed}/{arguments.mode}")
+        if entry is None:
+            entry = {str(kind): list(one) for kind, one in searched(request, base, arguments.plans, arguments.seed).items()}
+            known[f"{name}/{arguments.plans}/{arguments.seed}/{arguments.mode}"] = entry
+            if arguments.known:
+                arguments.known.write_text(json.dumps(known, indent=1))
+        for kind, title in enumerate(KINDS):
+            fitting = [fix for fix in base["fixes"] if kind_of(fix) <= kind and "a smaller step" not in fix["note"]]
+            found = [one for at, one in entry.items() if int(at) <= kind]
+            if not found or (kind and str(kind) not in entry):
+                continue
+            speed, patch = max(found, key=lambda one: one[0])
+            # In the job's own mode, as the plans are, and with what is listed as faster.
+            ratios = [fix["time_ratio"] for fix in fitting if "--mode" not in fix["flags"]], [fix.get("faster_with", fix)["time_ratio"] for fix in fitting]
+            times = [min(some, default=float("inf")) / base.samples_per_s for some in ratios]
+            over = [time * speed - 1 for time in times]
+            for some, one in zip(overs, over, strict=True):
+                some.append(one)
+            whole = base["global_batch"]
+            print(f"{name:18} {title:7} {whole / speed:9.3f} {times[0] * whole:9.3f} {100 * over[0]:+6.1f}% {times[1] * whole:9.3f} {100 * over[1]:+6.1f}%   {took:.1f}", flush=True)
+            if arguments.verbose and over[0] > 0.01:
+                print(f"    {json.dumps(patch)}")
+    for title, some in zip(("in the job's own mode", "in any mode"), overs, strict=True):
+        if some:
+            print(f"{title}: {sum(one > 0.03 for one in some)} of {len(some)} listed are more than 3% over the best plan found, the worst by {100 * max(some):.0f}%")
+
+
+def kind_of(fix):
+    numerics = fix["numerics"]
+    if "weights themselves" in numerics or "weights in fp16" in numerics:
+        return 3
+    if "every operator" in numerics:
+        return 2
+    return 1 if numerics else 0
+
+
+if __name__ == "__main__":
+    main()
