@@ -17,7 +17,7 @@ constexpr double kPriorShapes = 4;     // as many shapes say nothing against a c
 constexpr std::size_t kLeastForTrees = 40, kLeastShapesForTrees = 12;
 constexpr unsigned kFolds = 5;
 constexpr std::size_t kMany = 1500;    // samples from which one fold in five tells enough
-constexpr std::size_t kManyOfEach = 10 * kMany;  // convolutions: depthwise ones are too few to be learned apart
+constexpr std::size_t kManyOfEach = 10 * kMany;  // convolutions: of depthwise ones there are too few to learn them apart, in large trees
 constexpr Range kUnknownRatio{0.85, 1.18};  // of families too small to tell: no interval is narrower
 
 using Constants = std::map<std::string, double, std::less<>>;
@@ -141,7 +141,11 @@ std::vector<BoostingOptions> worth_trying(std::size_t samples, FeatureKind kind)
   o.depth = 12, o.bins = 160, o.feature_share = 0.5, o.sample_share = 0.8, o.square_share = 0.9, o.least_leaf = 4;
   switch (kind) {
     case FeatureKind::gemm: o.trees = 1400, o.leaves = 127, o.depth = 15, o.shrinkage = 0.12, o.square_share = 0.7, o.feature_share = 0.35, o.bins = 250, o.always_kinds = true; break;
-    case FeatureKind::convolution: o.trees = 1400, o.leaves = 127, o.depth = 15, o.least_leaf = 3, o.shrinkage = 0.06, o.square_share = 0.6, o.always_kinds = true; break;
+    case FeatureKind::convolution:
+      o.depth = 15, o.least_leaf = 3, o.square_share = 0.6, o.always_kinds = true;
+      if (samples >= kManyOfEach) o.trees = 1000, o.leaves = 127, o.shrinkage = 0.08;
+      else o.trees = 400, o.leaves = 31, o.shrinkage = 0.1;
+      break;
     case FeatureKind::attention: o.trees = 420, o.leaves = 20, o.shrinkage = 0.15, o.bins = 250, o.always_kinds = true; break;
     case FeatureKind::memory: o.trees = 110, o.leaves = 31, o.shrinkage = 0.17; break;
   }
