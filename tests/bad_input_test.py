@@ -45,6 +45,7 @@ JOBS = [
     (good(model="llama3-405b", batch=1000, seq=131072), "days"),  # longer than the simulated clock
     (good(model={"onnx": "model.onnx"}), "onnx"),
     (good(model={"hf_config": 5}), "hf_config"),
+    (good(mode="compile", precision="fp32", cluster={"gpu": "p100"}), "compute capability 7.0"),  # torch.compile refuses it, too
     (good(batch=None), "batch"),
     (good(batch=0), "batch"),
     (good(batch=-4), "batch"),

@@ -379,7 +379,9 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   use.reserved += more;
   use.fragmentation = use.reserved - use.peak;
   use.fits = use.device <= use.capacity;
-  out.peak_at = fmt::format("stage {} of {}, with {} other micro-batch{} in flight", worst.stage, shape.stages, worst.in_flight, worst.in_flight == 1 ? "" : "es");
+  const std::string others = shape.chunks > 1 ? fmt::format("{} chunk{} of other micro-batches", worst.in_flight, worst.in_flight == 1 ? "" : "s")
+                                              : fmt::format("{} other micro-batch{}", worst.in_flight, worst.in_flight == 1 ? "" : "es");
+  out.peak_at = fmt::format("stage {} of {}, with {} in flight", worst.stage, shape.stages, others);
   out.peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);
   recount(use, request.cluster.gpus);
   use.moments = moments_of_stage(moments, use, at_work[static_cast<std::size_t>(worst.stage)], {worst.parameters, worst.gradients, worst.optimizer}, worst.part != StepPart::end);

@@ -1,5 +1,6 @@
 // The step itself: batch, mode, optimizer, recomputation, attention, framework version.
 #include <algorithm>
+#include <cstdlib>
 
 #include "predict/request_reader.h"
 #include "training/optimizer.h"
@@ -43,9 +44,19 @@ void RequestReader::check_lamb() {
   else if (request_.plan.tp > 1) root_.problem("optimizer", "is lamb, whose norms are of whole tensors; with layers split (plan.tp) it is not modelled");
 }
 
+namespace {
+
+// torch.compile refuses older GPUs of NVIDIA's: "too old to be supported by the triton GPU compiler".
+bool runs_triton(const GpuSpec& gpu) { return gpu.vendor != "nvidia" || std::strtod(gpu.compute_capability.c_str(), nullptr) >= 7; }
+
+}  // namespace
+
 void RequestReader::read_training() {
   request_.mode = choice<Mode>(root_, "mode",
       {{"eager", Mode::eager}, {"compile", Mode::compile}, {"compile-cudagraphs", Mode::compile_cudagraphs}}, Mode::eager);
+  if (request_.mode != Mode::eager && request_.gpu && !runs_triton(*request_.gpu))
+    root_.problem("mode", fmt::format("'{}' writes kernels in Triton, which wants compute capability 7.0 or more; {} has {}", request_.mode == Mode::compile ? "compile" : "compile-cudagraphs",
+                                      request_.gpu->name, request_.gpu->compute_capability));
   request_.training.optimizer = choice<OptimizerKind>(root_, "optimizer",
       {{"adamw", OptimizerKind::adamw}, {"adam", OptimizerKind::adam}, {"sgd", OptimizerKind::sgd},
        {"sgd-momentum", OptimizerKind::sgd_momentum}, {"lamb", OptimizerKind::lamb}}, OptimizerKind::adamw);

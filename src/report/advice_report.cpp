@@ -27,7 +27,7 @@ std::string advice_text(const AdviceList& list, const Style& style) {
     out += wrapped("           ", advice.flags + (advice.note.empty() ? "" : "; " + advice.note));
   }
   if (!list.fits && std::none_of(list.advice.begin(), list.advice.end(), [](const Advice& advice) { return advice.fits; }))
-    out += wrapped("  ", "Nothing that was tried makes it fit: it wants more GPUs to shard over, or larger ones.");
+    out += wrapped("  ", "Nothing that was tried makes it fit. More GPUs to shard over may, or larger ones, or a plan that was not tried.");
   if (list.combined) {
     const Advice& all = *list.combined;
     out += wrapped("  ", fmt::format("Together: step {}, {} per sample, peak {}{}.", to_text(all.step), gain_text(all.gain), to_text(all.peak),

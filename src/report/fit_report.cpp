@@ -54,7 +54,7 @@ Json to_json(const LargestBatch& largest) {
 
 std::string fixes_text(const std::vector<Fix>& fixes, const Style& style) {
   std::string out = '\n' + style(Ink::bold, "What would make it fit") + '\n';
-  if (fixes.empty()) return out + wrapped("  ", "Nothing that was tried: it wants more GPUs to shard over, or larger ones.");
+  if (fixes.empty()) return out + wrapped("  ", "Nothing that was tried. More GPUs to shard over may, or larger ones, or a plan that was not tried.");
   out += wrapped("  ", "Each predicted, cheapest first; time: per sample, against the job as asked for.");
   out += style(Ink::dim, fmt::format("  {:>7}  {:>9}  {:>9}  {}", "time", "step", "device", "change")) + '\n';
   for (const Fix& fix : fixes) {

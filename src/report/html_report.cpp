@@ -105,7 +105,7 @@ std::string modules_table(const Report& r) {
 
 std::string fixes_table(const Report& r) {
   std::string out = "<h2>What would make it fit</h2>\n";
-  if (r.fixes.empty()) return out + "<p>Nothing that was tried: it wants more GPUs to shard over, or larger ones.</p>\n";
+  if (r.fixes.empty()) return out + "<p>Nothing that was tried. More GPUs to shard over may, or larger ones, or a plan that was not tried.</p>\n";
   out += "<div class=\"scroll\">\n<table>\n<thead>\n" + row("th", {"change", "time per sample", "step", "on the device", "flags", "notes"}) + "</thead>\n<tbody>\n";
   for (const Fix& fix : r.fixes)
     out += row("td", {escaped(fix.change), fmt::format("{:+.1f}%", 100 * fix.time_cost), to_text(fix.step),
