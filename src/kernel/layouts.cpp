@@ -181,7 +181,8 @@ Shape dense_like(const Shape& shape, const Shape& strides) {
   Shape out = contiguous_strides(shape);
   if (all_contiguous(shape, operands)) return out;
   std::int64_t step = 1;
-  for (int axis : inner_first(shape, operands).all()) out.set(axis, step), step *= shape[axis];
+  const AxisOrder order = inner_first(shape, operands);
+  for (int axis : order.all()) out.set(axis, step), step *= shape[axis];
   for (int axis = 0; axis < shape.rank(); ++axis)
     if (shape[axis] == 1) out.set(axis, contiguous_strides(shape)[axis]);
   return out;
