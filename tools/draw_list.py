@@ -18,7 +18,8 @@ family comes twice and large ones count no more than small ones:
 A model of timm has its own image size and 1000 classes and at most 400 million parameters. One of transformers is its configuration class's
 default; where that has more than 1.5 billion parameters, the largest number of layers that stays below. Left out before anything is drawn:
 models of an earlier list, of the zoo, with a kernel trace or a row among the published ones, by name; and architectures of transformers whose
-defaults, depth aside, are such a model's. PASSED names those that were drawn and could not be used; the next of the lot took their place.
+defaults, depth aside, are such a model's. The order of the list and the models that are compiled are drawn too. PASSED names those that
+were drawn and could not be used; the next of the lot took their place.
 """
 from __future__ import annotations
 
@@ -46,6 +47,8 @@ ATTENTION = set("""beit byoanet cait coat convit crossvit csatv2 davit deepseek_
     swin_transformer_v2 swin_transformer_v2_cr tiny_vit tnt twins visformer vision_transformer vision_transformer_hybrid
     vision_transformer_relpos vision_transformer_sam vitamin volo xcit""".split())
 PASSED: dict[str, str] = {}  # drawn, not usable: why
+ENTRIES = {"apertus": "apertus-short", "gemma4_unified_text": "gemma4-text-short", "roberta-prelayernorm": "roberta-prelayernorm-base",
+           "longformer": "longformer-512", "mvp": "mvp-large", "pegasus_x": "pegasus-x-large", "sew-d": "sew-d-base"}  # the garden's names where others
 
 
 def earlier() -> set[str]:
@@ -135,7 +138,6 @@ def built(config: Any, model_class: str) -> int:
 class Draw:
     def __init__(self) -> None:
         import garden
-        import timm  # noqa: F401
         import transformers
         logging.getLogger("transformers").setLevel(logging.CRITICAL)
         self.names = earlier()
@@ -241,8 +243,11 @@ def main() -> int:
                 break
     print(f"{len(drawn)} drawn, {sum(found['seen'] for found in drawn)} of families seen before")
     if arguments.lots == list(LOTS):
-        order = random.Random(f"{SEED} compiled").sample([found["name"] for found in drawn], COMPILED)
-        print("compiled:", ", ".join(order))
+        names = [ENTRIES.get(found["name"], found["name"]) for found in drawn]
+        compiled = random.Random(f"{SEED} compiled").sample(names, COMPILED)
+        random.Random(f"{SEED} order").shuffle(names)
+        print("in the order", ", ".join(names))
+        print("compiled", ", ".join(compiled))
     return 0
 
 
