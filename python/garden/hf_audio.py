@@ -75,6 +75,8 @@ add_model("hubert-base", "audio", "HubertForCTC", "HubertConfig", dict(_STEADY, 
           _waveform(64000), note="CTC fine-tuning on 4 s; " + _WHY)
 add_model("wavlm-base", "audio", "WavLMForCTC", "WavLMConfig", dict(_STEADY, ctc_loss_reduction="mean"), 4, 20,
           _waveform(64000), note="gated relative position bias; " + _WHY)
+add_model("sew-d-base", "audio", "SEWDForCTC", "SEWDConfig", {}, 4, 20, _waveform(64000),
+          note="CTC fine-tuning on 4 s; features squeezed in time, disentangled attention; time masks are drawn on the host")
 add_model("ast-base", "audio", "ASTForAudioClassification", "ASTConfig", dict(num_labels=527), 4, None, _clip_class,
           note="audio spectrogram transformer")
 add_model("speech2text-small", "audio", "Speech2TextForConditionalGeneration", "Speech2TextConfig",

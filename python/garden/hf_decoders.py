@@ -94,6 +94,11 @@ _add("mistral-7b-short", "Mistral", _shape(4096, 3, 32, 8, 14336, 32000, sliding
 _add("phi3-mini-short", "Phi3", dict(num_hidden_layers=6), note="6 of the 32 layers")
 _add("ernie4.5-0.3b", "Ernie4_5", {}, note="two key-value heads")
 _add("xglm-564m", "XGLM", {}, note="sinusoidal positions, 256008 words")
+_add("apertus-short", "Apertus", dict(num_hidden_layers=2), note="2 of the 8B's 32 layers; xIELU, norms of queries and keys")
+_add("diffllama", "DiffLlama", {}, note="the difference of two attentions")
+_add("gemma4-text-short", "Gemma4Unified", dict(num_hidden_layers=11), config="Gemma4UnifiedText", batch=1,
+     note="11 of the 30 layers, every sixth is global with wider heads")
+_add("doge", "Doge", {}, note="a mask from the values")
 _add("nemotron-4b", "Nemotron", _shape(3072, 32, 24, 8, 9216, 256000, head_dim=128), batch=1, note="squared ReLU")
 _add("mamba-130m", "Mamba", dict(hidden_size=768, num_hidden_layers=24, vocab_size=50280, state_size=16), batch=1,
      seq=64, layers=2, trace_seq=32, note="the slow path: a Python loop over the sequence")

@@ -43,5 +43,7 @@ _add("marian-en-de", "Marian", dict(d_model=512, encoder_layers=6, decoder_layer
                                     vocab_size=58101, pad_token_id=58100, decoder_start_token_id=58100,
                                     activation_function="swish", scale_embedding=True, max_position_embeddings=512),
      traced=True)
+_add("mvp-large", "Mvp", {}, batch=4)
+_add("pegasus-x-large", "PegasusX", {}, batch=2, note="attention within staggered blocks of 512 and to 32 global tokens in the encoder")
 add_model("long-t5-base", "encoder_decoder", "LongT5ForConditionalGeneration", "LongT5Config", _T5_V11, 2, 1024, two_sides,
           note="attention to neighbouring blocks of 128 in the encoder")

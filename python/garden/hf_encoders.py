@@ -67,6 +67,8 @@ _add("esm2-150m", "Esm", dict(vocab_size=33, hidden_size=640, num_hidden_layers=
                               intermediate_size=2560, position_embedding_type="rotary", token_dropout=True,
                               mask_token_id=32, pad_token_id=1, max_position_embeddings=1026,
                               emb_layer_norm_before=False), batch=8, seq=256, note="proteins")
+_add("roberta-prelayernorm-base", "RobertaPreLayerNorm", {}, note="norms before the layers")
+_add("longformer-512", "Longformer", {}, batch=4, seq=256, depth=(), note="windowed attention; padded to its window of 512; fixed depth")
 _add("xlnet-base", "XLNet", dict(d_model=768, n_layer=12, n_head=12, d_inner=3072, num_labels=2), "ForSequenceClassification",
      inputs=sequence_classes(), small={"d_inner": 128}, note="relative positions by shifted products")
 _add("mobilebert", "MobileBert", {}, "ForQuestionAnswering", inputs=_answers, seq=384,

@@ -81,6 +81,8 @@ add_model("vit-base-hf", "vit", "ViTForImageClassification", "ViTConfig", _CLASS
 add_model("dinov2-base", "vit", "Dinov2ForImageClassification", "Dinov2Config", _CLASSES, 16, None, pictures(),
           trace={"batch": 4, "layers": 2}, note="layer scale")
 add_model("swin-tiny-hf", "vit", "SwinForImageClassification", "SwinConfig", _CLASSES, 32, None, pictures())
+add_model("donut-swin", "vit", "DonutSwinForImageClassification", "DonutSwinConfig", _CLASSES, 32, None, pictures(),
+          depth=(), small={"depths": [1, 1], "num_heads": [2, 4], "embed_dim": 32}, note="fixed depth")
 add_model("mobilevit-small", "vit", "MobileViTForImageClassification", "MobileViTConfig", _CLASSES, 16, None,
           pictures(256))
 add_model("convnext-tiny-hf", "cnn", "ConvNextForImageClassification", "ConvNextConfig", _CLASSES, 16, None, pictures())

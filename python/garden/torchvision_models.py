@@ -91,7 +91,7 @@ def _segment(model: nn.Module, data: dict[str, Any]) -> Tensor:
     return loss
 
 
-for _name, _trace in (("fcn_resnet50", None), ("deeplabv3_resnet50", {"batch": 2}),
+for _name, _trace in (("fcn_resnet50", None), ("fcn_resnet101", None), ("deeplabv3_resnet50", {"batch": 2}),
                       ("deeplabv3_mobilenet_v3_large", None), ("lraspp_mobilenet_v3_large", {"batch": 4})):
     _aux = {} if _name.startswith("lraspp") else {"aux_loss": True}
     add(Entry(_name, "segmentation", "torchvision",
@@ -144,6 +144,8 @@ def _clips(frames: int, size: int) -> Inputs:
 
 add(Entry("r3d_18", "cnn", "torchvision", _network("r3d_18", "video"), _clips(16, 112), classify, 4, None,
           {"batch": 2}, "video: 16 frames of 112 x 112"))
+add(Entry("mc3_18", "cnn", "torchvision", _network("mc3_18", "video"), _clips(16, 112), classify, 4, None,
+          None, "video: 16 frames of 112 x 112; convolutions over time in the first stages only"))
 add(Entry("r2plus1d_18", "cnn", "torchvision", _network("r2plus1d_18", "video"), _clips(16, 112), classify, 4, None,
           None, "video: 16 frames of 112 x 112"))
 add(Entry("swin3d_t", "vit", "torchvision", _network("swin3d_t", "video"), _clips(16, 224), classify, 2, None, None,

@@ -201,6 +201,25 @@ class Models(Capture):
         products = [entry for entry in entries(graph) if entry.get("op") == "linear"]
         self.assertEqual([entry.get("autocast") for entry in products], ["off", None])
 
+    def test_followed_under_autocast_too(self):
+        class Dropped(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                gone = x > 1  # nobody sees it before backward reads it
+                ctx.save_for_backward(gone)
+                return x.masked_fill(gone, 0)
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient.masked_fill(ctx.saved_tensors[0], 0)
+
+        def forward(m, x):
+            x = Dropped.apply(m.m0(x)).unflatten(0, (-1, 2))
+            x = m.m1(x[:, :-1])  # not in a row: a product and a sum of their own, but that a cast lays it out anew
+            return (x.float() * 2).to(m.m1.weight.dtype)
+        graph = self.of(forward, nn.Linear(8, 8), nn.Linear(8, 8))
+        self.assertEqual(graph.notes, [])
+
     def test_a_function_of_ones_own(self):
         class Square(torch.autograd.Function):
             @staticmethod

@@ -45,6 +45,19 @@ TEST_CASE("two directions share the GPU where their kernels last longer than it 
   CHECK(time("rnn_recurrent_backward_pair", 64) == doctest::Approx((time("rnn_recurrent_backward", 64) + 5e-6) / 2));
 }
 
+TEST_CASE("an alignment lasts as long as its frames, one after the other") {
+  const auto time = [](std::string_view name, std::int64_t steps, std::int64_t threads) {
+    return with_fallbacks(kernel_of(MemoryShape{MemoryPattern::loss, steps, threads}, name, DType::fp32), {1.98e9}, ten_microseconds()).total.value;
+  };
+  // Measured in steps of hubert-base (2 and 8 utterances), crnn and deep-speech-2.
+  CHECK(time("ctc_log_alpha", 199, 128) == doctest::Approx(64.4e-6).epsilon(0.12));
+  CHECK(time("ctc_log_alpha", 41, 1024) == doctest::Approx(25.2e-6).epsilon(0.12));
+  CHECK(time("ctc_log_beta", 199, 512) == doctest::Approx(91e-6).epsilon(0.12));
+  CHECK(time("ctc_collect", 41 + 32, 199 * 2) == doctest::Approx(55e-6).epsilon(0.12));
+  CHECK(time("ctc_collect", 25 + 37, 41 * 16) == doctest::Approx(68.4e-6).epsilon(0.12));
+  CHECK(time("ctc_collect_letters", 200, 1024) == doctest::Approx(55e-6).epsilon(0.12));
+}
+
 TEST_CASE("resizing many small planes takes as long as walking them, its gradient as long as its collisions") {
   Kernel kernel = kernel_of(MemoryShape{MemoryPattern::pooling_forward, 49 * 208, 40 * 40, false}, "upsample_bilinear2d", DType::bf16);
   kernel.read = Bytes{49 * 208 * 20 * 20 * 2}, kernel.written = Bytes{49 * 208 * 40 * 40 * 2};

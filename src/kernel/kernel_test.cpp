@@ -226,3 +226,28 @@ TEST_CASE("OldLibrariesLeaveTheTensorCoresWhereRowsAreUneven") {
   CHECK(runs == std::vector{DType::fp16, DType::fp32, DType::fp32, DType::fp16, DType::fp32, DType::fp32});
   CHECK(program.kernels[1].input == DType::fp16);
 }
+
+TEST_CASE("AnAlignmentGoesFrameByFrame") {
+  const auto kernels = [](std::int64_t utterances) {
+    GraphBuilder b;
+    const TensorId forward[] = {b.input("scores", {199, utterances, 32}), b.input("targets", {utterances, 20}, DType::int64)};
+    const TensorId loss = b.by_name("ctc_loss", forward, {});
+    const TensorId backward[] = {loss, forward[0], forward[1]};
+    b.by_name("_ctc_loss_backward", backward, {199, utterances, 32});
+    return make_kernels(std::move(b).finish(), gpu(), MemoryFormat::contiguous);
+  };
+  const auto find = [](const KernelProgram& program, std::string_view name) {
+    for (const Kernel& kernel : program.kernels)
+      if (kernel.name == name) return std::get<MemoryShape>(kernel.shape);
+    return MemoryShape{};
+  };
+  const KernelProgram few = kernels(2), many = kernels(32);
+  for (const Kernel& kernel : few.kernels) CHECK(!kernel.unknown);
+  CHECK(find(few, "ctc_log_alpha").rows == 199);
+  CHECK(find(few, "ctc_log_alpha").row_length == 64 * 2);  // 20 letters and the blanks around them
+  CHECK(find(few, "ctc_log_beta").row_length == 64 * 2);
+  CHECK(find(few, "ctc_collect").rows == 41 + 32);
+  CHECK(find(many, "ctc_log_alpha").row_length == 1024);  // and no more in a block
+  CHECK(find(many, "ctc_collect_letters").rows == 199);
+  CHECK(find(many, "ctc_collect").pattern != MemoryPattern::loss);
+}

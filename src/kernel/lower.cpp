@@ -296,7 +296,9 @@ void Lowering::lower(const Op& op) {
       return;
     }
     case Family::recurrent: return lower_recurrent(op);
-    case Family::unknown: memory("unknown", op, MemoryPattern::copy).unknown = true; return;
+    case Family::unknown:
+      if (!lower_alignment(op)) memory("unknown", op, MemoryPattern::copy).unknown = true;
+      return;
     case Family::embedding: return lower_embedding(op);
     case Family::index: return lower_index(op);
     case Family::optimizer:

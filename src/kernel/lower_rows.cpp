@@ -27,6 +27,56 @@ void Lowering::lower_nll_loss(const Op& op) {
   }
 }
 
+// CTC by PyTorch's own kernels (aten/src/ATen/native/cuda/LossCTC.cu). A block has some utterances, a thread for each letter and each blank
+// between them, and goes through the frames one after the other; backward does so from the end and then sums what meets in a class: a
+// thread for each frame, or, of larger problems, for each letter, with the blanks in pointwise kernels. `rows` are the steps in turn,
+// `row_length` the threads of a block.
+bool Lowering::lower_alignment(const Op& op) {
+  const std::string_view name = precog::name_of(graph_, op);  // no framework name stands for it: its kind is unknown
+  const bool backward = name == "_ctc_loss_backward";
+  if (!backward && name != "ctc_loss") return false;
+  const std::size_t first = backward ? 1 : 0;  // a gradient comes before
+  if (op.input_count < first + 2 || op.output_count == 0 || in(op, first).shape.rank() < 2) return false;
+  constexpr std::int64_t kThreads = 1024;
+  const Shape& scores = in(op, first).shape;
+  const std::int64_t frames = scores[0], utterances = scores.rank() > 2 ? std::max<std::int64_t>(1, scores[1]) : 1, classes = scores[-1];
+  const std::int64_t places = 2 * (in(op, first + 1).shape.elements() / utterances) + 1;
+  const auto threads = [&](std::int64_t wanted) {
+    std::int64_t found = kThreads;
+    while (found / 2 >= wanted) found /= 2;
+    return found;
+  };
+  const auto utterances_of = [&](std::int64_t wanted) { return std::min(kThreads / threads(wanted), utterances); };
+  const Bytes table{4 * utterances * frames * places}, all = in_bytes(op, first);
+  const auto step_by_step = [&](std::string_view kernel, Bytes read, Bytes written, std::int64_t steps, std::int64_t width) {
+    memory(kernel, op, MemoryPattern::loss, read, written, steps, width).estimated = true;
+  };
+  const auto small = [&](std::string_view kernel, std::int32_t times) {
+    memory(kernel, op, MemoryPattern::pointwise, Bytes{8 * utterances}, Bytes{8 * utterances}).launches = times;
+  };
+  call_.family = Family::loss;
+  call_.workspace += table;
+  memory("copy", op, MemoryPattern::copy, Bytes{8 * utterances}, Bytes{8 * utterances}).launches = 3;  // where each begins and how long it is
+  const std::int64_t block = threads(places) * utterances_of(places);
+  if (!backward) {
+    step_by_step("ctc_log_alpha", all, table, frames, block);
+    small("ctc_mean", 3);  // by each one's length
+    return true;
+  }
+  memory("fill", op, MemoryPattern::fill, {0}, all);
+  step_by_step("ctc_log_beta", all, table, frames, block);
+  if (2 * frames + 24 * utterances / 10 + 2 * classes / 10 > 450) {
+    memory("exp", op, MemoryPattern::activation, all, all);
+    memory("ctc_blanks", op, MemoryPattern::pointwise, table, Bytes{table.value / 2}).launches = 10;  // alpha and beta of the blanks, their log-sum-exp
+    memory("mul", op, MemoryPattern::pointwise, all, all);
+    step_by_step("ctc_collect_letters", table + table, all, frames, block);
+  } else {
+    step_by_step("ctc_collect", table + table, all, places + classes, frames * utterances_of(frames));
+  }
+  small("ctc_padding", 1);
+  return true;
+}
+
 // A logarithm of four axes is of classes, the second of them, for every pixel: a kernel of its own that goes through them three
 // times, a pixel a thread (cunn_SpatialSoftMaxForward, aten/native/cuda/SoftMax.cu). Others are along rows.
 void Lowering::lower_softmax(const Op& op) {

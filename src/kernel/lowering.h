@@ -85,6 +85,7 @@ class Lowering {
 
   // lower_rows.cpp
   void lower_nll_loss(const Op& op);
+  bool lower_alignment(const Op& op);
   void lower_softmax(const Op& op);
   void lower_loss(const Op& op);
   void lower_index(const Op& op);

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half eighth --host h200-vm-clean --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half ninth --host h200-vm-clean --out RAW --budget 560
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
-The split is the lists below, chosen by family before anything of them had been timed. `looking` may be looked at while the
-program is written; the others are measured once each, after the program and the coefficients that they judge have been committed.
-`unopened` and `third` to `seventh` have been looked at since; `eighth` takes their place, under the same rule.
+The split is the lists below, chosen by family before anything of them had been timed; the ninth is drawn by lot. `looking` may be looked
+at while the program is written; the others are measured once each, after the program and the coefficients that they judge have been
+committed.
+`unopened` and `third` to `eighth` have been looked at since; `ninth` takes their place, under the same rule.
 
 A process per model (turns.py): all of them build and run every row once, side by side; then each in its turn, alone on the machine,
 times its rows, those in which the host counts a second time, and only then profiles them: the profiler slows the host down for as
@@ -223,11 +224,33 @@ EIGHTH = {  # like the seventh; none of them has a trace, a published row or an 
     "swin2sr-classical-x2": ((1, None), (12, None)),
     "parakeet-ctc-110m": ((4, 40), (96, 40)),
 }
+NINTH = {  # drawn by lot (tools/draw_list.py), order included; sizes by a rule (data/measured/README.md)
+    "pegasus-x-large": ((2, 128), (6, 256)),
+    "gemma4-text-short": ((1, 256), (1, 1024)),
+    "rdnet_large": ((4, None), (16, None)),
+    "diffllama": ((1, 256), (1, 1024)),
+    "repghostnet_130": ((16, None), (128, None)),
+    "longformer-512": ((4, 256), (12, 256)),
+    "donut-swin": ((16, None), (192, None)),
+    "mvitv2_small": ((16, None), (64, None)),
+    "focalnet_base_srf": ((16, None), (48, None)),
+    "swin_s3_tiny_224": ((16, None), (192, None)),
+    "roberta-prelayernorm-base": ((8, 128), (48, 256)),
+    "nextvit_small": ((16, None), (128, None)),
+    "mc3_18": ((4, None), (12, None)),
+    "mvp-large": ((4, 128), (16, 256)),
+    "doge": ((2, 256), (2, 1024)),
+    "fcn_resnet101": ((4, None), (16, None)),
+    "sew-d-base": ((4, 20), (96, 20)),
+    "densenetblur121d": ((16, None), (128, None)),
+    "deit_tiny_patch16_224": ((16, None), (512, None)),
+    "apertus-short": ((1, 256), (1, 1024)),
+}
 PROFILING = 0.25  # of a model's share
 HOST_EVERY = 2  # models
 VISITS = 4  # of a row in which the host counts
 HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
-          "eighth": EIGHTH}
+          "eighth": EIGHTH, "ninth": NINTH}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):

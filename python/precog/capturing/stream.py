@@ -80,14 +80,28 @@ def align(plain: Recording, typed: Recording) -> None:
             out.append(other)  # only here
             position += 1
             other = plain.calls[position] if position < len(plain.calls) else None
-        if other is None or other.name != call.name or len(other.inputs) != len(call.inputs) \
+        if other is not None and other.name == "autocast" != call.name and typed.autocast and other.module == call.module:
+            # Written as its parts in fp32 (of an operand that a cast would have laid out anew): they are a module's, as the call is.
+            parts = []
+            while position < len(plain.calls) and plain.calls[position].module == call.module:
+                parts.append(plain.calls[position])
+                position += 1
+            if not parts[-1].outputs or len(parts[-1].outputs[0].shape) != len(call.outputs[0].shape):
+                raise Different(f"module '{call.module}': {call.name} under autocast, other parts in {plain.dtype}")
+            counterpart[id(call.outputs[0])] = parts[-1].outputs[0]
+            out.extend(parts)
+            continue
+        kept = 0  # a user's function: what its backward reads is known only where backward was followed
+        if other is not None and typed.autocast and other.name == "autograd_function":
+            kept = max(0, len(other.inputs) - len(call.inputs))
+        if other is None or other.name != call.name or len(other.inputs) - kept != len(call.inputs) \
                 or _returned(other) != _returned(call):
             raise Different(f"module '{call.module}': {call.name} in {typed.dtype}, {other.name if other else 'nothing'} in {plain.dtype}")
         for index, value in enumerate(call.inputs):
             mapped = counterpart.get(id(value)) if value is not None else None
             if mapped is not None and id(mapped) in added:
                 rewired.append((other, index, mapped))
-        for a, b in zip([*other.inputs, *other.outputs], [*call.inputs, *call.outputs]):
+        for a, b in (*zip(other.inputs, call.inputs), *zip(other.outputs, call.outputs)):
             if a is not None and b is not None:
                 counterpart.setdefault(id(b), a)
         out.append(other)
