@@ -88,6 +88,7 @@ class TensorParallel {
   }
   std::vector<TensorId> operands(const Op& op) const {
     std::vector<TensorId> out;
+    out.reserve(op.input_count);
     for (std::size_t i = 0; i < op.input_count; ++i) out.push_back(operand(op, i));
     return out;
   }
@@ -264,12 +265,12 @@ class TensorParallel {
     visit_layer(op);
   }
   void visit_layer(const Op& op) {
-    const std::vector<TensorId> inputs = operands(op);
     switch (op.kind) {
       case OpKind::embedding: return visit_embedding(op);
       case OpKind::linear: return visit_linear(op);
       default: break;
     }
+    const std::vector<TensorId> inputs = operands(op);
     if (std::none_of(inputs.begin(), inputs.end(), [&](TensorId id) { return placed(id).split(); })) return keep(op, inputs);
     switch (op.kind) {
       case OpKind::matmul:

@@ -60,23 +60,18 @@ bool inside_another(const Call& call, const KernelProgram& program) {
 
 }  // namespace
 
-HostTimes::HostTimes(const HostSpec& host) : host_(host) {
-  for (std::size_t i = 0; i < kKinds; ++i) {
-    const auto kind = static_cast<OpKind>(i);
-    auto look_up = [&](const auto& table, const Seconds* otherwise) {
-      auto known = table.find(to_text(kind));
-      if (known == table.end()) known = table.find(to_text(definition(kind).family));
-      return known != table.end() ? known->second : otherwise ? *otherwise : table.at("default");
-    };
-    forward_[i] = look_up(host.forward, nullptr);
-    backward_[i] = look_up(host.backward, nullptr);
-    library_[i] = look_up(host.compiled.library, &host.compiled.library_call);
-  }
+Seconds HostTimes::known(ByKind& found, const std::map<std::string, Seconds, std::less<>>& table, OpKind kind, const Seconds* otherwise) {
+  std::optional<Seconds>& one = found[static_cast<std::size_t>(kind)];
+  if (one) return *one;
+  auto at = table.find(to_text(kind));
+  if (at == table.end()) at = table.find(to_text(definition(kind).family));
+  one = at != table.end() ? at->second : otherwise ? *otherwise : table.at("default");
+  return *one;
 }
 
 Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
-  const auto kind = static_cast<std::size_t>(op.kind);
+  const OpKind kind = op.kind;
   const auto times = static_cast<double>(layers_of(op));
   if (inside_another(call, program)) return {};
   if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program, op.kind);
@@ -85,23 +80,23 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
     case Phase::recompute: {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
       // With a number or with random ones, in place: what any kernel over a tensor costs (host_calls.jsonl: 26 us both, a sum 24). The figure of fills is of masks and places made anew.
-      if (op.in_place && call.family == Family::fill) return forward_[static_cast<std::size_t>(OpKind::add)];
-      if (!cast || !cast->by_autocast) return forward_[kind] * times + more_launches(call, program, graph);  // what Python adds is not the call's own
+      if (op.in_place && call.family == Family::fill) return forward_of(OpKind::add);
+      if (!cast || !cast->by_autocast) return forward_of(kind) * times + more_launches(call, program, graph);  // what Python adds is not the call's own
       const bool parameter = graph.tensors[graph.input(op, 0)].role == Role::parameter;
       if (parameter && op.label.valid() && graph.name(op.label) == "rnn") return host_.recurrent_parameter;
       return host_.autocast_cast + (parameter ? host_.autocast_parameter : Seconds{});
     }
     case Phase::backward:
       // A layer's own collective (its label says of which split) is called from Python there, too; those of gradients from the framework.
-      if (call.collective && call.family == Family::collective && op.label.valid()) return forward_[kind];
+      if (call.collective && call.family == Family::collective && op.label.valid()) return forward_of(kind);
       [[fallthrough]];
     case Phase::accumulate:
-    case Phase::gradient_sync: return backward_[kind] * times + more_launches(call, program, graph);
+    case Phase::gradient_sync: return backward_of(kind) * times + more_launches(call, program, graph);
     case Phase::loss_scaling:
     case Phase::optimizer: {
       const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
-      if (!many) return forward_[kind] + more_launches(call, program, graph);  // single small operators: of the scaler, of clipping
-      if (many->one_by_one) return (forward_[static_cast<std::size_t>(OpKind::add)] + host_.python_call) * static_cast<double>(many->tensors);
+      if (!many) return forward_of(kind) + more_launches(call, program, graph);  // single small operators: of the scaler, of clipping
+      if (many->one_by_one) return (forward_of(OpKind::add) + host_.python_call) * static_cast<double>(many->tensors);
       std::int64_t launches = 0;
       for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
       return host_.optimizer_op + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
@@ -120,7 +115,7 @@ Seconds HostTimes::compiled(const Call& call, const KernelProgram& program, OpKi
     if (kernel.fused) generated += kernel.launches;
     else library = true;
   }
-  return host_.compiled.kernel * static_cast<double>(generated) + (library ? library_[static_cast<std::size_t>(kind)] : Seconds{});
+  return host_.compiled.kernel * static_cast<double>(generated) + (library ? library_of(kind) : Seconds{});
 }
 
 // What a call puts on the stream after its first kernel: layout copies around a convolution, the parts of a sort. A grouped product
@@ -146,8 +141,8 @@ Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program,
   if (call.family == Family::gemm) {
     const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
     // Of each the two operands and the result are cut out (_grouped_mm_fallback, aten/src/ATen/native/GroupedMMUtils.h).
-    const auto kind = static_cast<std::size_t>(graph.ops[call.op].kind);
-    const Seconds one = (call.phase == Phase::backward ? backward_ : forward_)[kind] + forward_[static_cast<std::size_t>(OpKind::view)] * 3.0;
+    const OpKind kind = graph.ops[call.op].kind;
+    const Seconds one = (call.phase == Phase::backward ? backward_of(kind) : forward_of(kind)) + forward_of(OpKind::view) * 3.0;
     products = one * static_cast<double>(groups);
     launches -= groups;
   }

@@ -27,8 +27,10 @@ class Autograd : public GradientContext::Sink {
     forward_ops_ = graph_.ops.size();
     graph_.ops.reserve(forward_ops_ * 4);
     graph_.tensors.reserve(graph_.tensors.size() * 3);
-    gradient_.resize(graph_.tensors.size());
-    remade_.resize(graph_.tensors.size());
+    for (std::vector<TensorId>* by_tensor : {&gradient_, &remade_}) {
+      by_tensor->reserve(graph_.tensors.size() * 3);
+      by_tensor->resize(graph_.tensors.size());
+    }
     if (sent) {
       for (TensorId id : *sent) {
         const TensorId arrived = make({.shape = graph_.tensors[id].shape, .dtype = graph_.tensors[id].dtype, .role = Role::input, .name = graph_.intern("received_gradient")});
@@ -146,8 +148,8 @@ class Autograd : public GradientContext::Sink {
   }
   TensorId make(const Tensor& tensor) override {
     const TensorId id = graph_.add_tensor(tensor);
-    gradient_.resize(graph_.tensors.size());
-    remade_.resize(graph_.tensors.size());
+    gradient_.emplace_back();
+    remade_.emplace_back();
     return id;
   }
   void receive(TensorId forward, TensorId gradient) override {
