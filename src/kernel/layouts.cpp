@@ -88,11 +88,6 @@ Shape contiguous_strides(const Shape& shape) {
   return out;
 }
 
-Shape Layouts::strides(TensorId id) const {
-  const auto it = strides_.find(static_cast<std::int32_t>(id.index()));
-  return it != strides_.end() ? it->second : contiguous_strides(graph_.tensors[id].shape);
-}
-
 Shape Layouts::strides_over(TensorId id, const Shape& result) const {
   const Shape& shape = graph_.tensors[id].shape;
   if (shape.rank() > result.rank() || shape.elements() > result.elements()) return contiguous_strides(result);
@@ -128,7 +123,7 @@ void Layouts::follow(const Op& op) {
     } else if (kind == ViewKind::expand && from.rank() <= to.rank()) {
       after = expanded(from, before, to);
     }
-    if (after && !(*after == contiguous_strides(to))) strides_[static_cast<std::int32_t>(id.index())] = *after;
+    if (after && !(*after == contiguous_strides(to))) set(id, *after);
   }
 }
 

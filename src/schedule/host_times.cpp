@@ -12,11 +12,12 @@ constexpr std::string_view kMemset = "memset";  // as lowering calls the driver'
 // Modules whose code is entered on the way from one operator to the next: "a.b.c" after "a.d" enters b and c. What has no operators
 // below it is not seen; a list of modules, which is never called, counts once.
 std::int64_t modules_entered(std::string_view before, std::string_view now) {
-  std::size_t shared = 0;  // length of the common path, whole names only
-  for (std::size_t i = 0;; ++i) {
-    const bool end_before = i == before.size() || before[i] == '.', end_now = i == now.size() || now[i] == '.';
-    if (end_before && end_now) shared = i;
-    if (i == before.size() || i == now.size() || before[i] != now[i]) break;
+  const auto same = static_cast<std::size_t>(std::mismatch(before.begin(), before.end(), now.begin(), now.end()).second - now.begin());
+  const auto ends = [&](std::string_view path) { return same == path.size() || path[same] == '.'; };
+  std::size_t shared = same;  // length of the common path, whole names only
+  if (!ends(before) || !ends(now)) {
+    const std::size_t dot = now.substr(0, same).rfind('.');
+    shared = dot == std::string_view::npos ? 0 : dot;
   }
   if (shared == now.size()) return 0;
   return std::count(now.begin() + static_cast<std::ptrdiff_t>(shared), now.end(), '.') + (shared == 0 ? 1 : 0);
@@ -211,7 +212,7 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
   std::vector<std::size_t> graphs;  // calls that enter a compiled graph
   std::int64_t tensors = 0;
   std::array<bool, 2> entered{};
-  std::string_view module;
+  NameId module;
   for (std::size_t i = 0; i < calls; ++i) {
     const Call& call = program.calls[i];
     const Op& op = graph.ops[call.op];
@@ -219,9 +220,8 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     if ((call.phase == Phase::forward || call.phase == Phase::recompute) && (!call.compiled || program.dispatched) && !call.collective && !inside_another(call, program)) {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
       if (!inner[i] && !(cast && cast->by_autocast)) out.calls[i] += host.python_call;
-      const std::string_view now = graph.name(op.module);
-      out.calls[i] += host.module_call * static_cast<double>(modules_entered(module, now));
-      module = now;
+      if (op.module != module) out.calls[i] += host.module_call * static_cast<double>(modules_entered(graph.name(module), graph.name(op.module)));
+      module = op.module;
     }
     // Each of the two compiled graphs is entered once.
     const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);
