@@ -90,12 +90,12 @@ Result<Output> run_predict(const Arguments& arguments, const Context& context) {
   }
   if (!arguments.scale.empty()) return run_scale(arguments, context);
   PRECOG_TRY(json, request_json(arguments));
-  if (arguments.print_request) {
-    auto request = parse_request(json, context.catalog, request_name(arguments), request_folder(arguments));
-    if (!request) return tl::unexpected(with_flag_names(request.error(), arguments));
-    return Output{.text = json_document(request->echo)};
-  }
   if (arguments.max_batch) json["max_batch"] = true;
+  if (arguments.print_request) {
+    auto echo = echo_job(json, context.catalog, request_name(arguments), request_folder(arguments));
+    if (!echo) return tl::unexpected(with_flag_names(echo.error(), arguments));
+    return Output{.text = json_document(*echo)};
+  }
   const Notice notice(context.progress);
   auto predicted = predict_job(json, context.catalog, request_name(arguments), request_folder(arguments), arguments.dump_after);
   if (!predicted) return tl::unexpected(with_flag_names(predicted.error(), arguments));

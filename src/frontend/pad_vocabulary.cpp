@@ -28,13 +28,16 @@ struct Rename {
 };
 
 // A reshape keeps its elements: where the vocabulary hides in a product of extents, renaming would break it.
-bool reshapes_hold(const Graph& graph) {
+bool reshapes_hold(const Graph& graph, const Rename& rename) {
+  const auto elements = [&](TensorId id) {
+    Shape shape = graph.tensors[id].shape;
+    rename(shape);
+    return shape.elements();
+  };
   for (const Op& op : graph.ops) {
     const auto* view = std::get_if<ViewAttributes>(&op.attributes);
     if (op.kind != OpKind::view || !view || (view->kind != ViewKind::reshape && view->kind != ViewKind::transpose)) continue;
-    if (op.input_count > 0 && op.output_count > 0 &&
-        graph.tensors[graph.input(op, 0)].shape.elements() != graph.tensors[graph.output(op)].shape.elements())
-      return false;
+    if (op.input_count > 0 && op.output_count > 0 && elements(graph.input(op, 0)) != elements(graph.output(op))) return false;
   }
   return true;
 }
@@ -63,15 +66,15 @@ Graph pad_vocabulary(Graph forward, std::int64_t multiple) {
   for (const Op& op : forward.ops)
     if (const auto* gemm = std::get_if<GemmAttributes>(&op.attributes); gemm && gemm->m == size) return forward;
   const Rename rename{size, (size + multiple - 1) / multiple * multiple};
-  Graph out = forward;
-  for (std::size_t i = 0; i < out.tensors.size(); ++i) rename(out.tensors[out.tensors.id_at(i)].shape);
-  for (std::size_t i = 0; i < out.ops.size(); ++i) rename(out.ops[out.ops.id_at(i)].attributes);
-  for (std::size_t i = 0; i < out.recipes.size(); ++i)
-    for (RecipeOp& op : out.recipes[out.recipes.id_at(i)].ops) {
+  if (!reshapes_hold(forward, rename) && reshapes_hold(forward, {size, size})) return forward;
+  for (Tensor& tensor : forward.tensors) rename(tensor.shape);
+  for (Op& op : forward.ops) rename(op.attributes);
+  for (Recipe& recipe : forward.recipes)
+    for (RecipeOp& op : recipe.ops) {
       rename(op.attributes);
       for (RecipeTensor& tensor : op.outputs) rename(tensor.shape);
     }
-  return reshapes_hold(out) || !reshapes_hold(forward) ? out : forward;
+  return forward;
 }
 
 }  // namespace precog

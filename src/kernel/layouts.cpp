@@ -11,19 +11,19 @@ namespace {
 
 // Which axis of `from` each axis of `to` is, those of one extent in the order that they had: the two sides of a square image stay what
 // they are when its channels move. Nothing where no order of axes explains it.
-std::optional<std::vector<int>> order_of(const Shape& from, const Shape& to) {
+std::optional<std::array<int, Shape::kMaxRank>> order_of(const Shape& from, const Shape& to) {
   const int rank = from.rank();
   if (rank != to.rank()) return std::nullopt;
-  std::vector<int> order;
-  std::vector<bool> used(static_cast<std::size_t>(rank), false);
+  std::array<int, Shape::kMaxRank> order{};
+  std::array<bool, Shape::kMaxRank> used{};
   for (int axis = 0; axis < rank; ++axis) {
     int found = 0;
     while (found < rank && (used[static_cast<std::size_t>(found)] || from[found] != to[axis])) ++found;
     if (found == rank) return std::nullopt;
-    order.push_back(found);
+    order[static_cast<std::size_t>(axis)] = found;
     used[static_cast<std::size_t>(found)] = true;
   }
-  if (std::is_sorted(order.begin(), order.end())) {  // extents alike hide it: the last two that are
+  if (std::is_sorted(order.begin(), order.begin() + rank)) {  // extents alike hide it: the last two that are
     for (int b = rank - 1; b > 0; --b)
       for (int a = b - 1; a >= 0; --a)
         if (from[a] == from[b] && from[a] > 1) return std::swap(order[static_cast<std::size_t>(a)], order[static_cast<std::size_t>(b)]), order;
@@ -88,11 +88,6 @@ Shape contiguous_strides(const Shape& shape) {
   return out;
 }
 
-Shape Layouts::strides(TensorId id) const {
-  const auto it = strides_.find(static_cast<std::int32_t>(id.index()));
-  return it != strides_.end() ? it->second : contiguous_strides(graph_.tensors[id].shape);
-}
-
 Shape Layouts::strides_over(TensorId id, const Shape& result) const {
   const Shape& shape = graph_.tensors[id].shape;
   if (shape.rank() > result.rank() || shape.elements() > result.elements()) return contiguous_strides(result);
@@ -107,18 +102,19 @@ Shape Layouts::strides_over(TensorId id, const Shape& result) const {
 }
 
 void Layouts::follow(const Op& op) {
-  if (op.input_count == 0) return;
+  const auto* view = std::get_if<ViewAttributes>(&op.attributes);
+  // What is called a reshape is contiguous: a capture calls other views of as many elements transpositions.
+  if (op.input_count == 0 || !view || view->kind == ViewKind::reshape) return;
   const TensorId source = graph_.input(op, 0);
   const Shape &from = graph_.tensors[source].shape, before = strides(source);
-  const auto* view = std::get_if<ViewAttributes>(&op.attributes);
   for (TensorId id : graph_.outputs(op)) {
     const Shape& to = graph_.tensors[id].shape;
     std::optional<Shape> after;
-    const ViewKind kind = view ? view->kind : ViewKind::reshape;
+    const ViewKind kind = view->kind;
     if (kind == ViewKind::transpose) {
       if (const auto order = order_of(from, to)) {
         after.emplace();
-        for (int axis : *order) after->push_back(before[axis]);
+        for (int axis = 0; axis < to.rank(); ++axis) after->push_back(before[(*order)[static_cast<std::size_t>(axis)]]);
       } else {
         after = reshaped(from, before, to);
       }
@@ -126,8 +122,8 @@ void Layouts::follow(const Op& op) {
       after = part_of(from, before, to);
     } else if (kind == ViewKind::expand && from.rank() <= to.rank()) {
       after = expanded(from, before, to);
-    }  // what is called a reshape is contiguous: a capture calls other views of as many elements transpositions
-    if (after && !(*after == contiguous_strides(to))) strides_[static_cast<std::int32_t>(id.index())] = *after;
+    }
+    if (after && !(*after == contiguous_strides(to))) set(id, *after);
   }
 }
 

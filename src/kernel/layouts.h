@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "graph/graph.h"
 
@@ -21,19 +22,30 @@ using KnownStrides = std::unordered_map<std::int32_t, Shape>;
 
 class Layouts {
  public:
-  explicit Layouts(const Graph& graph, const KnownStrides* known = nullptr) : graph_(graph) {
-    if (known) strides_ = *known;
+  explicit Layouts(const Graph& graph, const KnownStrides* known = nullptr) : graph_(graph), place_(graph.tensors.size(), -1) {
+    if (known)
+      for (const auto& [tensor, strides] : *known)
+        if (graph.tensors.contains(TensorId{tensor})) set(TensorId{tensor}, strides);
   }
   void follow(const Op& view);
-  void set(TensorId id, const Shape& strides) { strides_[static_cast<std::int32_t>(id.index())] = strides; }
-  bool is_plain(TensorId id) const { return !strides_.contains(static_cast<std::int32_t>(id.index())); }
-  Shape strides(TensorId id) const;
+  void set(TensorId id, const Shape& strides) {
+    std::int32_t& place = place_[id.index()];
+    if (place >= 0) {
+      strides_[static_cast<std::size_t>(place)] = strides;
+      return;
+    }
+    place = static_cast<std::int32_t>(strides_.size());
+    strides_.push_back(strides);
+  }
+  bool is_plain(TensorId id) const { return place_[id.index()] < 0; }
+  Shape strides(TensorId id) const { return is_plain(id) ? contiguous_strides(graph_.tensors[id].shape) : strides_[static_cast<std::size_t>(place_[id.index()])]; }
   // Over the axes of a result that it is broadcast to; 0 along the others.
   Shape strides_over(TensorId id, const Shape& result) const;
 
  private:
   const Graph& graph_;
-  KnownStrides strides_;
+  std::vector<std::int32_t> place_;  // by tensor: of its strides, where it is not contiguous
+  std::vector<Shape> strides_;
 };
 
 // A kernel over one index space.

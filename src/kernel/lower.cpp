@@ -117,7 +117,7 @@ void Lowering::put_fused(const FusionPlan::PerOp& planned) {
 }
 
 Kernel& Lowering::put(std::string_view name, const Op& op, KernelShape shape, Work work) {
-  Kernel kernel;
+  Kernel& kernel = program_.kernels.emplace_back();  // written where it stays
   kernel.name = name;
   kernel.shape = shape;
   kernel.math = op.math;
@@ -128,8 +128,7 @@ Kernel& Lowering::put(std::string_view name, const Op& op, KernelShape shape, Wo
   kernel.written = work.written;
   const bool arithmetic = !std::holds_alternative<MemoryShape>(shape) && !std::holds_alternative<CollectiveShape>(shape);
   kernel.emulated = arithmetic && op.math != DType::fp32 && !gpu_.computes(op.math);
-  program_.kernels.push_back(kernel);
-  return program_.kernels.back();
+  return kernel;
 }
 
 // Without rows: one row of the largest operand's elements.

@@ -61,8 +61,7 @@ void Lowering::lower_gemm(const Op& op) {
   // torch._grouped_mm has one kernel for bf16 on Hopper and data-centre Blackwell; elsewhere it reads the group sizes back
   // to the host and calls one product per group.
   const bool grouped = op.kind == OpKind::grouped_linear || op.kind == OpKind::grouped_mm;
-  const bool one_kernel = op.math == DType::bf16 && gpu_.capability() >= 90 && gpu_.capability() < 110;
-  if (grouped && !one_kernel) {
+  if (grouped && !(op.math == DType::bf16 && gpu_.capability() >= 90 && gpu_.capability() < 110)) {
     product(op, "mm", GemmShape{1, a.m, a.n, a.k, a.transposed_a}, static_cast<std::int32_t>(std::max<std::int64_t>(1, a.batch)));
     call_.waits_for_gpu = true;
     return;

@@ -66,7 +66,7 @@ class Tracer {
   }
   void put(MemoryEvent::Kind kind, std::int32_t block) { trace_.events.push_back({kind, block}); }
   void dies_at(std::size_t op, std::int32_t block) {
-    after_.resize(trace_.blocks.size(), -1);
+    while (after_.size() < trace_.blocks.size()) after_.push_back(-1);
     Dying& chain = dies_[op];
     (chain.last >= 0 ? after_[static_cast<std::size_t>(chain.last)] : chain.first) = block;
     chain.last = block;

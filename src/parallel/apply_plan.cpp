@@ -34,24 +34,38 @@ void shard_end_of_step(int ranks, StepGraph& step) {
   const auto part_of = [&](std::int64_t elements) {
     return step.expert_ranks > 1 && all > 0 ? static_cast<std::int64_t>(static_cast<double>(elements) * kept / all) : share_of(elements, ranks);
   };
-  Rewrite out(step);
   Graph& graph = step.graph;
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    out.keep(i);
-    Op& op = graph.ops[graph.ops.id_at(graph.ops.size() - 1)];
-    auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
-    if (!many || !ends_step(op.phase) || works_on_wholes(graph.name(op.label))) continue;
-    many->launches = many->one_by_one ? many->launches : sharded_launches(*many, sizes, shards);
+  const auto shared_out = [&](const Op& op) { return std::holds_alternative<MultiTensorAttributes>(op.attributes) && ends_step(op.phase) && !works_on_wholes(graph.name(op.label)); };
+  const auto shard = [&](Op& op) {
+    auto& many = std::get<MultiTensorAttributes>(op.attributes);
+    many.launches = many.one_by_one ? many.launches : sharded_launches(many, sizes, shards);
     for (TensorId made : graph.outputs(op))  // what it makes on its way is as much smaller
-      if (graph.tensors[made].role == Role::activation && graph.tensors[made].shape.elements() == many->elements)
-        graph.tensors[made].shape = {part_of(many->elements)};
-    many->elements = part_of(many->elements);
-    // What was found in one share must be known to all: a flag, or a sum of squares.
-    const Phase phase = op.phase;
-    const bool checks = op.kind == OpKind::unscale_and_check && (i + 1 == out.size() || out.old(i + 1).kind != OpKind::unscale_and_check);
-    if (checks || graph.name(op.label) == "norm") out.put({OpKind::all_reduce, phase, DType::fp32, CollectiveAttributes{{4}, ranks}}, {}, {});
+      if (graph.tensors[made].role == Role::activation && graph.tensors[made].shape.elements() == many.elements)
+        graph.tensors[made].shape = {part_of(many.elements)};
+    many.elements = part_of(many.elements);
+  };
+  // What was found in one share must be known to all: a flag, or a sum of squares.
+  const auto told = [&](std::size_t i) {
+    const auto op = [&](std::size_t at) -> const Op& { return graph.ops[graph.ops.id_at(at)]; };
+    const bool checks = op(i).kind == OpKind::unscale_and_check && (i + 1 == graph.ops.size() || op(i + 1).kind != OpKind::unscale_and_check);
+    return shared_out(op(i)) && (checks || graph.name(op(i).label) == "norm");
+  };
+  std::vector<std::size_t> tells;
+  for (std::size_t i = 0; i < graph.ops.size(); ++i)
+    if (told(i)) tells.push_back(i);
+  for (Op& op : graph.ops)
+    if (shared_out(op)) shard(op);
+  if (!tells.empty()) {
+    Rewrite out(step);
+    auto next = tells.begin();
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      out.keep(i);
+      if (next == tells.end() || *next != i) continue;
+      out.put({OpKind::all_reduce, out.old(i).phase, DType::fp32, CollectiveAttributes{{4}, ranks}}, {}, {});
+      ++next;
+    }
+    out.finish();
   }
-  out.finish();
   if (!step.gradients_folded) step.main_gradients = {share_of(step.main_gradients.value, ranks)};  // made of the share alone
 }
 

@@ -97,6 +97,8 @@ class Cutter {
     }
     // What it makes again for itself comes first, in the model's order.
     const std::size_t end = end_[static_cast<std::size_t>(which)];
+    const std::size_t own = end - begin_[static_cast<std::size_t>(which)];
+    made.ops.reserve(5 * own), made.tensors.reserve(6 * own);  // with backward, which is added to it
     std::vector<char> again(end, 0);
     for (std::size_t i = end; i-- > 0;) {
       if (chunk_of_[i] != which && !again[i]) continue;

@@ -53,16 +53,16 @@ std::optional<Placement> through_reshape(const Shape& from, const Shape& to, Pla
 std::optional<Placement> through_transpose(const Shape& from, const Shape& to, Placement placement) {
   if (from.rank() != to.rank()) return std::nullopt;
   const int rank = from.rank();
-  std::vector<std::pair<int, int>> candidates;
-  if (rank >= 4) candidates = {{rank - 3, rank - 2}};
-  candidates.emplace_back(rank - 2, rank - 1);
+  const auto exchanges = [&](int a, int b) {
+    if (a < 0 || !swapped(from, to, a, b)) return false;
+    placement.axis = placement.axis == a ? b : placement.axis == b ? a : placement.axis;
+    return true;
+  };
+  if (rank >= 4 && exchanges(rank - 3, rank - 2)) return placement;
+  if (exchanges(rank - 2, rank - 1)) return placement;
   for (int a = 0; a < rank; ++a)
-    for (int b = a + 1; b < rank; ++b) candidates.emplace_back(a, b);
-  for (const auto& [a, b] : candidates)
-    if (a >= 0 && swapped(from, to, a, b)) {
-      placement.axis = placement.axis == a ? b : placement.axis == b ? a : placement.axis;
-      return placement;
-    }
+    for (int b = a + 1; b < rank; ++b)
+      if (exchanges(a, b)) return placement;
   // Some other permutation: the k-th axis of this extent becomes the k-th of that extent.
   int before = 0;
   for (int axis = 0; axis < placement.axis; ++axis) before += from[axis] == from[placement.axis] ? 1 : 0;

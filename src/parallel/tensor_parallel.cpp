@@ -1,6 +1,7 @@
 #include "parallel/tensor_parallel.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 #include <tuple>
@@ -86,8 +87,30 @@ class TensorParallel {
     if (const auto known = door_.find({id.value, op.block}); known != door_.end() && is_experts(module(op))) return known->second;
     return stand_in(id);
   }
-  std::vector<TensorId> operands(const Op& op) const {
-    std::vector<TensorId> out;
+  // Of one operator: few, so that they need no memory of their own.
+  class Operands {
+   public:
+    void push_back(TensorId id) {
+      if (count_ == few_.size() && many_.empty()) many_.assign(few_.begin(), few_.end());
+      if (count_ < few_.size()) few_[count_] = id;
+      else many_.push_back(id);
+      ++count_;
+    }
+    std::size_t size() const { return count_; }
+    TensorId* begin() { return many_.empty() ? few_.data() : many_.data(); }
+    TensorId* end() { return begin() + count_; }
+    const TensorId* begin() const { return many_.empty() ? few_.data() : many_.data(); }
+    const TensorId* end() const { return begin() + count_; }
+    TensorId& operator[](std::size_t i) { return begin()[i]; }
+    TensorId operator[](std::size_t i) const { return begin()[i]; }
+
+   private:
+    std::array<TensorId, 6> few_{};
+    std::vector<TensorId> many_;  // all of them, where they are more
+    std::size_t count_ = 0;
+  };
+  Operands operands(const Op& op) const {
+    Operands out;
     for (std::size_t i = 0; i < op.input_count; ++i) out.push_back(operand(op, i));
     return out;
   }
@@ -196,8 +219,7 @@ class TensorParallel {
     }
     const bool permutes = op.kind == OpKind::index_select && inputs.size() == 3;  // has its own gradient, of the sizes here
     if (resized && op.recipe.valid() && !permutes) split_recipes(op, inputs);
-    const std::vector<TensorId> outputs(in_.outputs(op).begin(), in_.outputs(op).end());
-    out_.add_op(op, inputs, outputs);
+    out_.add_op(op, inputs, in_.outputs(op));
   }
   void split_recipes(Op& op, std::span<const TensorId> inputs) {
     if (definition(op.kind).gradient) {
@@ -264,12 +286,12 @@ class TensorParallel {
     visit_layer(op);
   }
   void visit_layer(const Op& op) {
-    const std::vector<TensorId> inputs = operands(op);
     switch (op.kind) {
       case OpKind::embedding: return visit_embedding(op);
       case OpKind::linear: return visit_linear(op);
       default: break;
     }
+    const Operands inputs = operands(op);
     if (std::none_of(inputs.begin(), inputs.end(), [&](TensorId id) { return placed(id).split(); })) return keep(op, inputs);
     switch (op.kind) {
       case OpKind::matmul:
@@ -301,7 +323,7 @@ class TensorParallel {
 
   // An operator that needs whole operands: tokens are gathered for it, features are not.
   void gather_all(const Op& op) {
-    std::vector<TensorId> inputs = operands(op);
+    Operands inputs = operands(op);
     for (TensorId& id : inputs) {
       if (!placed(id).split()) continue;
       if (!placed(id).sequence) return refuse(op, "needs whole what tensor parallelism has split; name the layers to leave whole in plan.tp_plan");
@@ -337,7 +359,7 @@ class TensorParallel {
   }
 
   void visit_experts(const Op& op) {
-    std::vector<TensorId> inputs = operands(op);
+    Operands inputs = operands(op);
     bool partial = false;
     for (TensorId& id : inputs) {
       partial = partial || placed(id).partial;
@@ -374,7 +396,7 @@ class TensorParallel {
   }
   // Where each rank has its own tokens of the sequence: rows are a rank's part, weights whole. Whole experts work so throughout.
   void visit_own_rows(const Op& op) {
-    std::vector<TensorId> inputs = operands(op);
+    Operands inputs = operands(op);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (is_parameter(inputs[i]) || placed(inputs[i]).split() || !counts_rows(inputs[i])) continue;
       inputs[i] = match(op, inputs[i], 0, true);
@@ -400,7 +422,7 @@ class TensorParallel {
   bool split_expert_weight(const Op& op, TensorId weight, bool inner) {
     return divides(op, whole(weight)[inner ? 2 : 1], "columns of an expert") && split_parameter(op, weight, inner ? 2 : 1);
   }
-  void visit_grouped(const Op& op, const std::vector<TensorId>& inputs) {
+  void visit_grouped(const Op& op, std::span<const TensorId> inputs) {
     const bool row = placed(inputs[0]).split();
     if (is_parameter(inputs[1]) ? !split_expert_weight(op, inputs[1], row) : !placed(inputs[1]).split())
       return refuse(op, "its weights are none that could be split");
@@ -464,7 +486,7 @@ class TensorParallel {
   }
 
   void visit_linear(const Op& op) {
-    std::vector<TensorId> inputs = operands(op);
+    Operands inputs = operands(op);
     const TensorId result = in_.output(op);
     const Placement x = placed(inputs[0]);
     if (x.split() && !x.sequence && x.axis + 1 == whole(inputs[0]).rank()) return visit_row(op);
@@ -512,7 +534,7 @@ class TensorParallel {
   }
 
   void visit_matmul(const Op& op) {
-    std::vector<TensorId> inputs = operands(op);
+    Operands inputs = operands(op);
     if (placed(inputs[0]).sequence || placed(inputs[1]).sequence) return gather_all(op);
     const int rank = whole(in_.output(op)).rank();
     std::optional<Placement> split;
@@ -536,7 +558,7 @@ class TensorParallel {
   }
 
   void visit_attention(const Op& op) {
-    std::vector<TensorId> inputs = operands(op);
+    Operands inputs = operands(op);
     for (std::size_t i = 0; i < 3; ++i)
       if (placed(inputs[i]).sequence) return gather_all(op);
     Op attention = op;
@@ -556,7 +578,7 @@ class TensorParallel {
   }
 
   void visit_norm(const Op& op) {
-    const std::vector<TensorId> inputs = operands(op);
+    const Operands inputs = operands(op);
     const Placement x = placed(inputs[0]);
     const Shape shape = whole(inputs[0]);
     const auto* norm = std::get_if<NormAttributes>(&op.attributes);
@@ -610,8 +632,8 @@ class TensorParallel {
   void visit_loss(const Op& op) {
     const Placement x = placed(operand(op, 0));
     if (x.sequence || loss_parts_.empty()) return gather_all(op);
-    std::vector<TensorId> inputs = operands(op);
-    inputs.insert(inputs.end(), loss_parts_.begin(), loss_parts_.end());
+    Operands inputs = operands(op);
+    for (TensorId id : loss_parts_) inputs.push_back(id);
     Op loss = op;
     loss.recipe = loss.recipe_16bit = {};
     keep(loss, inputs);
@@ -652,7 +674,7 @@ class TensorParallel {
 
   // split and cat: the axis is the one in which parts and whole differ.
   void visit_parts(const Op& op) {
-    std::vector<TensorId> inputs = operands(op);
+    Operands inputs = operands(op);
     Placement split;
     for (TensorId id : inputs)  // features win: tokens can be gathered
       if (placed(id).split() && (!split.split() || !placed(id).sequence)) split = placed(id);
@@ -689,7 +711,7 @@ class TensorParallel {
   }
 
   void visit_elementwise(const Op& op) {
-    std::vector<TensorId> inputs = operands(op);
+    Operands inputs = operands(op);
     if (op.output_count == 0) return gather_all(op);
     const Shape result = whole(in_.output(op));
     std::optional<Placement> split;

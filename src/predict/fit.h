@@ -16,4 +16,7 @@ namespace precog {
 Result<Prediction> predict_job(const Json& request, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder = {},
                                std::string_view dump_after = {});
 
+// The request as understood, with what it asks of its memory: one that gives the same answer again.
+Result<Json> echo_job(const Json& request, const Catalog& catalog, const std::string& where, const std::filesystem::path& folder = {});
+
 }  // namespace precog

@@ -104,7 +104,11 @@ class BatchSearch {
 
   void list_choices(const Request& first) {
     if (!request_.contains("global_batch")) return;
-    const std::int64_t each = first.global_batch / std::max(1, first.plan.dp);
+    std::int64_t each = first.global_batch / std::max(1, first.plan.dp);
+    if (request_.contains("micro_batches")) {  // the two leave one batch only
+      choices_.push_back(std::max<std::int64_t>(1, each / first.training.micro_batches));
+      return;
+    }
     for (std::int64_t batch = 1; batch <= each; ++batch)
       if (each % batch == 0) choices_.push_back(batch);
   }

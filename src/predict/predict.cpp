@@ -130,6 +130,31 @@ bool tells_layers_apart(const Request& request) {
                          std::any_of(recipe.fp8->except.begin(), recipe.fp8->except.end(), by_number)));
 }
 
+// Numbers of layers in the request, where only the built model says how many it has.
+std::vector<Problem> more_layers_than_built(const Request& request, const Graph& forward) {
+  if (request.model->layers > 0) return {};  // checked as the request was read
+  int layers = 0;
+  std::int16_t block = -1;
+  for (const Op& op : forward.ops)
+    if (op.block >= 0 && op.block != block) ++layers, block = op.block;
+  const int offloaded = request.replicas.offload_layers < 4096 ? request.replicas.offload_layers : 0;  // 4096: all
+  std::vector<Problem> out;
+  for (const auto& [key, count] : {std::pair{"recompute_layers", request.checkpoints.first}, {"recompute_every", request.checkpoints.every > 1 ? request.checkpoints.every : 0},
+                                   {"plan.offload_layers", offloaded}})
+    if (count > layers)
+      out.push_back({key, layers == 0 ? fmt::format("does not apply: {} has no repeated layers to count; leave it out", request.model->name)
+                                      : fmt::format("is {}; {} has {} repeated layers", count, request.model->name, layers)});
+  return out;
+}
+
+bool has_images(const std::vector<ChunkOfStep>& chunks) {
+  const auto on_images = [](const Op& op) {
+    const Family family = definition(op.kind).family;
+    return family == Family::convolution || family == Family::pooling || op.kind == OpKind::batch_norm || op.kind == OpKind::group_norm;
+  };
+  return std::any_of(chunks.begin(), chunks.end(), [&](const ChunkOfStep& chunk) { return std::any_of(chunk.step.graph.ops.begin(), chunk.step.graph.ops.end(), on_images); });
+}
+
 // The chunks of a pipeline that are worth building, where the model can say so of its layers.
 DistinctChunks chunks_to_build(const Request& request) {
   if (request.plan.pp < 2 || !request.model->layer_kinds) return {};
@@ -200,6 +225,7 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
     auto built = stages.run("frontend", [&] { return build_forward(request, foreseen.left_out); },
                             [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
     if (!built) return tl::unexpected(located(built.error(), request.where));
+    if (auto problems = more_layers_than_built(request, *built); !problems.empty()) return tl::unexpected(located({std::move(problems)}, request.where));
     // transformers leaves masks out but where it is traced. Flash attention takes none, nor does context parallelism.
     const bool masks = (request.attention == Attention::sdpa || request.attention == Attention::eager) && request.plan.cp == 1;
     if (request.mode != Mode::eager && masks) *built = with_traced_masks(*request.model, *built);
@@ -354,6 +380,8 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
                           [](const Report& report) { return to_json(report).dump(2) + "\n"; });
   out.report.warnings.insert(out.report.warnings.end(), rank.notes.begin(), rank.notes.end());
   out.report.sustained_clock = clock;
+  if (request.memory_format == MemoryFormat::channels_last && !has_images(chunks))
+    out.report.warnings.push_back(fmt::format("memory_format channels_last has no effect: {} has no convolutions, nor anything else on images", request.model->name));
   if (pipelined) {
     if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
     if (request.training.micro_batches < request.plan.pp) out.report.warnings.push_back(idle_stages(request));

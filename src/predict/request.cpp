@@ -15,6 +15,8 @@ namespace precog {
 
 Result<Request> RequestReader::read() {
   root_.integer("schema", 1, 1);
+  for (const char* key : {"max_batch", "fixes"})  // taken out before, where they are answered (fit.h)
+    if (root_.raw(key)) root_.problem(key, "is answered by `precog predict` alone: leave it out here");
   const Json* imported = root_.raw("imported");  // kept for the reader
   read_model();
   read_cluster();

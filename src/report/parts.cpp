@@ -86,10 +86,11 @@ const std::vector<MemoryLayer>& memory_layers() {
   static const std::vector<MemoryLayer> kLayers = {
       {"parameters", kColourForward, {parameters}},
       {"optimizer", kColourOptimizer, {optimizer_states, master_weights}},
-      {"libraries", kColourBetween, {libraries, inputs}},
+      {"inputs", kColourInput, {inputs}},
+      {"libraries", kColourBetween, {libraries}},
       {"gradients", kColourBackward, {gradients, gradient_buckets}},
       {"gathered parameters", kColourLossScaling, {gathered_parameters}},
-      {"weight casts", kColourInput, {weight_casts}},
+      {"weight casts", kColourWeightCasts, {weight_casts}},
       {"saved activations", kColourCommunication, {activations}},
       {"recomputed", kColourBubble, {recomputed}},
       {"temporaries", kColourCasts, {temporaries, optimizer_temporaries}},

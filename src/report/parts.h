@@ -64,5 +64,6 @@ inline constexpr const char* kColourBubble = "#888888";
 inline constexpr const char* kColourBetween = "#c8c8c8";
 inline constexpr const char* kColourHost = "#d55e00";
 inline constexpr const char* kColourInput = "#7f3b08";
+inline constexpr const char* kColourWeightCasts = "#8c6bb1";
 
 }  // namespace precog

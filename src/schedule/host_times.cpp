@@ -12,11 +12,12 @@ constexpr std::string_view kMemset = "memset";  // as lowering calls the driver'
 // Modules whose code is entered on the way from one operator to the next: "a.b.c" after "a.d" enters b and c. What has no operators
 // below it is not seen; a list of modules, which is never called, counts once.
 std::int64_t modules_entered(std::string_view before, std::string_view now) {
-  std::size_t shared = 0;  // length of the common path, whole names only
-  for (std::size_t i = 0;; ++i) {
-    const bool end_before = i == before.size() || before[i] == '.', end_now = i == now.size() || now[i] == '.';
-    if (end_before && end_now) shared = i;
-    if (i == before.size() || i == now.size() || before[i] != now[i]) break;
+  const auto same = static_cast<std::size_t>(std::mismatch(before.begin(), before.end(), now.begin(), now.end()).second - now.begin());
+  const auto ends = [&](std::string_view path) { return same == path.size() || path[same] == '.'; };
+  std::size_t shared = same;  // length of the common path, whole names only
+  if (!ends(before) || !ends(now)) {
+    const std::size_t dot = now.substr(0, same).rfind('.');
+    shared = dot == std::string_view::npos ? 0 : dot;
   }
   if (shared == now.size()) return 0;
   return std::count(now.begin() + static_cast<std::ptrdiff_t>(shared), now.end(), '.') + (shared == 0 ? 1 : 0);
@@ -60,23 +61,18 @@ bool inside_another(const Call& call, const KernelProgram& program) {
 
 }  // namespace
 
-HostTimes::HostTimes(const HostSpec& host) : host_(host) {
-  for (std::size_t i = 0; i < kKinds; ++i) {
-    const auto kind = static_cast<OpKind>(i);
-    auto look_up = [&](const auto& table, const Seconds* otherwise) {
-      auto known = table.find(to_text(kind));
-      if (known == table.end()) known = table.find(to_text(definition(kind).family));
-      return known != table.end() ? known->second : otherwise ? *otherwise : table.at("default");
-    };
-    forward_[i] = look_up(host.forward, nullptr);
-    backward_[i] = look_up(host.backward, nullptr);
-    library_[i] = look_up(host.compiled.library, &host.compiled.library_call);
-  }
+Seconds HostTimes::known(ByKind& found, const std::map<std::string, Seconds, std::less<>>& table, OpKind kind, const Seconds* otherwise) {
+  std::optional<Seconds>& one = found[static_cast<std::size_t>(kind)];
+  if (one) return *one;
+  auto at = table.find(to_text(kind));
+  if (at == table.end()) at = table.find(to_text(definition(kind).family));
+  one = at != table.end() ? at->second : otherwise ? *otherwise : table.at("default");
+  return *one;
 }
 
 Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, const Graph& graph) const {
   const Op& op = graph.ops[call.op];
-  const auto kind = static_cast<std::size_t>(op.kind);
+  const OpKind kind = op.kind;
   const auto times = static_cast<double>(layers_of(op));
   if (inside_another(call, program)) return {};
   if (call.compiled && !call.collective && !program.dispatched) return compiled(call, program, op.kind);
@@ -85,23 +81,23 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
     case Phase::recompute: {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
       // With a number or with random ones, in place: what any kernel over a tensor costs (host_calls.jsonl: 26 us both, a sum 24). The figure of fills is of masks and places made anew.
-      if (op.in_place && call.family == Family::fill) return forward_[static_cast<std::size_t>(OpKind::add)];
-      if (!cast || !cast->by_autocast) return forward_[kind] * times + more_launches(call, program, graph);  // what Python adds is not the call's own
+      if (op.in_place && call.family == Family::fill) return forward_of(OpKind::add);
+      if (!cast || !cast->by_autocast) return forward_of(kind) * times + more_launches(call, program, graph);  // what Python adds is not the call's own
       const bool parameter = graph.tensors[graph.input(op, 0)].role == Role::parameter;
       if (parameter && op.label.valid() && graph.name(op.label) == "rnn") return host_.recurrent_parameter;
       return host_.autocast_cast + (parameter ? host_.autocast_parameter : Seconds{});
     }
     case Phase::backward:
       // A layer's own collective (its label says of which split) is called from Python there, too; those of gradients from the framework.
-      if (call.collective && call.family == Family::collective && op.label.valid()) return forward_[kind];
+      if (call.collective && call.family == Family::collective && op.label.valid()) return forward_of(kind);
       [[fallthrough]];
     case Phase::accumulate:
-    case Phase::gradient_sync: return backward_[kind] * times + more_launches(call, program, graph);
+    case Phase::gradient_sync: return backward_of(kind) * times + more_launches(call, program, graph);
     case Phase::loss_scaling:
     case Phase::optimizer: {
       const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
-      if (!many) return forward_[kind] + more_launches(call, program, graph);  // single small operators: of the scaler, of clipping
-      if (many->one_by_one) return (forward_[static_cast<std::size_t>(OpKind::add)] + host_.python_call) * static_cast<double>(many->tensors);
+      if (!many) return forward_of(kind) + more_launches(call, program, graph);  // single small operators: of the scaler, of clipping
+      if (many->one_by_one) return (forward_of(OpKind::add) + host_.python_call) * static_cast<double>(many->tensors);
       std::int64_t launches = 0;
       for (std::uint32_t i = 0; i < call.kernel_count; ++i) launches += program.kernels[call.first_kernel + i].launches;
       return host_.optimizer_op + host_.kernel_launch * static_cast<double>(std::max<std::int64_t>(0, launches - 1));
@@ -120,7 +116,7 @@ Seconds HostTimes::compiled(const Call& call, const KernelProgram& program, OpKi
     if (kernel.fused) generated += kernel.launches;
     else library = true;
   }
-  return host_.compiled.kernel * static_cast<double>(generated) + (library ? library_[static_cast<std::size_t>(kind)] : Seconds{});
+  return host_.compiled.kernel * static_cast<double>(generated) + (library ? library_of(kind) : Seconds{});
 }
 
 // What a call puts on the stream after its first kernel: layout copies around a convolution, the parts of a sort. A grouped product
@@ -146,8 +142,8 @@ Seconds HostTimes::more_launches(const Call& call, const KernelProgram& program,
   if (call.family == Family::gemm) {
     const std::int64_t groups = program.kernels[call.first_kernel].launches - 1;
     // Of each the two operands and the result are cut out (_grouped_mm_fallback, aten/src/ATen/native/GroupedMMUtils.h).
-    const auto kind = static_cast<std::size_t>(graph.ops[call.op].kind);
-    const Seconds one = (call.phase == Phase::backward ? backward_ : forward_)[kind] + forward_[static_cast<std::size_t>(OpKind::view)] * 3.0;
+    const OpKind kind = graph.ops[call.op].kind;
+    const Seconds one = (call.phase == Phase::backward ? backward_of(kind) : forward_of(kind)) + forward_of(OpKind::view) * 3.0;
     products = one * static_cast<double>(groups);
     launches -= groups;
   }
@@ -216,7 +212,7 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
   std::vector<std::size_t> graphs;  // calls that enter a compiled graph
   std::int64_t tensors = 0;
   std::array<bool, 2> entered{};
-  std::string_view module;
+  NameId module;
   for (std::size_t i = 0; i < calls; ++i) {
     const Call& call = program.calls[i];
     const Op& op = graph.ops[call.op];
@@ -224,9 +220,8 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
     if ((call.phase == Phase::forward || call.phase == Phase::recompute) && (!call.compiled || program.dispatched) && !call.collective && !inside_another(call, program)) {
       const auto* cast = std::get_if<CastAttributes>(&op.attributes);
       if (!inner[i] && !(cast && cast->by_autocast)) out.calls[i] += host.python_call;
-      const std::string_view now = graph.name(op.module);
-      out.calls[i] += host.module_call * static_cast<double>(modules_entered(module, now));
-      module = now;
+      if (op.module != module) out.calls[i] += host.module_call * static_cast<double>(modules_entered(graph.name(module), graph.name(op.module)));
+      module = op.module;
     }
     // Each of the two compiled graphs is entered once.
     const auto graph_of = static_cast<std::size_t>(call.phase == Phase::forward ? 0 : 1);

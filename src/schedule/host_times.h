@@ -3,6 +3,10 @@
 #pragma once
 
 #include <array>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "kernel/kernel.h"
@@ -13,17 +17,22 @@ namespace precog {
 // A call by itself: the host's figure for that operator, else for its family, else its default, and its launches.
 class HostTimes {
  public:
-  explicit HostTimes(const HostSpec& host);
+  explicit HostTimes(const HostSpec& host) : host_(host) {}
   Seconds operator()(const Call& call, const KernelProgram& program, const Graph& graph) const;
-  Seconds forward_of(OpKind kind) const { return forward_[static_cast<std::size_t>(kind)]; }
+  Seconds forward_of(OpKind kind) const { return known(forward_, host_.forward, kind, nullptr); }
 
  private:
   Seconds compiled(const Call& call, const KernelProgram& program, OpKind kind) const;
   Seconds more_launches(const Call& call, const KernelProgram& program, const Graph& graph) const;
 
-  static constexpr std::size_t kKinds = static_cast<std::size_t>(OpKind::kCount);
+  // Looked up when the first call of a kind asks: a step has a few dozen of them.
+  using ByKind = std::array<std::optional<Seconds>, static_cast<std::size_t>(OpKind::kCount)>;
+  static Seconds known(ByKind& found, const std::map<std::string, Seconds, std::less<>>& table, OpKind kind, const Seconds* otherwise);
+  Seconds backward_of(OpKind kind) const { return known(backward_, host_.backward, kind, nullptr); }
+  Seconds library_of(OpKind kind) const { return known(library_, host_.compiled.library, kind, &host_.compiled.library_call); }
+
   const HostSpec& host_;
-  std::array<Seconds, kKinds> forward_, backward_, library_;  // the last of a compiled graph's
+  mutable ByKind forward_, backward_, library_;  // the last of a compiled graph's
 };
 
 struct HostStep {

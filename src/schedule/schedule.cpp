@@ -125,7 +125,9 @@ struct CallTimes {
 class Layout {
  public:
   Layout(const KernelProgram& program, const CallTimes& times, const HostSpec& host, Schedule& schedule)
-      : program_(program), times_(times), host_(host), schedule_(schedule), task_of_(program.calls.size(), -1) {}
+      : program_(program), times_(times), host_(host), schedule_(schedule), task_of_(program.calls.size(), -1) {
+    in_flight_.reserve(program.calls.size());
+  }
 
   std::int32_t last = -1, last_compute = -1;
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/ensure.h"
 #include "base/units.h"
 
 namespace precog {
@@ -60,6 +61,25 @@ class TaskGraph {
   std::vector<Task> tasks_;
   std::vector<std::int32_t> dependencies_;
 };
+
+inline std::int32_t TaskGraph::add(std::int32_t resource, Picoseconds duration, std::initializer_list<std::int32_t> dependencies, Sharing sharing) {
+  ensure(resource >= 0 && resource < resources_, "a task runs on a resource of its graph");
+  ensure(duration >= 0, "a task takes no negative time");
+  const auto number = static_cast<std::int32_t>(tasks_.size());
+  Task& task = tasks_.emplace_back();  // written where it stays: there are ten thousands of them
+  task.resource = resource;
+  task.duration = duration;
+  task.sharing = sharing;
+  task.first_dependency = static_cast<std::uint32_t>(dependencies_.size());
+  taken_ = taken_ || sharing.takes;
+  for (std::int32_t dependency : dependencies) {
+    if (dependency < 0) continue;
+    ensure(dependency < number, "a task depends on earlier tasks only");
+    dependencies_.push_back(dependency);
+    ++task.dependency_count;
+  }
+  return number;
+}
 
 struct Span {
   Picoseconds start = 0, end = 0;

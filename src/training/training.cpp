@@ -27,8 +27,10 @@ class Autograd : public GradientContext::Sink {
     forward_ops_ = graph_.ops.size();
     graph_.ops.reserve(forward_ops_ * 4);
     graph_.tensors.reserve(graph_.tensors.size() * 3);
-    gradient_.resize(graph_.tensors.size());
-    remade_.resize(graph_.tensors.size());
+    for (std::vector<TensorId>* by_tensor : {&gradient_, &remade_}) {
+      by_tensor->reserve(graph_.tensors.size() * 3);
+      by_tensor->resize(graph_.tensors.size());
+    }
     if (sent) {
       for (TensorId id : *sent) {
         const TensorId arrived = make({.shape = graph_.tensors[id].shape, .dtype = graph_.tensors[id].dtype, .role = Role::input, .name = graph_.intern("received_gradient")});
@@ -82,12 +84,14 @@ class Autograd : public GradientContext::Sink {
     int recomputed_block = -1;
     std::size_t core_begin = forward_ops_;  // of the attention that was recomputed last
     std::vector<TensorId> incoming;
+    bool converts = false;
+    for (std::size_t i = 0; i < forward_ops_; ++i) converts = converts || graph_.ops[graph_.ops.id_at(i)].kind == OpKind::quantize;
     for (std::size_t i = 0; i < forward_ops_; ++i) {
       const Op& op = graph_.ops[graph_.ops.id_at(i)];
       const auto* message = std::get_if<CollectiveAttributes>(&op.attributes);
       if ((op.kind == OpKind::all_gather && !message->gradient_is_whole) || op.kind == OpKind::send_recv)
         for (TensorId id : graph_.outputs(op)) gathered_by_[id.value] = graph_.ops.id_at(i);
-      if (op.kind == OpKind::view) view_by_[graph_.output(op).value] = graph_.ops.id_at(i);
+      if (converts && op.kind == OpKind::view) view_by_[graph_.output(op).value] = graph_.ops.id_at(i);
       if (op.kind == OpKind::quantize && was_gathered(graph_.input(op, 0)))
         for (TensorId id : graph_.outputs(op)) converted_by_[id.value] = graph_.ops.id_at(i);
     }
@@ -146,8 +150,8 @@ class Autograd : public GradientContext::Sink {
   }
   TensorId make(const Tensor& tensor) override {
     const TensorId id = graph_.add_tensor(tensor);
-    gradient_.resize(graph_.tensors.size());
-    remade_.resize(graph_.tensors.size());
+    gradient_.emplace_back();
+    remade_.emplace_back();
     return id;
   }
   void receive(TensorId forward, TensorId gradient) override {
