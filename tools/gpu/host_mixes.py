@@ -32,6 +32,7 @@ from precog.gpu import host_mixes, host_stacks, trainer  # noqa: E402
 
 PRECISIONS = ("fp32", "bf16", "amp-bf16")
 GROUP, TURNS = 4, 6
+BETWEEN = 24  # stacks from one visit of the reference's to the next
 
 
 class Case:
@@ -104,10 +105,15 @@ def stacks(device: common.Device, lines: common.Lines, anchor: Any, begun: float
             if time.perf_counter() - begun < 0.5 * args.seconds and args.only in stack.name:
                 cases += [case for case in [ready(device, stack, precision, lines, False)] if case]
     print("%d stacks in %.0f s" % (len(cases), time.perf_counter() - begun), flush=True)
+    # Those that `precog host` holds a machine against come again and again: how they stand to all the others is what its ratio rests on.
+    known = host_speed.reference()["reference"]
+    often = [case for case in cases if "%s %s" % (case.stack.name, case.precision) in known]
+    rest = [case for case in cases if case not in often]
+    order = [case for first in range(0, len(rest), BETWEEN) for case in often + rest[first:first + BETWEEN]] or often
     round_ = 0
     while cases and (time.perf_counter() - begun < args.seconds or not round_):
         before = anchor()
-        for case in cases:
+        for case in order:
             if round_ and time.perf_counter() - begun > args.seconds:
                 break
             row: dict[str, Any] = {"stack": case.stack.name, "precision": case.precision, "round": round_, "steps": 2, **case.turn(2)}
