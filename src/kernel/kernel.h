@@ -70,7 +70,7 @@ struct MemoryShape {
   std::int64_t part = 0;                  // what else tells two kernels of a pattern apart, 0: nothing. Copies that turn: the
                                           // source's innermost extent; joined tensors: how many; layout: channels; pooling: the
                                           // window; indexing: how many places; broadcasts: elements of the smallest operand;
-                                          // reductions: the innermost run, kept or summed
+                                          // reductions: the innermost run, kept or summed; generated: numbers drawn
   std::int32_t axes = 0;                  // of the index space where operands do not lie side by side in the same order (layouts.h)
   std::int32_t across = 0;                // per cent of the bytes that are read or written across memory, not along it
   friend bool operator==(const MemoryShape&, const MemoryShape&) = default;

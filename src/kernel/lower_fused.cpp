@@ -64,6 +64,7 @@ std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph) {
   MemoryShape shape{pattern_of(fused, graph), fused.rows, fused.row_length};
   if (shape.pattern == MemoryPattern::pooling_forward) shape.part = fused.traits.taps;
   if (shape.pattern == MemoryPattern::pooling_backward) shape.part = fused.traits.windows;
+  if (fused.traits.random && shape.part == 0) shape.part = fused.rows * fused.row_length;  // numbers drawn
   kernel.shape = shape;
   kernel.math = first.math;
   kernel.input = kernel.output = main_type(fused, graph);

@@ -244,7 +244,12 @@ HostStep host_step(const KernelProgram& program, const Graph& graph, const HostS
   }
   const auto parameters = static_cast<double>(tensors);
   out.begin += host.zero_grad_tensor * parameters;
-  for (std::size_t i : graphs) out.calls[i] += host.compiled.parameter * parameters;
+  // Forward is handed every parameter, those that do not train, too.
+  std::int64_t handed = 0;
+  if (!graphs.empty())
+    for (const Tensor& tensor : graph.tensors) handed += tensor.role == Role::parameter ? 1 : 0;
+  for (std::size_t i : graphs)
+    out.calls[i] += host.compiled.parameter * (program.calls[i].phase == Phase::forward ? std::max(parameters, static_cast<double>(handed)) : parameters);
   if (first_optimizer < calls) out.calls[first_optimizer] += optimizer_tensor_time(program, graph, host) * parameters;
   // Gradients reach their parameters all along backward; where exactly matters little, so it is charged at its end.
   // A compiled backward hands them out all at once.
