@@ -13,6 +13,7 @@ from typing import Any, Callable
 KERNEL, MEMSET = 0, 2
 LONGEST_NAME = 400
 MOST_FAILURES = 20  # in a row: then it is no use
+MOST_CACHED = 3 << 30  # bytes: then what captured calls have left is given back
 
 
 class _Kernel(ctypes.Structure):  # CUDA_KERNEL_NODE_PARAMS_v2
@@ -28,15 +29,27 @@ class Capture:
         import torch
         self.torch = torch
         self.driver = ctypes.CDLL("libcuda.so.1")
-        self.stream, self.pool = torch.cuda.Stream(), torch.cuda.graph_pool_handle()
-        one = torch.ones(1024, device="cuda")
+        self.stream = torch.cuda.Stream()
+        self.one = torch.ones(1024, device="cuda")
         self.unread = ""  # why names cannot be read
-        self.kept, _ = self._graph(lambda: one + one)  # while a graph lives, its memory serves the others
+        self.space = 0    # bytes that the last call took and gave back
+        self.short = False  # whether memory was refused to it: then it went another way
+        self.begin()
 
-    def _graph(self, call: Callable[[], Any]) -> tuple[Any, Any]:
+    def begin(self) -> None:
+        self.pool = self.torch.cuda.graph_pool_handle()
+        self.kept, _ = self._graph(lambda: self.one + self.one, self.pool)  # while a graph lives, its memory serves the others
+        self.cached = self.torch.cuda.memory_reserved() + MOST_CACHED
+
+    def give_back(self) -> None:
+        self.kept.reset()
+        self.torch.cuda.empty_cache()
+        self.begin()
+
+    def _graph(self, call: Callable[[], Any], pool: Any) -> tuple[Any, Any]:
         graph = self.torch.cuda.CUDAGraph(keep_graph=True)
         with self.torch.cuda.stream(self.stream):
-            graph.capture_begin(pool=self.pool, capture_error_mode="relaxed")
+            graph.capture_begin(pool=pool, capture_error_mode="relaxed")
             try:
                 result = call()
             except BaseException:
@@ -46,9 +59,15 @@ class Capture:
             graph.capture_end()
         return graph, result
 
-    def launches(self, call: Callable[[], Any]) -> list[Launch]:
-        """Nothing where the names cannot be read: the call is planned all the same."""
-        graph, result = self._graph(call)
+    def launches(self, call: Callable[[], Any], apart: bool = False) -> list[Launch]:
+        """Nothing where the names cannot be read: the call is planned all the same. `apart`: its memory goes back at once."""
+        cuda = self.torch.cuda
+        refused, before = cuda.memory_stats().get("num_ooms", 0), cuda.memory_allocated()
+        cuda.reset_peak_memory_stats()
+        graph, result = self._graph(call, None if apart else self.pool)
+        self.short = cuda.memory_stats().get("num_ooms", 0) > refused
+        made = [one for one in (result if isinstance(result, tuple) else (result,)) if one is not None]
+        self.space = cuda.max_memory_allocated() - before - sum(one.nbytes for one in made)
         found: list[Launch] = []
         try:
             if not self.unread:
@@ -56,7 +75,11 @@ class Capture:
         except Exception as error:  # noqa: BLE001
             self.unread = str(error)[:200]
         graph.reset()
-        del result
+        del result, made
+        if apart:
+            cuda.empty_cache()
+        elif cuda.memory_reserved() > self.cached:
+            self.give_back()
         return found
 
     def _asked(self, function: str, *arguments: Any) -> None:
@@ -93,7 +116,8 @@ class Capture:
 
 class Choices:
     """Kernels of cases, written as kernel_choices.py does, but for what only the launch says: "launches": [[number of the name,
-    blocks, threads, bytes of shared memory], ...]. Where capturing fails nothing is written and the case is timed all the same."""
+    blocks, threads, bytes of shared memory], ...], "space": the bytes that the call took beside its result, with a kilobyte or so that
+    capturing takes; "short": memory was refused to it. Where capturing fails nothing is written and the case is timed all the same."""
 
     def __init__(self, device: Any, path: str) -> None:
         import torch
@@ -112,13 +136,15 @@ class Choices:
         except Exception as error:  # noqa: BLE001: names are a present, times are what was asked for
             self.first = str(error)[:200]
 
-    def note(self, case: Any, made: dict[str, Any]) -> None:
+    def note(self, case: Any, made: dict[str, Any], apart: bool = False) -> bool:
+        """Whether memory was refused to one of them, whose plan is kept all the same."""
+        short = False
         self.device.tf32(case.dtype == "tf32", case.dtype == "tf32")
         for op in case.ops:
             if self.capture is None:
-                return
+                return short
             try:
-                launches = self.capture.launches(made[op].call)
+                launches = self.capture.launches(made[op].call, apart)
             except Exception as error:  # noqa: BLE001
                 self.first = self.first or str(error)[:200]
                 self.failed += 1
@@ -127,15 +153,19 @@ class Choices:
                     self.capture = None
                 continue
             self.in_a_row = 0
+            short = short or self.capture.short
             if not launches:
                 continue
             for name, *_ in launches:
                 if name not in self.numbers:
                     self.numbers[name] = len(self.numbers)
                     self.lines.write(json.dumps({"name": self.numbers[name], "is": name[:LONGEST_NAME]}, separators=(",", ":")) + "\n")
-            line = {**case.line(op), "launches": [[self.numbers[name], *rest] for name, *rest in launches]}
+            line = {**case.line(op), "launches": [[self.numbers[name], *rest] for name, *rest in launches], "space": self.capture.space}
+            if self.capture.short:
+                line["short"] = True
             self.lines.write(json.dumps(line, separators=(",", ":")) + "\n")
             self.rows += 1
+        return short
 
     def said(self) -> str:
         return "kernels of %d calls, %d failed; %s %s" % (self.rows, self.failed, self.first, self.capture.unread if self.capture else "gave up")

@@ -13,7 +13,8 @@ The measuring process is started again when a library call takes it down.
 
 `--workers N`: for cases that cost the host far more than the GPU (cuDNN plans an attention for a third of a second). So many
 processes prepare cases side by side; who measures holds a lock, and the GPU is otherwise idle but for first calls. With `--names`
-those are captured instead of run, so that it is idle, and DIR/choices.jsonl.gz has the kernels of every case.
+those are captured instead of run, so that it is idle, and DIR/choices.jsonl.gz has the kernels of every case and the memory it took;
+of `--untimed` processes that is all. A plan's `space` says which cases want much: one process at a time has those.
 """
 from __future__ import annotations
 
@@ -49,6 +50,9 @@ MOST_APART = 1.15  # the second of the blocks from the fastest
 TIGHT_S = 2.0  # kept for the last events
 DIED = 3
 MOST_PASSED = 10000  # cases, before one that was asked for
+RESERVED_BYTES = {"convolutions_fp32": 16 << 30}  # of all processes together
+LARGE_SPACE, MOST_RESERVED = 8e9, 9e9  # bytes of one call, of one process
+REFUSED = "memory was refused to the library, which went another way"
 TRACES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../data/measured/2026-11-15-h200-garden/garden_traces.jsonl.gz")
 ALONE = ("optimizer", "recurrent", "recurrent_bidirectional")  # many kernels a call
 SLOW = ("resize",)  # than their bytes say
@@ -130,6 +134,10 @@ def shares_of(plan: str) -> dict[str, Any]:
     return importlib.import_module("precog.gpu.plan." + plan).SHARES
 
 
+def space_of(plan: str) -> Callable[[Any], float]:
+    return getattr(importlib.import_module("precog.gpu.plan." + plan), "space", lambda case: 0.0)
+
+
 def wanted(cases: Iterator[Any], arguments: argparse.Namespace) -> Iterator[Any]:
     """Those of the types and the operators that were asked for."""
     types, operators = (text.split(",") if text else [] for text in (arguments.types, arguments.operators))
@@ -166,7 +174,10 @@ def measure(timer: Timer, case: Any, copies: list[Any], plans: list[tuple[str, i
     for op, count, each_s, cold in plans:
         works = [copy[op] for copy in copies]
         with works[0].within():
+            refused = timer.device.refused()
             works[0].call()
+            if timer.device.refused() > refused:
+                raise RuntimeError(REFUSED)
             calls = [work.call for work in works[1:1 + BLOCKS * count]] if cold else [works[0].call] * (BLOCKS * count)
             record = case.line(op)
             record.pop("cold", None)
@@ -220,12 +231,16 @@ def child(arguments: argparse.Namespace) -> int:
 
     timer = Timer(device, write)
     timer.steady = arguments.workers > 1 and not device.dry_run
-    if not device.dry_run:
-        reserved = torch.empty((60 << 30) // arguments.workers, dtype=torch.uint8, device="cuda")  # one cudaMalloc now instead of thousands later
-        del reserved
+
+    def reserve() -> None:
+        if not device.dry_run and not arguments.untimed:  # one cudaMalloc now instead of thousands later
+            torch.empty(RESERVED_BYTES.get(arguments.plan, 60 << 30) // arguments.workers, dtype=torch.uint8, device="cuda")
+
+    reserve()
+    space = space_of(arguments.plan)
     share = 1 if arguments.workers < 2 else 2 if arguments.workers < 8 else 3
     pools = [Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES // share) for _ in range(2)]
-    lock = open(os.path.join(arguments.out, "lock"), "w") if arguments.workers > 1 else None
+    lock, room = (open(os.path.join(arguments.out, name), "w") if arguments.workers > 1 else None for name in ("lock", "room"))
     with held(lock):
         timer.measure_events()
         choices = Choices(device, arguments.file.replace("operators", "choices")) if arguments.names and not device.dry_run else None
@@ -245,15 +260,20 @@ def child(arguments: argparse.Namespace) -> int:
         computes = case.family.startswith(("gemm", "scaled", "conv", "depth", "group", "sdpa"))
         try:
             with using(pools[0 if computes else 1]):
-                copies, plans = ready(case, make, device)
-                if choices:
-                    choices.note(case, copies[0])
-                elif lock and not arguments.names:
-                    prepare(device, case, copies[0])
-                with held(lock):
-                    measure(timer, case, copies, plans)
-                    if lock:
-                        timer.read(True)
+                large = space(case) > LARGE_SPACE and not device.dry_run
+                copies, plans = ([make(case, device.type)], []) if arguments.untimed else ready(case, make, device)
+                with held(room if large else None):
+                    if choices and choices.note(case, copies[0], large):
+                        raise RuntimeError(REFUSED)
+                    if lock and not arguments.names:
+                        prepare(device, case, copies[0])
+                    with held(None if arguments.untimed else lock):
+                        measure(timer, case, copies, plans)
+                        if lock:
+                            timer.read(True)
+                        if large or (arguments.plan in RESERVED_BYTES and not device.dry_run and torch.cuda.memory_reserved() > MOST_RESERVED):
+                            torch.cuda.empty_cache()
+                            reserve()
         except Exception as error:  # noqa: BLE001: whatever one library call throws, the rest is worth measuring
             failed["%s %s %s: %s" % (case.family, case.ops[0], case.dtype, str(error).split("\n")[0][:90])] += 1
             try:
@@ -292,7 +312,8 @@ def keep_measuring(arguments: argparse.Namespace, until: float, worker: int) -> 
     while time.time() < until - 15 or seed == first:
         command = [sys.executable, os.path.abspath(__file__), "--out", arguments.out, "--plan", arguments.plan, "--only", arguments.only,
                    "--skip", arguments.skip, "--types", arguments.types, "--operators", arguments.operators, "--seed", str(seed), "--until", str(until), "--file", path, "--workers", str(arguments.workers)]
-        names = ["--names"] if arguments.names and seed == first else []  # what died may have died of it
+        untimed = ["--untimed", "1"] if worker >= arguments.workers - arguments.untimed else []
+        names = ["--names", *untimed] if arguments.names and (untimed or seed == first) else []  # what died may have died of it
         status = subprocess.run(command + names + (["--dry-run"] if arguments.dry_run else [])).returncode
         if status == 0:
             break
@@ -305,13 +326,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", type=float, default=540)
-    parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions", "convolutions_more"), help="which module of precog.gpu.plan")
+    parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions", "convolutions_more", "convolutions_fp32", "odd_ops"), help="which module of precog.gpu.plan")
     parser.add_argument("--only", default="", help="families, with commas: see the plan's SHARES")
     parser.add_argument("--skip", default="", help="families that are left out")
     parser.add_argument("--types", default="", help="with commas: others are passed over")
     parser.add_argument("--operators", default="", help="with commas: of a case's, those that are timed")
     parser.add_argument("--workers", type=int, default=1, help="processes that prepare cases side by side")
     parser.add_argument("--names", action="store_true", help="record the kernels of each case too (convolutions), without running them: captured.py")
+    parser.add_argument("--untimed", type=int, default=0, help="so many of the processes record kernels and memory alone")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dry-run", action="store_true", help="small cases on the CPU: the times mean nothing")
     parser.add_argument("--until", type=float, default=0, help=argparse.SUPPRESS)

@@ -17,22 +17,25 @@ class GraphClock:
     def __init__(self) -> None:
         from torch._inductor.output_code import CompiledFxGraph
         self.seconds, self.runs = 0.0, 0
+        self.first, self.last = 0.0, 0.0  # when the first program since the last `take` began, when the last ended
         self.graphs: dict[int, Any] = {}  # those that have run
         inside = CompiledFxGraph.__call__
 
         def timed(graph: Any, inputs: Any) -> Any:
             started = time.perf_counter()
+            self.first = self.first or started
             try:
                 return inside(graph, inputs)
             finally:
-                self.seconds += time.perf_counter() - started
+                self.last = time.perf_counter()
+                self.seconds += self.last - started
                 self.runs += 1
                 self.graphs[id(graph)] = graph
         CompiledFxGraph.__call__ = timed  # type: ignore[method-assign]
 
     def take(self) -> float:
         """Seconds inside since the last time."""
-        taken, self.seconds = self.seconds, 0.0
+        taken, self.seconds, self.first = self.seconds, 0.0, 0.0
         return taken
 
     def counts(self) -> list[dict[str, Any]]:

@@ -49,6 +49,10 @@ class Device:
             torch._C._cuda_clearCublasWorkspaces()  # they live in the caching allocator and would count as ours
             torch.cuda.empty_cache()
 
+    def refused(self) -> int:
+        """How often memory was: a library that asks for room to work in goes another way then."""
+        return 0 if self.dry_run else int(torch.cuda.memory_stats().get("num_ooms", 0))
+
     def reset_peak(self) -> None:
         if not self.dry_run:
             torch.cuda.reset_peak_memory_stats()

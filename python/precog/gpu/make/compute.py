@@ -110,8 +110,10 @@ def recurrent(case: Case, device: str) -> Made:
     shape, dtype = case.shape, DTYPES[case.dtype]
     both = case.family == "recurrent_bidirectional"
     kind = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}[case.ops[0].split(" ")[0]]
-    layer = kind(shape["width"], shape["hidden"], shape["layers"], bidirectional=both, device=device, dtype=dtype)
-    x = random(device, shape["steps"], shape["batch"], shape["width"], dtype=dtype).requires_grad_()
+    first = shape.get("batch_first", False)
+    layer = kind(shape["width"], shape["hidden"], shape["layers"], bidirectional=both, batch_first=first, device=device, dtype=dtype)
+    places = (shape["batch"], shape["steps"]) if first else (shape["steps"], shape["batch"])
+    x = random(device, *places, shape["width"], dtype=dtype).requires_grad_()
     weights = sum(math.prod(parameter.shape) for parameter in layer.parameters())
     flops = 2 * weights * shape["steps"] * shape["batch"]
     # Hundreds of kernels a call: few calls, so that the launch queue does not fill.

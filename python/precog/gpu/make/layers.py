@@ -55,7 +55,10 @@ def _both(case: Case, x: torch.Tensor, forward: Callable[[], Any], wanted: Any, 
 def norm(case: Case, device: str) -> Made:
     shape, dtype, op = case.shape["shape"], DTYPES[case.dtype], case.ops[0]
     channels = shape[1]
-    x = formatted(random(device, *shape, dtype=dtype), case.shape["layout"]).requires_grad_()
+    if case.shape.get("lies") == "rows":  # channels innermost
+        x = random(device, shape[0], *shape[2:], channels, dtype=dtype).movedim(-1, 1).requires_grad_()
+    else:
+        x = formatted(random(device, *shape, dtype=dtype), case.shape["layout"]).requires_grad_()
     weight, bias = (torch.ones(channels, device=device, dtype=dtype, requires_grad=True) for _ in range(2))
     mean, var = torch.zeros(channels, device=device, dtype=dtype), torch.ones(channels, device=device, dtype=dtype)
     order = (0, *range(2, x.dim()), 1)
@@ -140,6 +143,8 @@ def optimizer(case: Case, device: str) -> Made:
         scale, found = torch.ones((), device=device), torch.zeros((), device=device)
         growth = torch.zeros((), device=device, dtype=torch.int32)
         return {op: Work(lambda: torch._amp_update_scale_(scale, growth, found, 2.0, 0.5, 2000), 12)}
+    if op.startswith("foreach "):
+        return {op: Work(*_listed(op, grads, dtype), kernels=_launches(tensors))}
     if op.endswith("foreach") and not op.startswith(("adam", "sgd")):
         other = [torch.empty_like(grad, dtype=torch.bfloat16 if dtype == torch.float32 else torch.float32) for grad in grads]
         scale = torch.ones((), device=device)
@@ -162,6 +167,20 @@ def optimizer(case: Case, device: str) -> Made:
     # Parameters, gradients and states are read, all but gradients written.
     passes = 7 if name.startswith("adam") else 5 if name == "sgd-momentum" else 3
     return {op: Work(stepper.step, total * passes * e, kernels=_launches(tensors))}
+
+
+def _listed(op: str, grads: list[torch.Tensor], dtype: torch.dtype) -> tuple[Callable[[], Any], float]:
+    """One of the calls that AdamW's foreach form makes, and its bytes."""
+    others = [torch.empty_like(grad).uniform_(0.5, 1.5) for grad in grads]
+    third = [torch.empty_like(grad).uniform_(0.5, 1.5) for grad in grads]
+    scalars, size = [1.0 + 1e-6 * at for at in range(len(grads))], sum(grad.nbytes for grad in grads)
+    calls: dict[str, tuple[Callable[[], Any], int]] = {
+        "foreach mul": (lambda: torch._foreach_mul_(others, 0.999), 2), "foreach add": (lambda: torch._foreach_add_(others, 1e-8), 2),
+        "foreach lerp": (lambda: torch._foreach_lerp_(others, grads, 0.1), 3), "foreach addcmul": (lambda: torch._foreach_addcmul_(others, grads, grads, 0.001), 3),
+        "foreach sqrt": (lambda: torch._foreach_sqrt(others), 2), "foreach div list": (lambda: torch._foreach_div_(others, scalars), 2),
+        "foreach addcdiv list": (lambda: torch._foreach_addcdiv_(others, grads, third, scalars), 4)}
+    call, passes = calls[op]
+    return call, passes * size
 
 
 def _launches(tensors: int) -> int:

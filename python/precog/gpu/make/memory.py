@@ -115,6 +115,8 @@ def copies(case: Case, device: str) -> Made:
 def index(case: Case, device: str) -> Made:
     size, columns, count = case.shape["rows"], case.shape["columns"], case.shape["picked"]
     dtype, op = DTYPES[case.dtype], case.ops[0]
+    if op.endswith(" last"):
+        return {op: _picked_last(op, random(device, size, columns, dtype=dtype), random(device, size, count, dtype=dtype))}
     table = random(device, size, columns, dtype=dtype)
     ids = torch.randint(0, size, (count,), device=device)
     moved = 2 * count * columns * dtype.itemsize + 8 * count
@@ -130,6 +132,15 @@ def index(case: Case, device: str) -> Made:
     if op == "embedding backward":
         moved += table.nbytes
     return {op: Work(calls[op], moved, kernels=8)}
+
+
+def _picked_last(op: str, table: torch.Tensor, source: torch.Tensor) -> Work:
+    """The same places of every row."""
+    ids = torch.randperm(table.shape[1], device=table.device)[:source.shape[1]]
+    wide = ids.expand(len(table), -1)
+    calls: dict[str, Callable[[], Any]] = {"index_select last": lambda: table.index_select(1, ids), "gather last": lambda: table.gather(1, wide),
+                                           "index_add last": lambda: table.index_add_(1, ids, source)}
+    return Work(calls[op], (3 if op == "index_add last" else 2) * source.nbytes + ids.nbytes)
 
 
 def sort(case: Case, device: str) -> Made:

@@ -34,7 +34,7 @@ def _result(size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], p
 
 
 def _case(dice: Dice, family: str, axes: int, dtype: str, layout: str, batch: int, cin: int, cout: int, size: Any, kernel: Any, stride: Any = 1,
-          groups: int = 1, dilation: int = 1, padding: Any = None) -> Case | None:
+          groups: int = 1, dilation: int = 1, padding: Any = None, allowance: float = 0) -> Case | None:
     """With batch and then size reduced until it is affordable; None where nothing is left."""
     size, kernel, stride = _axes(size, axes), _axes(kernel, axes), _axes(stride, axes)
     padding = [dilation * (k // 2) for k in kernel] if padding is None else _axes(padding, axes)
@@ -44,7 +44,7 @@ def _case(dice: Dice, family: str, axes: int, dtype: str, layout: str, batch: in
         cin, cout = (min(cin, 16), min(cout, 16)) if wide else (cin, cout)
     size = [max(s, dilation * (k - 1) + 1 - 2 * p) for s, k, p in zip(size, kernel, padding)]
     transposed = family == "conv_transpose"
-    allowance = RARELY_LARGER if dice.chance(1 / 12) else 1
+    allowance = allowance or (RARELY_LARGER if dice.chance(1 / 12) else 1)
     while True:
         result = [(s - 1) * t - 2 * p + k for s, k, t, p in zip(size, kernel, stride, padding)] if transposed else \
             _result(size, kernel, stride, padding, dilation)
@@ -54,7 +54,7 @@ def _case(dice: Dice, family: str, axes: int, dtype: str, layout: str, batch: in
         for s, r, k in zip(size, result, kernel):
             pixels *= (s if transposed else r) * k
             into, out = into * s, out * r
-        if 2 * pixels * (cin // groups) * cout <= MOST_FLOPS[dtype] * allowance and max(into, out) <= MOST_ELEMENTS * allowance:
+        if 2 * pixels * (cin // groups) * cout <= MOST_FLOPS[dtype] * allowance and max(into, out) <= MOST_ELEMENTS * min(allowance, RARELY_LARGER):
             break
         if batch > 1:
             batch //= 2
