@@ -127,6 +127,7 @@ StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const 
   Seconds one_more;
   if (schedule.last_of_micro_batch.size() >= 2) one_more = seconds(end_of(schedule.last_of_micro_batch[1]) - end_of(schedule.last_of_micro_batch[0]));
   StepTimes out{.length = seconds(end - begin) + one_more * missing, .host = shown.host_busy + shown.host_busy_second * missing};
+  out.start_up = seconds(end - static_cast<Picoseconds>(schedule.last_task.size()) * (end - begin));
   for (const auto& [name, exposed] : shown.by_collective) {
     const auto again = shown.in_second.find(name);
     out.exposed[name] = exposed + (again == shown.in_second.end() ? Seconds{} : again->second * missing);
@@ -226,6 +227,7 @@ Report summarise(const Request& request, std::int64_t parameters, Flops model_fl
 
   report.step = times_of_step.length;
   report.host = times_of_step.host;
+  report.start_up = times_of_step.start_up;
   report.breakdown.exposed_communication = times_of_step.exposed;
   report.breakdown.pipeline_bubble = times_of_step.bubble;
   Seconds exposed_collectives;

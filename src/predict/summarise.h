@@ -27,6 +27,7 @@ struct ChunkOfStep {
 // The length of a step and what of it is not kernels of the compute stream; of a pipeline, of the mean GPU.
 struct StepTimes {
   Seconds length, host;                    // host: busy
+  Seconds start_up;                        // what steps from an idle machine take beyond so many of that length
   std::map<std::string, Seconds> exposed;  // by collective: the compute stream idle while the communication stream runs
   Seconds bubble;
   Seconds input;                           // the GPU idle until a batch was there

@@ -77,6 +77,7 @@ struct Report {
   std::map<std::string, Seconds> by_dtype, by_op_class;
   std::int64_t kernels = 0;
   Seconds gpu_busy, host;
+  Seconds start_up;  // what a block of steps that begins and ends with an idle GPU takes beyond so many of `step`
   double sustained_clock = 1;  // share of the full clock that the power limit leaves over minutes
   double cast_kernels = 0;
   std::vector<ProvenanceEntry> provenance;

@@ -30,6 +30,10 @@ Resource stream_of(const Call& call, const Graph& graph) {
   return crosses_groups(call, graph) ? kGroupCommunication : belongs_to_layer(call, graph) ? kLayerCommunication : kCommunication;
 }
 
+// A grouped product without a kernel of its own asks for the groups' sizes before it issues one product after another (_grouped_mm_fallback,
+// aten/src/ATen/native/GroupedMMUtils.h: offs.cpu()); other calls read what their own kernels made.
+bool reads_first(const Call& call) { return call.waits_for_gpu && call.family == Family::gemm; }
+
 // Streams wait for each other where a tensor made on one is read on the other.
 struct CrossWait {
   std::int32_t on_call = -1;  // the last call on the other stream that made one of its operands
@@ -172,6 +176,7 @@ class Layout {
       const bool for_all = (times_.last_collective < program_.calls.size() && i > times_.last_collective) || call.phase >= Phase::loss_scaling;
       const std::int32_t for_one = wait.on_call >= 0 ? task_of_[static_cast<std::size_t>(wait.on_call)] : -1;
       const std::int32_t parameters = times_.needs[i] >= 0 ? task_of_[static_cast<std::size_t>(times_.needs[i])] : -1;  // of the step before: this one's come later
+      if (reads_first(call)) add(kHost, picoseconds(host_.synchronise), {last_compute}, label);
       const std::int64_t parts = host_.blocking_launches ? 1 : std::max(1, times_.launches[i] / kLaunchesTogether);
       for (std::int64_t part = 0; part < parts; ++part) {
         const auto share = [&](std::int64_t whole) { return whole * (part + 1) / parts - whole * part / parts; };
@@ -185,7 +190,7 @@ class Layout {
     }
     views_ = 0;
     task_of_[i] = last;
-    if (call.waits_for_gpu || host_.blocking_launches) add(kHost, picoseconds(host_.synchronise), {last}, label);
+    if ((call.waits_for_gpu && !reads_first(call)) || host_.blocking_launches) add(kHost, picoseconds(host_.synchronise), {last}, label);
     return true;
   }
 

@@ -73,6 +73,33 @@ TEST_CASE("TheLossScalersReadBackKeepsTheHostFromRunningAhead") {
   CHECK(without.step_us == doctest::Approx(std::max(without.host_us, without.gpu_us)).epsilon(0.01));
 }
 
+TEST_CASE("AGroupedProductAsksForItsGroupsBeforeItIssuesThem") {
+  GraphBuilder b;
+  const TensorId x = b.grouped_linear(b.relu(b.linear_layer("up", b.input("x", {64, 32}), 32)), b.parameter("experts", {8, 16, 32}), 8);
+  b.cross_entropy(x, b.input("t", {64}, DType::int64));
+  const PrecisionRecipe recipe = uniform(DType::fp32);
+  const StepGraph step = make_step(apply_precision(recipe, gpu(), std::move(b).finish()), recipe, {});
+  const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  std::vector<KernelCost> costs(program.kernels.size());
+  for (KernelCost& cost : costs) cost.total = microseconds(100);
+  const Schedule schedule = make_schedule(program, costs, {}, step.graph, host(1), 1);
+  const Timeline timeline = simulate(schedule.graph);
+  const auto tasks = schedule.graph.tasks();
+  std::size_t grouped = 0;
+  while (!program.calls[grouped].waits_for_gpu) ++grouped;
+  Picoseconds before = 0, issued = 0, began = 0;  // the last kernel before it; its products issued; and begun
+  for (std::size_t i = 0; i < tasks.size() && schedule.labels[i].step == 0; ++i) {
+    if (tasks[i].resource == kCompute && schedule.labels[i].call < static_cast<std::int32_t>(grouped)) before = timeline.spans[i].end;
+    if (schedule.labels[i].call != static_cast<std::int32_t>(grouped)) continue;
+    if (tasks[i].resource == kHost) issued = timeline.spans[i].end;
+    else began = timeline.spans[i].start;
+  }
+  CHECK(before > 0);
+  CHECK(issued > before);
+  CHECK(began == issued);  // the GPU had nothing to do meanwhile
+  CHECK(timeline.spans[static_cast<std::size_t>(schedule.last_task[0])].end > before);
+}
+
 namespace {
 
 struct ShardedRun {

@@ -53,6 +53,7 @@ std::optional<MeasuredRun> read_run(const Json& json, std::size_t line, std::str
   run.gpu_busy_s = positive(*measured, "gpu_busy_s", reason);
   run.peak_bytes = positive(*measured, "peak_bytes", reason);
   run.kernels = positive(*measured, "kernels", reason);
+  run.steps_per_block = positive(*measured, "steps_per_block", reason);
   if (reason.empty() && !run.oom && !run.step_s) reason = "measured.step_s is missing (or \"oom\": true)";
   if (!reason.empty()) return std::nullopt;
   return run;
@@ -81,6 +82,7 @@ constexpr ColumnPlace kColumns[] = {{"id", "/id"},
                                     {"peak_bytes", "/measured/peak_bytes"},
                                     {"gpu_busy_s", "/measured/gpu_busy_s"},
                                     {"kernels", "/measured/kernels"},
+                                    {"steps_per_block", "/measured/steps_per_block"},
                                     {"oom", "/measured/oom"},
                                     {"model", "/request/model"},
                                     {"batch", "/request/batch"},

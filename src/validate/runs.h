@@ -15,6 +15,7 @@ struct MeasuredRun {
   std::size_t line = 0;  // of the file, from 1
   Json request;
   std::optional<double> step_s, gpu_busy_s, peak_bytes, kernels;
+  std::optional<double> steps_per_block;  // step_s is the mean of so many steps between two waits for the GPU
   bool oom = false;  // the run ran out of memory: it has no step
 };
 

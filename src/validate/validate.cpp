@@ -207,6 +207,13 @@ std::map<std::string, SpeedupSummary> speedups(const std::vector<Pair>& pairs) {
   return out;
 }
 
+// A block of steps begins with an idle GPU, which waits for the host once more than in a steady run: its mean step has a share of that.
+void in_blocks(const MeasuredRun& run, Report& report) {
+  if (!run.steps_per_block || !(report.step.value > 0)) return;
+  const double longer = 1 + report.start_up / report.step / *run.steps_per_block;
+  for (Seconds* time : {&report.step, &report.step_low, &report.step_high}) *time = *time * longer;
+}
+
 }  // namespace
 
 std::string regime_of(const MeasuredRun& run) {
@@ -220,6 +227,8 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
   out.unpredicted = file.unreadable;
   out.warnings = file.warnings;
   std::vector<Pair> pairs = predict_all(file.runs, predictor, options);
+  for (Pair& pair : pairs)
+    if (pair.report) in_blocks(*pair.run, *pair.report);
   Group overall, memory, busy, kernels;
   overall.rows = file.rows();
   std::map<std::string, Group> groups;

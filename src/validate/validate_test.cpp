@@ -46,6 +46,21 @@ TEST_CASE("ErrorsAreOfTheMeasuredStepInPerCent") {
   CHECK(report.interval.right == 1);
 }
 
+TEST_CASE("AStepOfABlockHasItsShareOfTheStart") {
+  auto begins_slowly = [](const Json& request, const std::string& where) {
+    Result<Report> report = predicted_as_asked(request, where);
+    report->start_up = {0.3};
+    return report;
+  };
+  const std::string head = "{\"request\": {\"step\": 1}, \"measured\": {\"step_s\": 1.1", ends = "}}\n";
+  const ValidationReport report = validate_runs(parse_runs_jsonl(head + ", \"steps_per_block\": 3" + ends + head + ends), begins_slowly, {});
+  CHECK(*report.runs.at(0).predicted_s == doctest::Approx(1.1));
+  CHECK(*report.runs.at(0).error == doctest::Approx(0).scale(1));
+  CHECK(*report.runs.at(1).predicted_s == doctest::Approx(1.0));  // measured in a steady run
+  CHECK(report.interval.right == 1);  // the interval goes with it
+  CHECK(*parse_runs_csv("model,step_s,steps_per_block\ngpt2,1,5\n").runs.at(0).steps_per_block == doctest::Approx(5));
+}
+
 TEST_CASE("ThreadsDoNotChangeTheAnswer") {
   std::string text;
   for (int i = 0; i < 40; ++i) text += run(("r" + std::to_string(i)).c_str(), i % 2 ? "fp32" : "bf16", 1 + i * 0.01, 1);
