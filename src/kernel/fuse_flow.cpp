@@ -41,6 +41,12 @@ bool is_scatter(const Graph& graph, const Op& op) {
   return name == "index_put" || name == "_unsafe_index_put" || name == "index_add" || name == "index_copy" || name == "scatter" || name == "scatter_add";
 }
 
+// In bf16 the framework's own is called (torch/_inductor/decomposition.py, index_add).
+bool calls_index_add(const Graph& graph, const Op& op) {
+  const bool adds = op.kind == OpKind::index_add || (op.kind == OpKind::scatter && graph.name(op.label) == "index_add");
+  return adds && op.output_count > 0 && graph.tensors[graph.output(op)].dtype == DType::bf16;
+}
+
 // Megatron-LM's kernel of scale, mask and softmax takes scores of lengths up to 2048 (later 4096) and a number of heads of the
 // whole micro-batch on a rank that is a multiple of four (megatron/model/fused_softmax.py, is_kernel_available); else they are operators of PyTorch's.
 bool is_beyond_fused_softmax(const Graph& graph, const Op& op) {
@@ -97,6 +103,7 @@ Part part_of(const Graph& graph, const Op& op) {
     case Family::embedding: return op.kind == OpKind::embedding ? Part::pointwise : Part::scatter;
     case Family::index:
       if (op.kind == OpKind::index_select || op.kind == OpKind::gather) return Part::pointwise;
+      if (calls_index_add(graph, op)) return Part::library;
       return op.kind == OpKind::index_add || is_scatter(graph, op) ? Part::scatter : Part::library;
     default: return Part::library;
   }

@@ -340,3 +340,14 @@ TEST_CASE("ScalingToEightBitsIsTwoKernelsPerOperandAndNotTwelve") {
   CHECK(count(c.text(), "pointwise 1x4194304: clamp <-") == 1);
   CHECK(count(c.text(), "abs") == 0);
 }
+
+TEST_CASE("RowsAddedToPlacesInBf16AreTheFrameworksOwn") {
+  GraphBuilder b;
+  TensorId x = b.linear_layer("a", b.input("x", {32, 64}), 64);
+  x = b.index_select(x, b.input("i", {16}, DType::int64), {16, 64});
+  b.cross_entropy(b.linear_layer("b", x, 64), b.input("t", {16}, DType::int64));
+  const Graph graph = std::move(b).finish();
+  const auto scatters = [&](DType type) { return count(compile(graph, uniform(type)).text(), "scatter"); };
+  CHECK(scatters(DType::fp32) == 1);
+  CHECK(scatters(DType::bf16) == 0);
+}
