@@ -74,10 +74,10 @@ double FixNeed::most() const {
   return out;
 }
 
-FixTrials::FixTrials(const Json& request, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder,
+FixTrials::FixTrials(const Json& request, const FixUndone& undone, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder,
                      const std::vector<FixChoice>& choices)
-    : request_(request), parsed_(parsed), base_(base), catalog_(catalog), folder_(folder), choices_(choices),
-      host_capacity_(static_cast<double>(parsed.cluster.host_memory.value)), alike_after_(layers_alike_after(request, parsed)) {}
+    : request_(request), undone_(undone), parsed_(parsed), base_(base), catalog_(catalog), folder_(folder), choices_(choices),
+      host_capacity_(static_cast<double>(parsed.cluster.host_memory.value)), alike_after_(layers_alike_after(without(undone, request), parsed)) {}
 
 int FixTrials::layers(const FixCombination& combination) const {
   std::int64_t stages = parsed_.plan.pp;
@@ -87,24 +87,24 @@ int FixTrials::layers(const FixCombination& combination) const {
   return static_cast<int>((all + stages - 1) / stages);
 }
 
-Fix FixTrials::described(const FixCombination& combination, int layers) const {
+Fix FixTrials::described(const FixCombination& combination, int of_layers) const {
   std::vector<const FixChoice*> chosen;
   for (std::size_t i : combination) chosen.push_back(&choices_[i]);
-  return fix_of_choices(chosen, layers, request_, base_);
+  return fix_of_choices(chosen, of_layers, request_, base_, undone_, undone_.by_layers ? layers(combination) : 0);
 }
 
 std::optional<Request> FixTrials::changed(const FixCombination& combination, int layers) const { return patched(described(combination, layers).request); }
 
 std::optional<Request> FixTrials::patched(const Json& patch) const {
   Json changed = request_;
-  changed.merge_patch(patch);
+  changed.merge_patch(patch);  // a null takes back
   auto parsed = parse_request(changed, catalog_, parsed_.where, folder_, base_.batch, parsed_.model);
   if (!parsed) return std::nullopt;
   return std::move(*parsed);
 }
 
-std::optional<Report> FixTrials::whole_batch(std::int64_t batch) const {
-  const auto request = patched(smaller_batch(batch, request_, base_).request);
+std::optional<Report> FixTrials::whole_of(const Json& patch) const {
+  const auto request = patched(patch);
   return request ? predicted(*request) : std::nullopt;
 }
 
