@@ -36,6 +36,7 @@ constexpr double kHeavy = 0.8;         // of the capacity: weights and states th
 constexpr double kLarge = 0.01;         // of the capacity: parts that choices multiply; they add to smaller ones
 constexpr double kNothing = 0.002;     // of the capacity: a change that saves less is none
 constexpr int kLayerTries = 5, kHalved = 2, kMostLayersAsked = 256;  // the second: this one in the middle of what is left
+constexpr double kSurely = 0.9, kSurelySome = 0.82;  // of the capacity: no doubt below, nor above its inverse; the second: of some layers
 constexpr int kMoreTries = 2;           // of what is listed
 constexpr double kFaster = 0.97;        // of the time: a change is worth trying for that alone
 constexpr std::size_t kAsked = 16;      // of each kind and mode; half of them of a deep model
@@ -387,10 +388,32 @@ class FixSearch {
       const std::lock_guard lock(asking_);
       if (const auto known = asked_.find({combination, layers}); known != asked_.end()) return known->second;
     }
-    const auto use = trials_.memory(combination, layers);
-    const Asked out = use ? Asked{true, use->fits, static_cast<double>(use->device.value)} : Asked{};
+    Asked out = foreseen(combination, layers);
+    if (!out.known)
+      if (const auto use = trials_.memory(combination, layers)) out = {true, use->fits, static_cast<double>(use->device.value)};
     const std::lock_guard lock(asking_);
     return asked_[{combination, layers}] = out;
+  }
+  // Where trials leave no doubt: whole ones, or rough ones far from the capacity. What is listed is predicted whole.
+  Asked foreseen(const FixCombination& combination, int layers) const {
+    if (layers == 0)
+      if (const auto tried = rough_.find(combination); tried != rough_.end() && tried->second.whole) return {true, tried->second.fits, tried->second.device};
+    const int count = trials_.layers(combination);
+    if (!trials_.shallow() || in_stages(combination) || (layers > 0 && count == 0)) return {};
+    const FixNeed all = roughly(combination);
+    if (!all.known) return {};
+    double device = device_of(combination, all.most(), all.outside);
+    if (layers > 0) {
+      FixCombination bare = combination;
+      std::erase_if(bare, [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
+      const FixNeed none = bare.empty() ? start_ : roughly(bare);
+      if (!none.known) return {};
+      const double without = device_of(bare, none.most(), none.outside);
+      device = without + (device - without) * layers / count;
+    }
+    const double surely = layers > 0 ? kSurelySome : kSurely;
+    if (device > surely * capacity_ && device < capacity_ / surely) return {};
+    return {true, device < capacity_, device};
   }
   bool fits(const FixCombination& combination) const { return need_of_device(combination).fits; }
   void ask(const std::vector<FixCombination>& wanted) const {

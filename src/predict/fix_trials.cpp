@@ -8,6 +8,7 @@ namespace {
 constexpr std::int64_t kShallow = 4, kDeeper = 6;  // layers after the first that differ: what a layer adds is the difference
 constexpr std::int64_t kDeepEnough = 10;           // below, the model itself is not much dearer
 constexpr std::int64_t kFewFirst = 4;              // layers that differ at most
+constexpr std::int64_t kLongStage = 15;            // layers from which on shallow stages are enough cheaper
 
 FixNeed need_of(const Report& report) {
   FixNeed out;
@@ -142,16 +143,28 @@ FixNeed FixTrials::rough(const FixCombination& combination) const {
     need.host_full = host_capacity_ > 0 && need.host > host_capacity_;
     return need;
   };
-  if (!alike_after_ || request->plan.pp > 1) {
+  const std::optional<std::int64_t> given = request->inputs.layers;
+  const std::int64_t all = request->inputs.layers.value_or(request->model->layers), stages = request->plan.pp;
+  const auto whole = [&]() -> FixNeed {
+    request->inputs.layers = given;
     const auto report = predicted(*request);
-    return report ? held(need_of(*report)) : FixNeed{};
-  }
-  const auto layers = static_cast<double>(request->inputs.layers.value_or(request->model->layers) - *alike_after_);
-  request->inputs.layers = *alike_after_ + kShallow;
+    if (!report) return {};
+    FixNeed out = need_of(*report);
+    out.whole = true;
+    out.fits = report->memory.fits;
+    out.device = static_cast<double>(report->memory.device.value);
+    return held(out);
+  };
+  const std::int64_t of_stage = (all + stages - 1) / stages;
+  if (!alike_after_ || (stages > 1 && (*alike_after_ > 0 || of_stage < kLongStage || !request->plan.stage_layers.empty()))) return whole();
+  const auto layers = static_cast<double>(stages > 1 ? of_stage : all - *alike_after_);
+  request->inputs.layers = *alike_after_ + stages * kShallow;
   const auto shallow = predicted(*request);
-  request->inputs.layers = *alike_after_ + kDeeper;
+  request->inputs.layers = *alike_after_ + stages * kDeeper;
   const auto deeper = shallow ? predicted(*request) : std::nullopt;
   if (!deeper) return {};
+  // The stage that needs most stays the first as all get deeper; another may not stay it.
+  if (shallow->memory_stage != 0 || deeper->memory_stage != 0) return whole();
   const FixNeed low = need_of(*shallow), high = need_of(*deeper);
   FixNeed out = high;
   out.time = reckoned(low.time, high.time, layers);

@@ -22,6 +22,8 @@ struct FixNeed {
   double host = 0;     // of a node
   bool host_full = false;  // beyond what it has
   double time = 0;     // per sample
+  bool whole = false, fits = false;  // tried at its own depth; and fits then
+  double device = 0;                 // then
   double most() const;  // of the moments, in bytes
 };
 
