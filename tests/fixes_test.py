@@ -164,7 +164,7 @@ class Suggestions(unittest.TestCase):
                         if changed is not None and changed.fits:  # it may still pay for itself, if it lays out the work otherwise
                             both = "recompute" in group and "--offload activations" in fix["flags"]
                             replaced = ("recompute" in group and "recompute" in JOBS[name]) or ("offload" in group and "offload" in JOBS[name].get("plan", {}))
-                            self.assertTrue(both or replaced or group & {"fsdp", "tp", "pp", "cp", "ep", "batch", "memory_format"})
+                            self.assertTrue(both or replaced or group & {"fsdp", "tp", "pp", "cp", "ep", "batch", "memory_format", "recipe", "mode"})
                             self.assertGreater(fix["samples_per_s"], changed.samples_per_s)
 
     def test_other_numbers_are_marked(self):

@@ -540,13 +540,14 @@ class FixSearch {
   bool needs_no_more(const FixCombination& fitting, double time, const FixCombination& more, double with_more) const {
     if (!includes_all(more, fitting)) return false;
     if (more == fitting || with_more >= time) return true;
+    if (more.size() == fitting.size() + 1 && otherwise(more) && !otherwise(fitting)) return true;  // said with it (hurry())
     return !layered(fitting) && !(with_more * kEarned < time && more_than(more, fitting));
   }
-  // Whether the difference is how the work is laid out, or a precision: that may stay for the time that it saves alone.
+  // Whether the difference is how the work is laid out, a precision or the mode: that may stay for the time that it saves alone.
   bool more_than(const FixCombination& more, const FixCombination& less) const {
     return std::any_of(more.begin(), more.end(), [&](std::size_t i) {
       const FixAxis axis = choices_[i].axis;
-      return (axis == FixAxis::precision || axis == FixAxis::sharding || axis == FixAxis::split || axis == FixAxis::batch || axis == FixAxis::format) && std::find(less.begin(), less.end(), i) == less.end();
+      return (axis == FixAxis::precision || axis == FixAxis::mode || axis == FixAxis::sharding || axis == FixAxis::split || axis == FixAxis::batch || axis == FixAxis::format) && std::find(less.begin(), less.end(), i) == less.end();
     });
   }
   bool earned(const FixCombination& more, const FixCombination& less) const {
@@ -780,10 +781,15 @@ class FixSearch {
       const auto place = static_cast<std::size_t>(mode - choices_.begin());
       std::vector<FixCombination> wanted;
       for (const Node& node : nodes(kind, false)) {
-        if (wanted.size() == kAnchors) break;
+        if (wanted.size() >= kAnchors) break;
         FixCombination one = with_one(node.bare, place);
+        if (node.best.layered)
+          if (FixCombination both = with_one(one, *node.best.layered); possible(both) && !rough_.contains(both)) wanted.push_back(std::move(both));
         if (possible(one) && !rough_.contains(one)) wanted.push_back(std::move(one));
       }
+      // What is done by layers does other things to memory there.
+      for (std::size_t i : by_layers_)
+        if (FixCombination one = in_order({place, i}); kind == 0 && possible(one) && !rough_.contains(one)) wanted.push_back(std::move(one));
       try_all(wanted);
     }
     Promises promises;
