@@ -5,6 +5,7 @@ against the list: `tools/search_plans.py [--plans N] [--seed S] [JOB ...]`. Want
 import argparse
 import json
 import random
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -37,6 +38,29 @@ JOBS = {
     "llama3-70b-256": job("llama3-70b", "h200", 256, 4, "amp-bf16", seq=8192),
     "qwen2-32": job("qwen2.5-32b", "a100-sxm-80gb", 32, 2, "bf16-master", seq=16384),
 }
+# Never looked at while the search was written.
+UNSEEN = {
+    "resnet101-1": job("resnet101", "rtx-3070", 1, 128, "fp32"),
+    "resnet34-1": job("resnet34", "gtx-1080-ti", 1, 1024, "fp32"),
+    "mobilenet-1": job("mobilenet_v2", "rtx-4090", 1, 640, "amp-bf16"),
+    "vgg16-4": job("vgg16", "v100-sxm2-16gb", 4, 256, "fp32"),
+    "resnet152-2": job("resnet152", "rtx-2080-ti", 2, 120, "fp32"),
+    "vit-b-1": job("vit-b", "rtx-3070", 1, 96, "fp32"),
+    "vit-l-8": job("vit-l", "a100-sxm-40gb", 8, 384, "amp-bf16"),
+    "bert-base-1": job("bert-base", "rtx-3070", 1, 64, "fp32", seq=512),
+    "bert-large-4": job("bert-large", "t4", 4, 32, "amp-fp16", seq=512),
+    "gpt2-1": job("gpt2", "rtx-3090", 1, 48, "amp-bf16"),
+    "qwen2-0.5b-1": job("qwen2.5-0.5b", "rtx-4090", 1, 8, "amp-bf16", seq=4096),
+    "qwen2-1.5b-2": job("qwen2.5-1.5b", "rtx-4090", 2, 4, "bf16-master", seq=8192),
+    "llama2-7b-8": job("llama2-7b", "a100-sxm-40gb", 8, 4, "bf16-master", seq=4096),
+    "mistral-7b-16": job("mistral-7b", "h200-sxm", 16, 8, "amp-bf16", seq=16384, recompute="full"),
+    "qwen2-7b-4": job("qwen2.5-7b", "l40s", 4, 1, "amp-bf16", seq=4096, plan={"fsdp": "zero2", "offload": "optimizer"}),
+    "qwen2-14b-16": job("qwen2.5-14b", "h100-sxm", 16, 2, "fsdp-bf16", seq=16384, plan={"fsdp": "full"}),
+    "mpt-30b-32": job("mpt-30b", "a100-sxm-40gb", 32, 1, "bf16-master", seq=2048),
+    "qwen2-72b-64": job("qwen2.5-72b", "h200-sxm", 64, 2, "bf16-master", seq=8192),
+    "llama2-70b-32": job("llama2-70b", "a100-sxm-80gb", 32, 1, "amp-bf16", seq=4096),
+    "mpt-7b-long": job("mpt-7b", "h100-sxm", 64, 1, "bf16-master", seq=65536),
+}
 
 
 def merged(request, patch):
@@ -49,13 +73,13 @@ def merged(request, patch):
 class Space:
     """What may be chosen of each setting; every plan trains the same samples in a step."""
 
-    def __init__(self, request, base):
+    def __init__(self, request, base, any_mode=False):
         self.request, self.base = request, base
         self.gpus = request["cluster"]["gpus"]
         plan = base["request"]["plan"]
         language = bool(request.get("seq")) or base["request"].get("seq")
         name = request["precision"]
-        bf16 = "v100" not in request["cluster"]["gpu"] and request["cluster"]["gpu"] != "t4"
+        bf16 = base["peak_16bit"] == "bf16" if "peak_16bit" in base else not any(old in request["cluster"]["gpu"] for old in ("v100", "t4", "p100", "1080", "2080"))
         recipes = {name: 0}
         if name == "fp32":
             recipes["amp-bf16" if bf16 else "amp-fp16"] = 1
@@ -75,11 +99,12 @@ class Space:
             "allocator": ["caching", "expandable"], "impl": ["foreach"],
             "tp": doubling(min(8, self.gpus)) if language else [1], "cp": doubling(min(8, self.gpus)) if language else [1],
             "pp": doubling(min(16, self.gpus)) if language else [1], "ep": doubling(min(64, self.gpus)) if language and self.experts() else [1],
+            "mode": ["eager", "eager", "compile"] if any_mode else [request.get("mode", "eager")],
             "format": ["contiguous", "channels_last"] if not language else ["contiguous"],
         }
         self.recipes = recipes
         architecture = json.loads((Path(__file__).resolve().parents[1] / "data" / "models" / f"{request['model']}.json").read_text())["architecture"]
-        self.depth = max(1, architecture.get("layers", 1))
+        self.depth = max(1, architecture.get("layers", 16))
 
     def experts(self):
         return any(word in self.request["model"] for word in ("mixtral", "deepseek", "moe"))
@@ -116,12 +141,14 @@ class Space:
         if dp == 1 and not (self.gpus == 1 and point["offload"] == "optimizer"):
             plan["fsdp"] = "none"
         out = {"precision": point["recipe"] + point["states"], "plan": plan, "batch": point["batch"], "global_batch": self.base["global_batch"],
-               "recompute": point["recompute"], "allocator": point["allocator"], "optimizer_impl": point["impl"]}
+               "recompute": point["recompute"], "allocator": point["allocator"], "optimizer_impl": point["impl"], "mode": point["mode"]}
         if point["loss"] > 1:
             out["loss_chunks"] = point["loss"]
         if point["format"] != "contiguous":
             out["memory_format"] = point["format"]
         layers = max(1, round(point["layers"] * self.layers_of_stage(point)))
+        if point["recompute"] == "none" and point["layers"] < 1 and point["offload"] != "activations":
+            return None  # as with all of them
         if point["recompute"] != "none" and point["layers"] < 1:
             out["recompute_layers"] = layers
         if point["offload"] == "activations" and point["layers"] < 1:
@@ -132,9 +159,9 @@ class Space:
         return -(-self.depth // point["pp"])
 
 
-def searched(request, base, plans, seed):
+def searched(request, base, plans, seed, any_mode):
     """The best of each kind: {kind: (samples per second, patch)}; a tenth of the plans from nothing first."""
-    space, rng = Space(request, base), random.Random(seed)
+    space, rng = Space(request, base, any_mode), random.Random(seed)
     best, seen, tried = {}, set(), 0
     attempts = 0
     while tried < plans and attempts < 40 * plans:
@@ -163,28 +190,36 @@ def searched(request, base, plans, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join(JOBS)}")
+    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join([*JOBS, *UNSEEN])}; 'unseen': those that nobody looked at while the search was written")
     parser.add_argument("--plans", type=int, default=600)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--mode", help="of the whole job: eager, compile")
+    parser.add_argument("--any-mode", action="store_true", help="plans may be compiled, too")
+    parser.add_argument("--typed", metavar="PRECOG", help="the program: what is listed is typed into it, and must say the same")
     parser.add_argument("--known", type=Path, help="what was found before, and where what is found is written")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     known = json.loads(arguments.known.read_text()) if arguments.known and arguments.known.exists() else {}
     print(f"{'job':18} {'result':7} {'found':>9} {'listed':>9} {'over':>7} {'any mode':>9} {'over':>7}   s of CPU for the list")
     overs = [[], []]
-    for name in arguments.jobs or JOBS:
-        request = {**JOBS[name], **({"mode": arguments.mode} if arguments.mode else {})}
+    typed, wrong = 0, []
+    for name in [one for given in arguments.jobs or JOBS for one in (UNSEEN if given == "unseen" else [given])]:
+        request = {**{**JOBS, **UNSEEN}[name], **({"mode": arguments.mode} if arguments.mode else {})}
         begin = time.process_time()
         base = precog.predict(request)
         took = time.process_time() - begin
         if base.fits:
             print(f"{name:18} fits as it is")
             continue
-        entry = known.get(f"{name}/{arguments.plans}/{arguments.seed}/{arguments.mode}")
+        for fix in base["fixes"] if arguments.typed else ():
+            typed += 1
+            if told := differs(arguments.typed, request, fix):
+                wrong.append(f"{name}: {fix['flags']}: {told}")
+        key = f"{name}/{arguments.plans}/{arguments.seed}/{'any' if arguments.any_mode else arguments.mode}"
+        entry = known.get(key)
         if entry is None:
-            entry = {str(kind): list(one) for kind, one in searched(request, base, arguments.plans, arguments.seed).items()}
-            known[f"{name}/{arguments.plans}/{arguments.seed}/{arguments.mode}"] = entry
+            entry = {str(kind): list(one) for kind, one in searched(request, base, arguments.plans, arguments.seed, arguments.any_mode).items()}
+            known[key] = entry
             if arguments.known:
                 arguments.known.write_text(json.dumps(known, indent=1))
         for kind, title in enumerate(KINDS):
@@ -203,9 +238,31 @@ def main():
             print(f"{name:18} {title:7} {whole / speed:9.3f} {times[0] * whole:9.3f} {100 * over[0]:+6.1f}% {times[1] * whole:9.3f} {100 * over[1]:+6.1f}%   {took:.1f}", flush=True)
             if arguments.verbose and over[0] > 0.01:
                 print(f"    {json.dumps(patch)}")
+    if arguments.typed:
+        print("\n".join([*wrong, f"typed into the program: {typed}, of which {len(wrong)} differ"]))
     for title, some in zip(("in the job's own mode", "in any mode"), overs, strict=True):
         if some:
             print(f"{title}: {sum(one > 0.03 for one in some)} of {len(some)} listed are more than 3% over the best plan found, the worst by {100 * max(some):.0f}%")
+
+
+FLAGS = {"seq": "seq", "mode": "mode", "recompute": "recompute", "global_batch": "global-batch", "recompute_layers": "recompute-layers"}
+
+
+def differs(program, request, fix):
+    """What the program says of the job with the change's flags behind it, where that is not what was listed."""
+    words = ["--model", request["model"], "--gpu", request["cluster"]["gpu"], "--gpus", request["cluster"]["gpus"], "--batch", request["batch"], "--precision", request["precision"]]
+    for key, flag in FLAGS.items():
+        words += [f"--{flag}", request[key]] if key in request else []
+    for key, value in request.get("plan", {}).items():
+        words += [f"--{key}"] if value is True else [f"--{key}", value]
+    done = subprocess.run([program, "predict", "--json", *map(str, words), *fix["flags"].split()], capture_output=True, text=True)
+    if done.returncode not in (0, 3):
+        return done.stderr.strip()
+    report = json.loads(done.stdout)
+    if not report["fits"]:
+        return "does not fit"
+    one_rank = [text for text in report["warnings"] if "nothing to share out" in text]
+    return (one_rank or [None])[0] if abs(report["step_s"] / fix["step_s"] - 1) < 1e-9 else f"{report['step_s']} s, not {fix['step_s']}"
 
 
 def kind_of(fix):

@@ -18,7 +18,8 @@ constexpr int kMostTimes = 16;     // more stages than now
 constexpr int kLayersOfStage = 2;  // at least
 constexpr int kMostExperts = 64;   // more GPUs that share them than now
 constexpr std::size_t kFirstBatches = 3;
-constexpr std::int64_t kLongSequence = 8192;  // from which on context is worth sharing
+constexpr std::int64_t kLongSequence = 8192;  // from which on context is worth sharing; beyond a node, what each GPU has left of it
+constexpr int kMostShared = 16;               // GPUs that share a sequence
 
 class FixChoices {
  public:
@@ -118,7 +119,7 @@ class FixChoices {
     if (plan.dp > 1) {
       for (int tp = 2 * plan.tp; tp <= std::min(kMostWays, node / std::max(1, plan.cp)); tp *= 2) tps.push_back(tp);
       if (base_.seq >= kLongSequence && plan.cp == 1)
-        for (int cp = 2; cp * plan.tp <= std::min(node, kMostWays * plan.tp); cp *= 2) cps.push_back(cp);
+        for (int cp = 2; cp <= kMostShared && shareable(plan.tp, cp); cp *= 2) cps.push_back(cp);
       if (plan.vpp == 1 && plan.stage_layers.empty())
         for (int times = 2; times <= kMostTimes; times *= 2) pps.push_back(plan.pp * times);
     }
@@ -130,11 +131,13 @@ class FixChoices {
         for (int tp : tps)
           for (int cp : cps)
             for (int pp : pps) {
-              if ((ep != plan.ep) + (tp != plan.tp) + (cp != plan.cp) + (pp != plan.pp) != ways || tp * cp > std::max(node, plan.tp * plan.cp)) continue;
+              if ((ep != plan.ep) + (tp != plan.tp) + (cp != plan.cp) + (pp != plan.pp) != ways || (tp * cp > plan.tp * plan.cp && !shareable(tp, cp))) continue;
               const bool first = ep != plan.ep ? ways == 1 && (plan.ep == 1 ? ep == inside : ep <= 4 * plan.ep) : pp == plan.pp || (cp == plan.cp && (tp == plan.tp || tp == widest));
               put_split(tp, cp, pp, ep, first);
             }
   }
+  // Inside a node; across nodes where each GPU has a long sequence left.
+  bool shareable(int tp, int cp) const { return tp * cp <= parsed_.cluster.gpus_per_node || (cp > 1 && base_.seq / cp >= kLongSequence); }
   // Experts stay on as many GPUs as now, or as there are in a stage then.
   void put_split(int tp, int cp, int pp, int ep, bool first) {
     const Plan& plan = parsed_.plan;
@@ -163,6 +166,8 @@ class FixChoices {
     if (ep != plan.ep && times == 1) note = "tokens travel to their experts";
     else if (tp > plan.tp) note = "tensor and sequence parallelism: exchanges in every layer";
     else if (cp > plan.cp) note = "context parallelism: keys and values travel";
+    const bool single = plan.dp / times * cp == 1;
+    if (single && parsed_.plan.fsdp != Sharding::none && !parsed_.replicas.offloads() && request_.contains("plan") && request_["plan"].contains("fsdp")) flags.push_back("--fsdp none"), patch["plan"]["fsdp"] = "none";
     if (given && times > 1) flags.push_back(fmt::format("--dp {}", plan.dp / times)), patch["plan"]["dp"] = plan.dp / times;
     const std::array<std::pair<char, int>, 4> ways = {{{'e', asked == plan.ep ? 0 : asked}, {'t', tp == plan.tp ? 0 : tp}, {'c', cp == plan.cp ? 0 : cp}, {'p', pp == plan.pp ? 0 : pp}}};
     std::vector<std::size_t> parts;
@@ -175,6 +180,7 @@ class FixChoices {
     if (count > 1 && parts.size() < count) return;  // one of them cannot be had
     add(FixAxis::split, join(words, " in "), join(flags, " "), note, patch);
     out_.back().first = first;
+    out_.back().single = single;
     if (count > 1) out_.back().parts = std::move(parts);
     else
       for (const auto& way : ways)
@@ -262,7 +268,7 @@ class FixChoices {
       out_.back().by_layers = "recompute_layers";
       out_.back().moves = true;
     };
-    // What the job recomputes already stays: only what is more than that.
+    // Only what is more than the job recomputes already; what is less is sought from the job without (FixUndone).
     const bool nothing = is("recompute", "none"), attention = is("recompute", "selective");
     const bool convolutions = base_.by_op_class.count("convolution") && !base_.by_op_class.count("attention");
     if (nothing && !convolutions) put("recompute attention only", "selective", "what lies between queries, keys, values and their result");
@@ -334,25 +340,62 @@ Fix smaller_batch(std::int64_t batch, const Json& request, const Report& base) {
   return out;
 }
 
-Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, const Json& request, const Report& base) {
+FixUndone undone(const Json& request) {
+  FixUndone out;
+  const auto said = [](const Json& where, const char* key) {
+    const std::string value = where.contains(key) && where[key].is_string() ? where[key].get<std::string>() : "none";
+    return value == "none" ? std::string() : value;
+  };
+  out.recompute = said(request, "recompute");
+  out.by_layers = request.contains("recompute_layers");
+  out.every = request.contains("recompute_every");
+  if (!request.contains("plan") || !request["plan"].is_object()) return out;
+  if (!request["plan"].contains("offload_layers")) out.offload = said(request["plan"], "offload");  // no flag takes those back
+  return out;
+}
+
+Json without(const FixUndone& undone, const Json& request) {
+  Json out = request;
+  if (!undone.recompute.empty())
+    for (const char* key : {"recompute", "recompute_layers", "recompute_every"}) out.erase(key);
+  if (!undone.offload.empty()) out["plan"].erase("offload");
+  return out;
+}
+
+Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, const Json& request, const Report& base, const FixUndone& undone, int all) {
   Fix out;
   out.request = Json::object();
   std::vector<std::string> words, flags, notes, numerics;
   std::string precision = request.contains("precision") && request["precision"].is_string() ? request["precision"].get<std::string>() : "";
   const std::string before = precision;
-  bool batches = false;
+  bool batches = false, sayable = true, recomputes = undone.recompute.empty(), offloads = undone.offload.empty();
   for (const FixChoice* choice : choices) {
+    const bool recomputed = choice->axis == FixAxis::recompute, moved = choice->moves || choice->axis == FixAxis::offload;
+    // What the job says already is not said again.
+    const bool whole = layers == 0 || !choice->by_layers;
+    if (recomputed && !choice->moves && whole && !undone.by_layers && !undone.every && !recomputes && choice->patch == Json{{"recompute", undone.recompute}}) {
+      recomputes = true;
+      continue;
+    }
+    if (moved && !recomputed && whole && !offloads && choice->patch == Json{{"plan", {{"offload", undone.offload}}}}) {
+      offloads = true;
+      continue;
+    }
+    recomputes = recomputes || recomputed;
+    offloads = offloads || moved;
     if (!choice->recipe.empty()) precision = choice->recipe + (before.find('+') == std::string::npos ? "" : before.substr(before.find('+')));
     if (!choice->part.empty()) precision += "+" + choice->part;
     std::string change = choice->change, flag = choice->flags;
     out.request.merge_patch(choice->patch);
-    if (choice->by_layers && layers > 0) {
-      change += fmt::format(" of {} layer{}", layers, layers == 1 ? "" : "s");
-      const bool recomputed = choice->axis == FixAxis::recompute;
-      flag += fmt::format(" --{}-layers {}", recomputed ? "recompute" : "offload", layers);
-      (recomputed ? out.request : out.request["plan"])[choice->by_layers] = layers;
-      if (choice->moves) flag += fmt::format(" --offload-layers {}", layers), out.request["plan"]["offload_layers"] = layers;
+    const int of = layers == 0 && recomputed && undone.by_layers ? all : layers;
+    if (recomputed && undone.by_layers && of == 0) out.request["recompute_layers"] = nullptr, sayable = false;
+    if (choice->by_layers && of > 0) {
+      if (layers > 0) change += fmt::format(" of {} layer{}", layers, layers == 1 ? "" : "s");
+      flag += fmt::format(" --{}-layers {}", recomputed ? "recompute" : "offload", of);
+      (recomputed ? out.request : out.request["plan"])[choice->by_layers] = of;
+      if (choice->moves) flag += fmt::format(" --offload-layers {}", of), out.request["plan"]["offload_layers"] = of;
     }
+    if (recomputed && undone.every) flag += " --recompute-every 1", out.request["recompute_every"] = 1;
     words.push_back(change);
     if (!flag.empty()) flags.push_back(flag);
     if (!choice->note.empty() && choices.size() == 1) notes.push_back(choice->note);
@@ -361,6 +404,16 @@ Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, con
     out.result = std::max(out.result, static_cast<std::uint8_t>(choice->result));
     out.axes.push_back(static_cast<std::uint8_t>(choice->axis));
   }
+  const auto undo = [&](FixAxis axis, const char* said, const char* flag) {
+    words.push_back(said);
+    flags.push_back(flag);
+    out.axes.push_back(static_cast<std::uint8_t>(axis));
+  };
+  if (!offloads) undo(FixAxis::offload, "nothing on the host", "--offload none"), out.request["plan"]["offload"] = "none";
+  if (!recomputes) undo(FixAxis::recompute, "no recomputation", "--recompute none"), out.request["recompute"] = "none";
+  if (!recomputes && undone.by_layers) out.request["recompute_layers"] = nullptr, sayable = false;
+  if (!recomputes && undone.every) out.request["recompute_every"] = nullptr, sayable = false;
+  std::sort(out.axes.begin(), out.axes.end());
   if (precision != before) {
     flags.insert(flags.begin(), "--precision " + precision);
     out.request["precision"] = precision;
@@ -380,7 +433,7 @@ Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, con
     out.request["micro_batches"] = each;
   }
   out.change = join(words, " + ");
-  out.flags = join(flags, " ");
+  out.flags = sayable ? join(flags, " ") : "";
   out.note = join(notes, "; ");
   out.numerics = join(numerics, "; ");
   return out;

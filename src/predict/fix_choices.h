@@ -32,17 +32,30 @@ struct FixChoice {
   bool moves = false;              // what layers keep to the host as well, of as many
   bool needs_full = false;         // only with parameters sharded
   bool shards = false;             // and this shards them itself
+  bool single = false;             // leaves one replica, which has nobody to share with
   std::vector<std::size_t> parts;  // of a split in several ways: the places of those in one way each, in order; empty: it is one itself
   bool first = true;               // among those that combinations start from
 };
 
-// `request`: with configurations read in. `base`: its report; `parsed`: what it is read as.
+// What the job asks for already and could do without: what it recomputes and what it keeps on the host. Changes are then told against
+// the job, and are sought from the job without.
+struct FixUndone {
+  std::string recompute, offload;  // as the job says it; empty: nothing to take back
+  bool by_layers = false;          // of layers that it names: others are named again
+  bool every = false;
+  explicit operator bool() const { return !recompute.empty() || !offload.empty(); }
+};
+FixUndone undone(const Json& request);
+Json without(const FixUndone& undone, const Json& request);
+
+// `request`: with configurations read in, and without what is undone. `base`: its report; `parsed`: what it is read as.
 std::vector<FixChoice> fix_choices(const Json& request, const Report& base, const Request& parsed, const Catalog& catalog);
 
 // The same number of steps with a smaller batch, where the batch has no divisor near to what fits: another training, and said so.
 Fix smaller_batch(std::int64_t batch, const Json& request, const Report& base);
 
 // Several choices, at most one of an axis, in the order of axes; `layers`: of how many, where one of them can be had by layers; 0: all.
-Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, const Json& request, const Report& base);
+// Its flags are empty where none say so. `request`: the job itself; `all`: how many layers there are.
+Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, const Json& request, const Report& base, const FixUndone& undone, int all);
 
 }  // namespace precog

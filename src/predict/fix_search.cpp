@@ -36,11 +36,14 @@ constexpr double kHeavy = 0.8;         // of the capacity: weights and states th
 constexpr double kLarge = 0.01;         // of the capacity: parts that choices multiply; they add to smaller ones
 constexpr double kNothing = 0.002;     // of the capacity: a change that saves less is none
 constexpr int kLayerTries = 5, kHalved = 2, kMostLayersAsked = 256;  // the second: this one in the middle of what is left
+constexpr double kSurely = 0.9, kSurelySome = 0.82;  // of the capacity: no doubt below, nor above its inverse; the second: of some layers
+constexpr int kMoreTries = 2;           // of what is listed
 constexpr double kFaster = 0.97;        // of the time: a change is worth trying for that alone
 constexpr std::size_t kAsked = 16;      // of each kind and mode; half of them of a deep model
 constexpr double kEarned = 1.02;        // of the time: what a change saves that is not needed otherwise
 constexpr double kSegments = 1.05;      // of the capacity: what expandable segments may save
 constexpr double kHardly = 1.01, kTooDear = 4;  // times the time: more changes are not worth less than the first; dearer than the second is left out
+constexpr double kHostOfGpu = 256e9;   // bytes that a node has for each GPU, where nobody says: DGX H100's 2 TB for 8, a cloud's largest machine with one L4
 constexpr int kDeep = 60;              // layers
 constexpr std::size_t kTriedNear = 48;  // plans near others, with the same result; half as many with another, and half of that in another mode
 constexpr int kRounds = 24;             // of waves
@@ -101,17 +104,56 @@ bool exclude_each_other(const FixChoice& a, const FixChoice& b) {
     const bool experts = plan->value("ep", 1) > 1, stages = plan->value("pp", 1) > 1;
     return (experts && shards_weights(other)) || ((experts || stages) && (other.axis == FixAxis::offload || other.moves));
   };
+  if (a.axis == b.axis || (a.single && spreads(b)) || (b.single && spreads(a))) return true;
   if ((a.moves && b.axis == FixAxis::offload) || (b.moves && a.axis == FixAxis::offload)) return true;
   return (spreads(a) && spreads(b)) || (moves(a) && keeps_less(b)) || (moves(b) && keeps_less(a)) || refused(a, b) || refused(b, a);
 }
 
 class FixSearch {
  public:
-  FixSearch(const Json& request, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder)
-      : base_(base), capacity_(static_cast<double>(base.memory.capacity.value)), choices_(fix_choices(request, base, parsed, catalog)),
-        trials_(request, parsed, base, catalog, folder, choices_), effects_(choices_.size(), kLarge * capacity_) {}
+  // `asked`: the report of the job itself; `base`: of it without what is undone.
+  FixSearch(const Json& request, const FixUndone& undone, const Request& parsed, const Report& asked, const Report& base, const Catalog& catalog, const std::filesystem::path& folder)
+      : job_(asked), base_(base), capacity_(static_cast<double>(base.memory.capacity.value)), choices_(fix_choices(without(undone, request), base, parsed, catalog)),
+        trials_(request, undone, parsed, base, catalog, folder, choices_), effects_(choices_.size(), kLarge * capacity_) {}
 
-  std::vector<Fix> run(std::size_t most) {
+  std::vector<Fix> run() {
+    if (base_.memory.fits) found_.push_back({});  // without what is undone
+    else seek();
+    in_parallel(found_.size(), [&](std::size_t i) { predict_whole(found_[i]); });
+    std::vector<Fix> out;
+    for (Found& found : found_)
+      if (found.fix && !found.fix->flags.empty()) out.push_back(std::move(*found.fix));
+    return out;
+  }
+
+  // Where the batch has no divisor near to it: the largest that fits by itself.
+  std::optional<Fix> largest_batch() const {
+    std::int64_t low = 0, high = base_.batch;
+    if (high < 2 || trials_.fixed_batch()) return std::nullopt;
+    double low_device = 0, high_device = static_cast<double>(base_.memory.device.value);
+    for (int i = 0; high - low > 1; ++i) {
+      std::int64_t next = low + (high - low) / 2;
+      if (low == 0) next = 1;
+      else if (i % 3 != 0 && high_device > capacity_) next = low + static_cast<std::int64_t>(static_cast<double>(high - low) * (capacity_ - low_device) / std::max(1.0, high_device - low_device));
+      next = std::clamp(next, low + 1, high - 1);
+      const auto use = trials_.memory_of_batch(next);
+      if (!use || (next == 1 && !use->fits)) return std::nullopt;
+      (use->fits ? low : high) = next;
+      (use->fits ? low_device : high_device) = static_cast<double>(use->device.value);
+    }
+    const std::int64_t each = base_.batch * base_.micro_batches;
+    for (std::int64_t batch = low; 2 * batch > low; --batch)
+      if (each % batch == 0) return std::nullopt;
+    Fix fix = trials_.smaller(low);
+    const auto report = trials_.whole_of(fix.request);
+    if (!report || !report->memory.fits || report->samples_per_s <= 0) return std::nullopt;
+    fix = filled(std::move(fix), *report);
+    hurry(fix, {});
+    return fix;
+  }
+
+ private:
+  void seek() {
     try_alone();
     try_roughly(candidates());
     for (const bool otherwise : {false, true})
@@ -119,11 +161,8 @@ class FixSearch {
     ask_hopeful();
     if (found_of(0, false) + found_of(0, true) == 0) all_that_saves(false);
     if (found_.empty()) all_that_saves(true);
-    in_parallel(found_.size(), [&](std::size_t i) { predict_whole(found_[i]); });
-    return listed(most);
   }
 
- private:
   struct Candidate {
     FixCombination choices;
     double time = 1, memory = 0;  // times the base's per sample; bytes of the device
@@ -165,6 +204,7 @@ class FixSearch {
     }
     useful_.assign(choices_.size(), 0);
     for (std::size_t i = 0; i < choices_.size(); ++i) useful_[i] = choices_[i].axis == FixAxis::allocator ? slack_ > 1 : saves(alone_[i], start_) || saves(with_full_[i], full) || hurries(alone_[i], start_);
+    formats_in_16_bits();
     near_.assign(choices_.size(), 0);
     for (std::size_t i = 0; i < choices_.size(); ++i) {
       const FixChoice& choice = choices_[i];
@@ -172,6 +212,21 @@ class FixSearch {
       if (!known || choice.axis == FixAxis::mode) continue;
       if (choice.by_layers && useful_[i]) by_layers_.push_back(i);
       else if (!choice.by_layers && (useful_[i] || choice.axis == FixAxis::split) && !(choice.axis == FixAxis::offload && choice.patch.contains("optimizer_impl"))) near_[i] = 1;
+    }
+  }
+  // Tensor cores want the other memory format; in fp32 it may make no difference.
+  void formats_in_16_bits() {
+    const auto narrow = std::find_if(choices_.begin(), choices_.end(), [](const FixChoice& one) { return one.axis == FixAxis::precision && !one.shards; });
+    if (narrow == choices_.end()) return;
+    const auto precision = static_cast<std::size_t>(narrow - choices_.begin());
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      if (choices_[i].axis != FixAxis::format || !alone_[i].known || !alone_[precision].known || hurries(alone_[i], start_)) continue;
+      const FixCombination both = in_order({precision, i});
+      const FixNeed need = rough_[both] = trials_.rough(both);
+      if (!hurries(need, alone_[precision])) continue;
+      useful_[i] = 1;
+      effects_.learn(i, alone_[precision], need, false);
+      alone_[i].time = start_.time * need.time / alone_[precision].time;
     }
   }
   double resident() const {
@@ -333,10 +388,32 @@ class FixSearch {
       const std::lock_guard lock(asking_);
       if (const auto known = asked_.find({combination, layers}); known != asked_.end()) return known->second;
     }
-    const auto use = trials_.memory(combination, layers);
-    const Asked out = use ? Asked{true, use->fits, static_cast<double>(use->device.value)} : Asked{};
+    Asked out = foreseen(combination, layers);
+    if (!out.known)
+      if (const auto use = trials_.memory(combination, layers)) out = {true, use->fits, static_cast<double>(use->device.value)};
     const std::lock_guard lock(asking_);
     return asked_[{combination, layers}] = out;
+  }
+  // Where trials leave no doubt: whole ones, or rough ones far from the capacity. What is listed is predicted whole.
+  Asked foreseen(const FixCombination& combination, int layers) const {
+    if (layers == 0)
+      if (const auto tried = rough_.find(combination); tried != rough_.end() && tried->second.whole) return {true, tried->second.fits, tried->second.device};
+    const int count = trials_.layers(combination);
+    if (!trials_.shallow() || in_stages(combination) || (layers > 0 && count == 0)) return {};
+    const FixNeed all = roughly(combination);
+    if (!all.known) return {};
+    double device = device_of(combination, all.most(), all.outside);
+    if (layers > 0) {
+      FixCombination bare = combination;
+      std::erase_if(bare, [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
+      const FixNeed none = bare.empty() ? start_ : roughly(bare);
+      if (!none.known) return {};
+      const double without = device_of(bare, none.most(), none.outside);
+      device = without + (device - without) * layers / count;
+    }
+    const double surely = layers > 0 ? kSurelySome : kSurely;
+    if (device > surely * capacity_ && device < capacity_ / surely) return {};
+    return {true, device < capacity_, device};
   }
   bool fits(const FixCombination& combination) const { return need_of_device(combination).fits; }
   void ask(const std::vector<FixCombination>& wanted) const {
@@ -383,12 +460,23 @@ class FixSearch {
   std::size_t found_of(std::size_t kind, bool other_mode) const {
     return static_cast<std::size_t>(std::count_if(found_.begin(), found_.end(), [&](const Found& one) { return result_of(one.choices) == kind && otherwise(one.choices) == other_mode; }));
   }
+  // By several threads.
+  FixNeed roughly(const FixCombination& combination) const {
+    if (const auto tried = rough_.find(combination); tried != rough_.end()) return tried->second;
+    {
+      const std::lock_guard lock(asking_);
+      if (const auto tried = rough_late_.find(combination); tried != rough_late_.end()) return tried->second;
+    }
+    const FixNeed need = trials_.rough(combination);
+    const std::lock_guard lock(asking_);
+    return rough_late_[combination] = need;
+  }
   bool hopeless(const FixCombination& combination, double limit = kHopeless) const {
     const auto known = best_known(combination);
     if (!known || known->memory <= kHopelessTried * capacity_) return false;
     if (rough_.contains(combination) || known->memory > limit * capacity_) return true;
     if (!trials_.shallow() || in_stages(combination)) return false;
-    const FixNeed need = trials_.rough(combination);  // a tenth of the work of asking at its own depth
+    const FixNeed need = roughly(combination);  // a tenth of the work of asking at its own depth
     return need.known && device_of(combination, need.most(), need.outside) > kHopelessTried * capacity_;
   }
   bool in_stages(const FixCombination& combination) const {
@@ -411,17 +499,21 @@ class FixSearch {
     for (std::optional<Found>& one : made)
       if (one) keep(std::move(*one));
   }
+  // One change left out; states on the host with a fused optimizer: with the optimizer as it is.
+  std::vector<FixCombination> simpler(const FixCombination& combination) const {
+    std::vector<FixCombination> out = one_less(combination);
+    for (std::size_t i = 0; i < combination.size(); ++i)
+      if (const std::size_t one = combination[i]; one > 0 && choices_[one].axis == FixAxis::offload && choices_[one].patch.contains("optimizer_impl"))
+        out.push_back(combination), out.back()[i] = one - 1;
+    return out;
+  }
   std::optional<Found> reduced(FixCombination combination, double time) const {
     const auto enough = [&](const FixCombination& less, int layers) { return need_of_device(less, layers).fits; };
     Found out{std::move(combination), time, 0, std::nullopt};
     fewest_layers(out);
     for (bool again = out.choices.size() > 1; again;) {
       again = false;
-      std::vector<FixCombination> fewer = one_less(out.choices);
-      for (std::size_t i = 0; i < out.choices.size(); ++i)  // states on the host with a fused optimizer: as it is will do, too?
-        if (const std::size_t one = out.choices[i]; one > 0 && choices_[one].axis == FixAxis::offload && choices_[one].patch.contains("optimizer_impl"))
-          fewer.push_back(out.choices), fewer.back()[i] = one - 1;
-      for (FixCombination& less : fewer) {
+      for (FixCombination& less : simpler(out.choices)) {
         const int layers = layered(less) ? out.layers : 0;
         if (less.empty() || earned(out.choices, less) || hopeless(less, kBeyondDoubt) || too_few(less, layers) || !enough(less, layers)) continue;
         out.choices = std::move(less);
@@ -433,7 +525,7 @@ class FixSearch {
     }
     if (const auto rough = best_known(out.choices)) out.time = rough->time;
     if (!layered(out.choices) && !rough_.contains(out.choices))
-      if (const FixNeed need = trials_.rough(out.choices); need.known) out.time = need.time / start_.time;
+      if (const FixNeed need = roughly(out.choices); need.known) out.time = need.time / start_.time;
     return out;
   }
   void keep(Found found) {
@@ -448,13 +540,14 @@ class FixSearch {
   bool needs_no_more(const FixCombination& fitting, double time, const FixCombination& more, double with_more) const {
     if (!includes_all(more, fitting)) return false;
     if (more == fitting || with_more >= time) return true;
+    if (more.size() == fitting.size() + 1 && otherwise(more) && !otherwise(fitting)) return true;  // said with it (hurry())
     return !layered(fitting) && !(with_more * kEarned < time && more_than(more, fitting));
   }
-  // Whether the difference is how the work is laid out: that may stay for the time that it saves alone.
+  // Whether the difference is how the work is laid out, a precision or the mode: that may stay for the time that it saves alone.
   bool more_than(const FixCombination& more, const FixCombination& less) const {
     return std::any_of(more.begin(), more.end(), [&](std::size_t i) {
       const FixAxis axis = choices_[i].axis;
-      return (axis == FixAxis::sharding || axis == FixAxis::split || axis == FixAxis::batch || axis == FixAxis::format) && std::find(less.begin(), less.end(), i) == less.end();
+      return (axis == FixAxis::precision || axis == FixAxis::mode || axis == FixAxis::sharding || axis == FixAxis::split || axis == FixAxis::batch || axis == FixAxis::format) && std::find(less.begin(), less.end(), i) == less.end();
     });
   }
   bool earned(const FixCombination& more, const FixCombination& less) const {
@@ -688,10 +781,15 @@ class FixSearch {
       const auto place = static_cast<std::size_t>(mode - choices_.begin());
       std::vector<FixCombination> wanted;
       for (const Node& node : nodes(kind, false)) {
-        if (wanted.size() == kAnchors) break;
+        if (wanted.size() >= kAnchors) break;
         FixCombination one = with_one(node.bare, place);
+        if (node.best.layered)
+          if (FixCombination both = with_one(one, *node.best.layered); possible(both) && !rough_.contains(both)) wanted.push_back(std::move(both));
         if (possible(one) && !rough_.contains(one)) wanted.push_back(std::move(one));
       }
+      // What is done by layers does other things to memory there.
+      for (std::size_t i : by_layers_)
+        if (FixCombination one = in_order({place, i}); kind == 0 && possible(one) && !rough_.contains(one)) wanted.push_back(std::move(one));
       try_all(wanted);
     }
     Promises promises;
@@ -715,29 +813,6 @@ class FixSearch {
       for (const FixCombination& one : wanted)  // refused ones cost nothing
         if (rough_[one].known) left -= std::min<std::size_t>(left, 1);
     }
-  }
-
-  // Where the batch has no divisor near to it: the largest that fits by itself.
-  std::optional<Fix> largest_batch() const {
-    std::int64_t low = 0, high = base_.batch;
-    if (high < 2 || trials_.fixed_batch()) return std::nullopt;
-    double low_device = 0, high_device = static_cast<double>(base_.memory.device.value);
-    for (int i = 0; high - low > 1; ++i) {
-      std::int64_t next = low + (high - low) / 2;
-      if (low == 0) next = 1;
-      else if (i % 3 != 0 && high_device > capacity_) next = low + static_cast<std::int64_t>(static_cast<double>(high - low) * (capacity_ - low_device) / std::max(1.0, high_device - low_device));
-      next = std::clamp(next, low + 1, high - 1);
-      const auto use = trials_.memory_of_batch(next);
-      if (!use || (next == 1 && !use->fits)) return std::nullopt;
-      (use->fits ? low : high) = next;
-      (use->fits ? low_device : high_device) = static_cast<double>(use->device.value);
-    }
-    const std::int64_t each = base_.batch * base_.micro_batches;
-    for (std::int64_t batch = low; 2 * batch > low; --batch)
-      if (each % batch == 0) return std::nullopt;
-    const auto report = trials_.whole_batch(low);
-    if (!report || !report->memory.fits || report->samples_per_s <= 0) return std::nullopt;
-    return filled(trials_.smaller(low), *report);
   }
 
   // Nothing that was tried is enough: of every setting what saves most, and then what can be left out again; on as many GPUs per
@@ -768,7 +843,7 @@ class FixSearch {
   }
 
   // Of what is done to some layers only: how few are enough. Memory grows by about the same with each layer that it is not done to.
-  void fewest_layers(Found& found) const {
+  void fewest_layers(Found& found, int more = 0) const {
     const auto some = std::find_if(found.choices.begin(), found.choices.end(), [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
     if (some == found.choices.end()) return;
     FixCombination without = found.choices;
@@ -783,7 +858,7 @@ class FixSearch {
     const int count = trials_.layers(found.choices);
     int low = 0, high = count > 0 ? count : kMostLayersAsked;  // too few, enough
     bool enough = false;
-    const int tries = count == 0 ? 2 * kLayerTries : deep() ? kLayerTries - 2 : kLayerTries;
+    const int tries = more + (count == 0 ? 2 * kLayerTries : deep() ? kLayerTries - 2 : kLayerTries);
     for (int i = 0; high - low > 1 && i < tries; ++i) {
       int next = low + (high - low) / 2;
       if (count == 0 && !enough) next = 1 << i;  // how many there are is not known
@@ -798,93 +873,72 @@ class FixSearch {
   }
 
   void predict_whole(Found& found) const {
-    const auto report = trials_.whole(found.choices, found.layers);
+    fewest_layers(found, kMoreTries);
+    auto report = trials_.whole(found.choices, found.layers);
     if (!report || !report->memory.fits || report->samples_per_s <= 0) return;
+    while (simplify(found, *report)) {}
     found.fix = filled(trials_.described(found.choices, found.layers), *report);
     found.time = 1 + found.fix->time_cost;
-    // What may make it faster yet: compiled, in the other memory format, or both.
+    hurry(*found.fix, found.choices);
+  }
+  // One change less, where it fits without and hardly takes longer, of more layers perhaps; what is no layout need not be quick.
+  bool simplify(Found& found, Report& report) const {
+    if (found.choices.size() < 2) return false;
+    const double now = 1 / report.samples_per_s;
+    for (FixCombination& less : simpler(found.choices)) {
+      if (!possible(less)) continue;
+      const bool laid_out = more_than(found.choices, less);
+      Found other{less, 1, layered(less) ? found.layers : 0, std::nullopt};
+      const bool enough = !hopeless(less, kBeyondDoubt) && !too_few(less, other.layers) && need_of_device(less, other.layers).fits;
+      if (!enough) {
+        const auto rough = best_known(less);
+        if (!layered(less) || other.layers == 0 || !rough || rough->time * start_.time > kTimesAlike * now || hopeless(less) || !fits(less)) continue;
+        fewest_layers(other, kMoreTries);
+      }
+      auto made = trials_.whole(other.choices, other.layers);
+      if (!made || !made->memory.fits || made->samples_per_s <= 0) continue;
+      const double time = 1 / made->samples_per_s;
+      if (time > now * (!enough ? kHardly : laid_out ? kEarned : 1e300)) continue;
+      found.choices = std::move(other.choices);
+      found.layers = other.layers;
+      report = std::move(*made);
+      return true;
+    }
+    return false;
+  }
+  // What may make it faster yet: compiled, in the other memory format, or both.
+  void hurry(Fix& fix, const FixCombination& choices) const {
     FixCombination more;
     for (std::size_t i = 0; i < choices_.size(); ++i)
-      if ((choices_[i].flags == kCompiled || choices_[i].axis == FixAxis::format) && possible(with_one(found.choices, i)) &&
-          std::none_of(found.choices.begin(), found.choices.end(), [&](std::size_t other) { return choices_[other].axis == choices_[i].axis; }))
+      if ((choices_[i].flags == kCompiled || choices_[i].axis == FixAxis::format) &&
+          std::none_of(choices.begin(), choices.end(), [&](std::size_t other) { return choices_[other].axis == choices_[i].axis; }))
         more.push_back(i);
-    double best = report->samples_per_s / kFaster;
+    double best = fix.samples_per_s / kFaster;
     for (std::size_t some = 1; some < (std::size_t{1} << more.size()); ++some) {
-      FixCombination with = found.choices;
       std::string flags;
+      Json request = fix.request;
       for (std::size_t i = 0; i < more.size(); ++i)
-        if (some >> i & 1) with = with_one(std::move(with), more[i]), flags += (flags.empty() ? "" : " ") + choices_[more[i]].flags;
-      const auto faster = trials_.whole(with, found.layers);
+        if (some >> i & 1) request.merge_patch(choices_[more[i]].patch), flags += (flags.empty() ? "" : " ") + choices_[more[i]].flags;
+      const auto faster = trials_.whole_of(request);
       if (!faster || !faster->memory.fits || faster->samples_per_s < best) continue;
       best = faster->samples_per_s;
-      found.fix->faster = FasterFix{flags, trials_.described(with, found.layers).request, faster->step, base_.samples_per_s / faster->samples_per_s - 1, faster->memory.device,
-                                    faster->memory.verdict == Certainty::certain};
+      fix.faster = FasterFix{flags, std::move(request), faster->step, job_.samples_per_s / faster->samples_per_s - 1, faster->memory.device, faster->memory.verdict == Certainty::certain};
     }
   }
   Fix filled(Fix fix, const Report& report) const {
     fix.step = report.step;
     fix.samples_per_s = report.samples_per_s;
-    fix.time_cost = base_.samples_per_s / report.samples_per_s - 1;
+    fix.time_cost = job_.samples_per_s / report.samples_per_s - 1;
     fix.peak = report.memory.peak;
     fix.device = report.memory.device;
     fix.certain = report.memory.verdict == Certainty::certain;
     fix.host_of_node = report.memory.host_of_node;
     fix.host_capacity = report.memory.host_capacity;
+    fix.much_of_host = fix.host_capacity.value == 0 && static_cast<double>(fix.host_of_node.value) > kHostOfGpu * trials_.gpus_of_node();
     return fix;
   }
 
-  // Cheapest first. None that changes all that another changes, is no nearer to the same result, and is hardly cheaper; none many times
-  // dearer than another that is as near. Where there are too many, no more than half of them with another result, and of those the
-  // cheapest of each kind before all others.
-  std::vector<Fix> listed(std::size_t most) {
-    std::vector<Fix> all, kept, out;
-    for (Found& found : found_)
-      if (found.fix) all.push_back(std::move(*found.fix));
-    std::stable_sort(all.begin(), all.end(), [](const Fix& a, const Fix& b) { return a.time_cost < b.time_cost; });
-    for (const Fix& fix : all) {
-      const bool needless = std::any_of(all.begin(), all.end(), [&](const Fix& other) {
-        if (&other == &fix || other.result > fix.result) return false;
-        if (1 + fix.time_cost > kTooDear * (1 + other.time_cost)) return true;
-        const bool fewer = other.axes.size() < fix.axes.size(), before = &other < &fix;
-        if (!std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) || (other.host_of_node.value > 0 && fix.host_of_node.value == 0)) return false;
-        const auto at_best = [](const Fix& one) { return 1 + (one.faster ? one.faster->time_cost : one.time_cost); };
-        if (other.faster && other.faster->flags == kCompiled && std::count(fix.axes.begin(), fix.axes.end(), static_cast<std::uint8_t>(FixAxis::mode)) > 0) return at_best(other) <= kHardly * at_best(fix);
-        return 1 + other.time_cost <= (fewer ? kHardly : 1) * (1 + fix.time_cost) && at_best(other) <= kHardly * at_best(fix) && (fewer || before);
-      });
-      if (!needless) kept.push_back(fix);
-    }
-    if (auto smaller = largest_batch()) {  // in its place, and shown as the nearest to the same result
-      const auto place = std::find_if(kept.begin(), kept.end(), [&](const Fix& fix) { return fix.time_cost > smaller->time_cost; });
-      kept.insert(place, std::move(*smaller));
-    }
-    const auto same = static_cast<std::size_t>(std::count_if(kept.begin(), kept.end(), [](const Fix& fix) { return fix.result == 0; }));
-    const std::size_t others = most - std::min(most - most / 2, same), equals = most - std::min(others, kept.size() - same);
-    std::vector<std::size_t> order;  // who is shown first
-    std::set<std::array<std::size_t, 3>> shown;
-    const auto kind = [&](std::size_t i) {
-      const bool other_mode = std::find(kept[i].axes.begin(), kept[i].axes.end(), static_cast<std::uint8_t>(FixAxis::mode)) != kept[i].axes.end();
-      return std::array<std::size_t, 3>{kept[i].result, kept[i].smaller_step, other_mode};
-    };
-    for (const bool by_mode : {false, true})
-      for (std::size_t i = 0; i < kept.size(); ++i) {
-        auto key = kind(i);
-        if (!by_mode) key[2] = 2;  // in whatever mode
-        if (shown.contains(key)) continue;
-        shown.insert({key, kind(i)});
-        if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
-      }
-    for (std::size_t i = 0; i < kept.size(); ++i)
-      if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
-    std::vector<char> chosen(kept.size(), 0);
-    std::size_t left[2] = {equals, others};
-    for (std::size_t i : order)
-      if (std::size_t& some = left[kept[i].result == 0 ? 0 : 1]; some > 0) --some, chosen[i] = 1;
-    for (std::size_t i = 0; i < kept.size(); ++i)
-      if (chosen[i]) out.push_back(std::move(kept[i]));
-    return out;
-  }
-
-  const Report& base_;
+  const Report &job_, &base_;
   double capacity_, slack_ = 1;            // slack: segments over the peak
   std::vector<FixChoice> choices_;
   FixTrials trials_;
@@ -893,6 +947,7 @@ class FixSearch {
   std::optional<std::size_t> full_;        // the choice that shards parameters
   std::vector<FixNeed> alone_, with_full_; // of each choice
   std::map<FixCombination, FixNeed> rough_;
+  mutable std::map<FixCombination, FixNeed> rough_late_;  // as what was found is made smaller
   mutable std::map<std::pair<FixCombination, int>, Asked> asked_;  // of so many layers; 0: of all
   mutable std::mutex asking_;
   std::vector<Candidate> hopeful_;
@@ -902,6 +957,73 @@ class FixSearch {
   std::vector<std::size_t> by_layers_;     // and those
 };
 
+double time_at_best(const Fix& fix) { return 1 + (fix.faster ? fix.faster->time_cost : fix.time_cost); }
+
+// But for what saves a little: how many layers, pieces of the loss, the allocator, the optimizer's kernels.
+Json gist(const Fix& fix) {
+  Json out = fix.request;
+  for (const char* key : {"recompute_layers", "loss_chunks", "allocator", "optimizer_impl"}) out.erase(key);
+  if (out.contains("plan")) out["plan"].erase("offload_layers");
+  return out;
+}
+
+// Whether the other one will do as well.
+bool needless(const Fix& fix, const Fix& other, bool before) {
+  if (other.result > fix.result) return false;
+  if (1 + fix.time_cost > kTooDear * (1 + other.time_cost)) return true;
+  const bool fewer = other.axes.size() < fix.axes.size();
+  const bool less_host = other.host_of_node.value == 0 || (fix.host_of_node.value > 0 && other.much_of_host <= fix.much_of_host);
+  const bool simpler = fewer || (before && other.axes.size() == fix.axes.size());
+  if (simpler && less_host && 1 + other.time_cost <= kEarned * (1 + fix.time_cost) && time_at_best(other) <= kEarned * time_at_best(fix) && gist(fix) == gist(other)) return true;
+  if (!std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) || !less_host) return false;
+  const bool compiled = std::count(fix.axes.begin(), fix.axes.end(), static_cast<std::uint8_t>(FixAxis::mode)) > 0;
+  if (other.faster && other.faster->flags == kCompiled && compiled) return time_at_best(other) <= kHardly * time_at_best(fix);
+  return 1 + other.time_cost <= (fewer ? kHardly : 1) * (1 + fix.time_cost) && time_at_best(other) <= kHardly * time_at_best(fix) && (fewer || before);
+}
+
+// Cheapest first. None that changes all that another changes, is no nearer to the same result, and is hardly cheaper; none many times
+// dearer than another that is as near. Where there are too many, no more than half of them with another result, and of those the
+// cheapest of each kind before all others.
+std::vector<Fix> listed(std::vector<Fix> all, std::optional<Fix> smaller, std::size_t most) {
+  std::vector<Fix> kept, out;
+  std::stable_sort(all.begin(), all.end(), [](const Fix& a, const Fix& b) { return a.time_cost < b.time_cost; });
+  for (const Fix& fix : all) {
+    const bool spared = std::any_of(all.begin(), all.end(), [&](const Fix& other) {
+      return &other != &fix && (needless(fix, other, &other < &fix) || (fix.much_of_host && !other.much_of_host && other.result <= fix.result));
+    });
+    if (!spared) kept.push_back(fix);
+  }
+  if (smaller) {  // in its place, and shown as the nearest to the same result
+    const auto place = std::find_if(kept.begin(), kept.end(), [&](const Fix& fix) { return fix.time_cost > smaller->time_cost; });
+    kept.insert(place, std::move(*smaller));
+  }
+  const auto same = static_cast<std::size_t>(std::count_if(kept.begin(), kept.end(), [](const Fix& fix) { return fix.result == 0; }));
+  const std::size_t others = most - std::min(most - most / 2, same), equals = most - std::min(others, kept.size() - same);
+  std::vector<std::size_t> order;  // who is shown first
+  std::set<std::array<std::size_t, 3>> shown;
+  const auto kind = [&](std::size_t i) {
+    const bool other_mode = std::find(kept[i].axes.begin(), kept[i].axes.end(), static_cast<std::uint8_t>(FixAxis::mode)) != kept[i].axes.end();
+    return std::array<std::size_t, 3>{kept[i].result, kept[i].smaller_step, other_mode};
+  };
+  for (const bool by_mode : {false, true})
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      auto key = kind(i);
+      if (!by_mode) key[2] = 2;  // in whatever mode
+      if (shown.contains(key)) continue;
+      shown.insert({key, kind(i)});
+      if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+    }
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
+  std::vector<char> chosen(kept.size(), 0);
+  std::size_t left[2] = {equals, others};
+  for (std::size_t i : order)
+    if (std::size_t& some = left[kept[i].result == 0 ? 0 : 1]; some > 0) --some, chosen[i] = 1;
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    if (chosen[i]) out.push_back(std::move(kept[i]));
+  return out;
+}
+
 }  // namespace
 
 std::vector<Fix> search_fixes(const Json& request, const Report& base, const Catalog& catalog, const std::string& where,
@@ -910,7 +1032,16 @@ std::vector<Fix> search_fixes(const Json& request, const Report& base, const Cat
   if (!whole) return {};
   const auto parsed = parse_request(*whole, catalog, where, folder, base.batch);
   if (!parsed) return {};
-  return FixSearch(*whole, *parsed, base, catalog, folder).run(most);
+  FixSearch search(*whole, {}, *parsed, base, base, catalog, folder);
+  std::vector<Fix> all = search.run();
+  // What the job recomputes or keeps on the host already may not be the cheapest way: from the job without it as well.
+  if (const FixUndone back = undone(*whole)) {
+    const auto lighter = parse_request(without(back, *whole), catalog, where, folder, base.batch);
+    const auto light = lighter ? predict(*lighter, catalog) : tl::unexpected(lighter.error());
+    if (light)
+      for (Fix& fix : FixSearch(*whole, back, *lighter, base, light->report, catalog, folder).run()) all.push_back(std::move(fix));
+  }
+  return listed(std::move(all), search.largest_batch(), most);
 }
 
 }  // namespace precog

@@ -8,6 +8,7 @@ namespace {
 constexpr std::int64_t kShallow = 4, kDeeper = 6;  // layers after the first that differ: what a layer adds is the difference
 constexpr std::int64_t kDeepEnough = 10;           // below, the model itself is not much dearer
 constexpr std::int64_t kFewFirst = 4;              // layers that differ at most
+constexpr std::int64_t kLongStage = 15;            // layers from which on shallow stages are enough cheaper
 
 FixNeed need_of(const Report& report) {
   FixNeed out;
@@ -74,10 +75,10 @@ double FixNeed::most() const {
   return out;
 }
 
-FixTrials::FixTrials(const Json& request, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder,
+FixTrials::FixTrials(const Json& request, const FixUndone& undone, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder,
                      const std::vector<FixChoice>& choices)
-    : request_(request), parsed_(parsed), base_(base), catalog_(catalog), folder_(folder), choices_(choices),
-      host_capacity_(static_cast<double>(parsed.cluster.host_memory.value)), alike_after_(layers_alike_after(request, parsed)) {}
+    : request_(request), undone_(undone), parsed_(parsed), base_(base), catalog_(catalog), folder_(folder), choices_(choices),
+      host_capacity_(static_cast<double>(parsed.cluster.host_memory.value)), alike_after_(layers_alike_after(without(undone, request), parsed)) {}
 
 int FixTrials::layers(const FixCombination& combination) const {
   std::int64_t stages = parsed_.plan.pp;
@@ -87,24 +88,24 @@ int FixTrials::layers(const FixCombination& combination) const {
   return static_cast<int>((all + stages - 1) / stages);
 }
 
-Fix FixTrials::described(const FixCombination& combination, int layers) const {
+Fix FixTrials::described(const FixCombination& combination, int of_layers) const {
   std::vector<const FixChoice*> chosen;
   for (std::size_t i : combination) chosen.push_back(&choices_[i]);
-  return fix_of_choices(chosen, layers, request_, base_);
+  return fix_of_choices(chosen, of_layers, request_, base_, undone_, undone_.by_layers ? layers(combination) : 0);
 }
 
 std::optional<Request> FixTrials::changed(const FixCombination& combination, int layers) const { return patched(described(combination, layers).request); }
 
 std::optional<Request> FixTrials::patched(const Json& patch) const {
   Json changed = request_;
-  changed.merge_patch(patch);
+  changed.merge_patch(patch);  // a null takes back
   auto parsed = parse_request(changed, catalog_, parsed_.where, folder_, base_.batch, parsed_.model);
   if (!parsed) return std::nullopt;
   return std::move(*parsed);
 }
 
-std::optional<Report> FixTrials::whole_batch(std::int64_t batch) const {
-  const auto request = patched(smaller_batch(batch, request_, base_).request);
+std::optional<Report> FixTrials::whole_of(const Json& patch) const {
+  const auto request = patched(patch);
   return request ? predicted(*request) : std::nullopt;
 }
 
@@ -142,16 +143,28 @@ FixNeed FixTrials::rough(const FixCombination& combination) const {
     need.host_full = host_capacity_ > 0 && need.host > host_capacity_;
     return need;
   };
-  if (!alike_after_ || request->plan.pp > 1) {
+  const std::optional<std::int64_t> given = request->inputs.layers;
+  const std::int64_t all = request->inputs.layers.value_or(request->model->layers), stages = request->plan.pp;
+  const auto whole = [&]() -> FixNeed {
+    request->inputs.layers = given;
     const auto report = predicted(*request);
-    return report ? held(need_of(*report)) : FixNeed{};
-  }
-  const auto layers = static_cast<double>(request->inputs.layers.value_or(request->model->layers) - *alike_after_);
-  request->inputs.layers = *alike_after_ + kShallow;
+    if (!report) return {};
+    FixNeed out = need_of(*report);
+    out.whole = true;
+    out.fits = report->memory.fits;
+    out.device = static_cast<double>(report->memory.device.value);
+    return held(out);
+  };
+  const std::int64_t of_stage = (all + stages - 1) / stages;
+  if (!alike_after_ || (stages > 1 && (*alike_after_ > 0 || of_stage < kLongStage || !request->plan.stage_layers.empty()))) return whole();
+  const auto layers = static_cast<double>(stages > 1 ? of_stage : all - *alike_after_);
+  request->inputs.layers = *alike_after_ + stages * kShallow;
   const auto shallow = predicted(*request);
-  request->inputs.layers = *alike_after_ + kDeeper;
+  request->inputs.layers = *alike_after_ + stages * kDeeper;
   const auto deeper = shallow ? predicted(*request) : std::nullopt;
   if (!deeper) return {};
+  // The stage that needs most stays the first as all get deeper; another may not stay it.
+  if (shallow->memory_stage != 0 || deeper->memory_stage != 0) return whole();
   const FixNeed low = need_of(*shallow), high = need_of(*deeper);
   FixNeed out = high;
   out.time = reckoned(low.time, high.time, layers);

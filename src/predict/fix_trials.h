@@ -2,6 +2,7 @@
 // the model from which its own is reckoned. Whoever searches for what makes a job fit (fix_search.h) asks here.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <vector>
@@ -21,13 +22,15 @@ struct FixNeed {
   double host = 0;     // of a node
   bool host_full = false;  // beyond what it has
   double time = 0;     // per sample
+  bool whole = false, fits = false;  // tried at its own depth; and fits then
+  double device = 0;                 // then
   double most() const;  // of the moments, in bytes
 };
 
 class FixTrials {
  public:
-  // All outlive it. `request`: with configurations read in.
-  FixTrials(const Json& request, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder, const std::vector<FixChoice>& choices);
+  // All outlive it. `request`: the job, with configurations read in; `parsed`: it without what is undone, and `base`: that one's report.
+  FixTrials(const Json& request, const FixUndone& undone, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder, const std::vector<FixChoice>& choices);
 
   // `layers`: as fix_of_choices().
   Fix described(const FixCombination& combination, int layers = 0) const;
@@ -36,9 +39,10 @@ class FixTrials {
   FixNeed rough(const FixCombination& combination) const;  // whole where a shallow model would not do
   bool shallow() const { return alike_after_.has_value(); }
   int layers(const FixCombination& combination) const;  // of the longest stage; 0 where that is not known
+  int gpus_of_node() const { return std::min(parsed_.cluster.gpus, parsed_.cluster.gpus_per_node); }
   bool fixed_batch() const { return static_cast<bool>(parsed_.model->fixed_batch); }
   Fix smaller(std::int64_t batch) const { return smaller_batch(batch, request_, base_); }
-  std::optional<Report> whole_batch(std::int64_t batch) const;  // smaller_batch()
+  std::optional<Report> whole_of(const Json& patch) const;
   std::optional<MemoryUse> memory_of_batch(std::int64_t batch) const;
 
  private:
@@ -47,6 +51,7 @@ class FixTrials {
   std::optional<Report> predicted(const Request& request) const;
 
   const Json& request_;
+  const FixUndone& undone_;
   const Request& parsed_;
   const Report& base_;
   const Catalog& catalog_;

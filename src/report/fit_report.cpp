@@ -41,7 +41,7 @@ std::string fix_notes(const Fix& fix) {
   if (!fix.numerics.empty()) add("numerics: " + fix.numerics);
   if (fix.host_of_node.value > 0)
     add(fix.host_capacity.value > 0 ? fmt::format("host memory: {} of a node's {}", to_text(fix.host_of_node), to_text(fix.host_capacity))
-                                    : fmt::format("host memory: {} in a node, and nobody says how much it has", to_text(fix.host_of_node)));
+                                    : fmt::format("host memory: {} in a node, {}", to_text(fix.host_of_node), fix.much_of_host ? "more than machines with so many GPUs have" : "and nobody says how much it has"));
   if (fix.faster)
     add(fmt::format("faster with {}: {:+.1f}%, {}, {}{}", fix.faster->flags, 100 * fix.faster->time_cost, to_text(fix.faster->step), to_text(fix.faster->device), fix.faster->certain ? "" : "?"));
   return out;

@@ -36,6 +36,7 @@ struct Fix {
   double time_cost = 0;  // of the time per sample, against the job as it was asked for had it enough memory; below 0: faster
   Bytes peak, device;
   Bytes host_of_node, host_capacity;  // what the GPUs of a node keep in its memory; what it has: 0 where nobody says
+  bool much_of_host = false;  // more than machines have for so many GPUs, where nobody says what this one has
   bool certain = false;  // fits at the upper end of the interval too
   std::optional<FasterFix> faster;
 };
