@@ -118,9 +118,11 @@ void recurrent(const Line& line, const std::string& op, Calls& calls) {
   RnnAttributes a{.batch = line.extent("batch"), .steps = line.extent("steps"), .input = line.extent("width"), .hidden = line.extent("hidden"), .layers = line.extent("layers")};
   a.directions = line.text("family") == "recurrent_bidirectional" ? 2 : 1;
   a.gates = op.starts_with("lstm") ? 4 : op.starts_with("gru") ? 3 : 1;
-  const Shape x{a.steps, a.batch, a.input}, y{a.steps, a.batch, a.hidden * a.directions};
+  a.batch_first = line.flag("batch_first");
+  const Shape x = a.batch_first ? Shape{a.batch, a.steps, a.input} : Shape{a.steps, a.batch, a.input};
+  const Shape y = a.batch_first ? Shape{a.batch, a.steps, a.hidden * a.directions} : Shape{a.steps, a.batch, a.hidden * a.directions};
   if (op.ends_with(" forward")) calls.add(OpKind::rnn, {calls.tensor(x)}, {calls.tensor(y)}, a);
-  else if (op.ends_with(" backward")) calls.add(OpKind::rnn_backward, {calls.tensor(y), calls.tensor(x)}, {calls.tensor(x)}, a).phase = Phase::backward;
+  else if (op.ends_with(" backward")) calls.add(OpKind::rnn_backward, {calls.tensor(y), calls.tensor(y), calls.tensor({1}), calls.tensor(x)}, {calls.tensor(x)}, a).phase = Phase::backward;
   else throw Unusable{"must be forward or backward"};
 }
 

@@ -14,9 +14,10 @@ std::vector<std::int64_t> folded(const Line& line) {
   return e;
 }
 
-void batch_norm_of_rows(const Shape& shape, const std::string& op, Calls& calls) {
+void batch_norm_of_rows(const Shape& shape, const std::string& op, Calls& calls, bool turned = false) {
   if (!op.starts_with("batch_norm")) throw Unusable{"wants images; without pixels only batch_norm is known"};
-  const auto x = [&] { return calls.tensor(shape); };
+  if (turned && op.ends_with("backward") && bits_of(calls.stored()) == 32) throw Unusable{"was given a gradient that lies otherwise than a model's"};
+  const auto x = [&] { return turned && shape[2] > 1 ? calls.laid(shape, Shape{shape[1] * shape[2], 1, shape[1]}, calls.stored()) : calls.tensor(shape); };
   const auto channel = [&] { return calls.tensor({shape[1]}); };
   const auto statistic = [&] { return calls.tensor({shape[1]}, DType::fp32); };
   if (op.ends_with("backward")) calls.add(OpKind::batch_norm_backward, {x(), x(), statistic(), statistic()}, {x(), channel(), channel()}, NormAttributes{}).phase = Phase::backward;
@@ -26,6 +27,10 @@ void batch_norm_of_rows(const Shape& shape, const std::string& op, Calls& calls)
 void image(const Line& line, const std::string& op, Calls& calls) {
   if (const auto rows = line.extents("shape", 2, 5); rows.size() == 2) return batch_norm_of_rows({rows[0], rows[1]}, op, calls);
   if (op.starts_with("instance_norm") || op.starts_with("channel layer_norm")) throw Unusable{"is several kernels of different kinds: measured one by one they say more"};
+  if (line.has("lies")) {  // [samples, channels, length] with the channels innermost
+    const auto rows = line.extents("shape", 3, 3);
+    return batch_norm_of_rows({rows[0], rows[1], rows[2]}, op, calls, true);
+  }
   const auto e = folded(line);
   const Shape shape{e[0], e[1], e[2], e[3]}, halved{e[0], e[1], (e[2] + 1) / 2, (e[3] + 1) / 2}, point{e[0], e[1], 1, 1};
   const auto x = [&] { return calls.tensor(shape); };

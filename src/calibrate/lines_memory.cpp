@@ -173,7 +173,8 @@ void copying(const Line& line, const std::string& op, Calls& calls) {
 
 void indexing(const Line& line, const std::string& op, Calls& calls) {
   const std::int64_t rows = line.extent("rows"), columns = line.extent("columns"), count = line.extent("picked");
-  const Shape table{rows, columns}, chosen{count, columns};
+  const bool last = op.ends_with(" last");  // the same places of every row
+  const Shape table{rows, columns}, chosen = last ? Shape{rows, count} : Shape{count, columns};
   const TensorId ids = calls.tensor({count}, DType::int64);
   const auto in_place = [&](Op& made) { made.in_place = true; };
   const auto target = [&](TensorId x) {
@@ -181,7 +182,11 @@ void indexing(const Line& line, const std::string& op, Calls& calls) {
     result.storage = x;
     return calls.graph().add_tensor(result);
   };
-  if (op == "index_select") calls.add(OpKind::index_select, {calls.tensor(table), ids}, {calls.tensor(chosen)});
+  if (op == "gather last") calls.named("gather", {calls.tensor(table), calls.view(ids, chosen, ViewKind::expand)}, {calls.tensor(chosen)});
+  else if (op == "index_add last") {
+    const TensorId x = calls.tensor(table);
+    in_place(calls.named("index_add", {x, ids, calls.tensor(chosen)}, {target(x)}));
+  } else if (op == "index_select" || op == "index_select last") calls.add(OpKind::index_select, {calls.tensor(table), ids}, {calls.tensor(chosen)});
   else if (op == "gather") calls.named("gather", {calls.tensor(table), calls.view(ids, chosen, ViewKind::expand)}, {calls.tensor(chosen)});
   else if (op == "embedding") calls.add(OpKind::embedding, {calls.tensor(table), ids}, {calls.tensor(chosen)});
   else if (op == "embedding backward") calls.add(OpKind::embedding_backward, {calls.tensor(chosen), ids}, {calls.tensor(table)}).phase = Phase::backward;

@@ -1,5 +1,8 @@
 #include "calibrate/operator_kernels.h"
 
+#include <algorithm>
+#include <array>
+
 #include <fmt/format.h>
 
 #include "calibrate/operator_line.h"
@@ -7,6 +10,33 @@
 
 namespace precog {
 namespace {
+
+// One of the calls that an optimizer's foreach form makes.
+Graph listed_call(const Line& line, const std::string& op, DType dtype) {
+  struct Known {
+    std::string_view op, name;
+    int depth, passes;
+    bool scalars;
+  };
+  static constexpr std::array kKnown = {Known{"foreach mul", "mul_", 1, 2, false},       Known{"foreach add", "add_", 1, 2, false},   Known{"foreach lerp", "lerp_", 2, 3, false},
+                                        Known{"foreach addcmul", "addcmul_", 3, 3, false}, Known{"foreach sqrt", "sqrt", 2, 2, false}, Known{"foreach div list", "div_", 1, 2, true},
+                                        Known{"foreach addcdiv list", "addcdiv_", 3, 4, true}};
+  const auto known = std::find_if(kKnown.begin(), kKnown.end(), [&](const Known& one) { return one.op == op; });
+  if (known == kKnown.end()) throw Unusable{"is no call of an optimizer that is known; like: foreach mul, foreach div list"};
+  const std::int64_t elements = line.extent("elements"), tensors = line.extent("tensors");
+  if (tensors > 100'000 || elements < tensors || elements % tensors != 0 || elements / tensors % 4 != 0) throw Unusable{"wants tensors of one size, a multiple of four"};
+  Graph graph;
+  for (std::int64_t i = 0; i < tensors; ++i) graph.add_tensor({.shape = Shape{elements / tensors}, .dtype = dtype, .role = Role::parameter});
+  Op call;
+  call.kind = OpKind::multi_tensor;
+  call.phase = Phase::optimizer;
+  call.math = dtype;
+  call.label = graph.intern(known->name);
+  const std::vector<std::int64_t> sizes(static_cast<std::size_t>(tensors), elements / tensors);
+  call.attributes = MultiTensorAttributes{tensors, elements, multi_tensor_launches(sizes, known->depth, known->scalars), known->passes * bits_of(dtype) / 8};
+  graph.add_op(call, {}, {});
+  return graph;
+}
 
 // The end of a step over so many parameters, as the training stage writes it; of a loss scaler its unscaling alone.
 Graph end_of_step(const Line& line, const std::string& op, DType dtype) {
@@ -61,7 +91,7 @@ std::vector<Kernel> lowered(const Line& line, const GpuSpec& gpu) {
   const MemoryFormat format = line.channels_last() ? MemoryFormat::channels_last : MemoryFormat::contiguous;
   if (family == "transfer" || family == "sustained") throw Unusable{"is for links and clocks, not for kernels"};
   if (family == "optimizer") {
-    const Graph graph = end_of_step(line, op, line.dtype());
+    const Graph graph = op.starts_with("foreach ") ? listed_call(line, op, line.dtype()) : end_of_step(line, op, line.dtype());
     const KernelProgram program = make_kernels(graph, gpu, format);
     std::vector<Kernel> out;
     for (const Call& call : program.calls)

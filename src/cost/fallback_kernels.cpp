@@ -7,7 +7,7 @@
 namespace precog {
 namespace {
 
-constexpr double kMeasuredClock = 1.98e9;  // of the H200 whose seconds stand below
+constexpr double kMeasuredClock = 1.98e9, kMeasuredSms = 132;  // of the H200 whose seconds stand below
 
 // A step of a recurrent layer (cuDNN 9) is a product and a gate kernel, both too small for the GPU: they last as long as one block walks its
 // sum. Kernels of 690 layers, named one by one (data/measured/2026-11-16-h200-cached, part "several"); most lie within a quarter. The two
@@ -28,12 +28,38 @@ double recurrent_product(const Kernel& kernel, const GemmShape& s, bool backward
   return 3.2e-6 + std::max(walk * k, flops / rate);
 }
 
+// All steps in one kernel: a block brings the weights to its SM, then walks through time with a sample of its own (in fp16 with eight, on
+// tensor cores, where samples are multiples of eight); blocks that find no room wait for others. From 1,330 of these kernels, named one by one
+// (2026-11-16-h200-cached and -odd): half of them within 7%, those of more than 256 samples within a quarter on average.
+struct Persistent {
+  double start, weight, step, width, gate;  // microseconds: of a block; per 10,000 weights; of a step, per 100 of its width, per 1000 gates
+  double spilled;                           // a step's share more per octave of weights over 40,000, which registers do not hold
+  double room;                              // KiB of weights whose blocks share an SM
+};
+constexpr Persistent kForwardWide{1.26, 5.1, 0.194, 0.127, 0.65, 2.63, 64}, kForwardNarrow{1.7, 4.04, 0.346, 0.012, 0.281, 5.4, 128}, kForwardTensor{1.65, 0.81, 0.548, 0.219, 1.7, 0.02, 64};
+constexpr Persistent kBackwardWide{1.96, 0.51, 0.528, 0.134, 0.49, 1.69, 170}, kBackwardNarrow{3.5, 0, 0.347, 0.074, 2.12, 1.3, 170}, kBackwardTensor{3.86, 0, 0.65, 0, 3.63, 0, 64};
+
+double persistent_time(const Kernel& kernel, const GemmShape& s, bool backward) {
+  const double hidden = static_cast<double>(std::max<std::int64_t>(1, s.k)), gates = static_cast<double>(s.n) / hidden, width = std::ceil(hidden / 32) * 32, held = gates * width * width;
+  const bool narrow = is_16bit(kernel.input), tensor = narrow && s.m % 8 == 0 && s.k % (backward ? 32 : 16) == 0;
+  const Persistent& c = backward ? tensor ? kBackwardTensor : narrow ? kBackwardNarrow : kBackwardWide : tensor ? kForwardTensor : narrow ? kForwardNarrow : kForwardWide;
+  const double step = (c.step + c.width * width / 100 + c.gate * gates * width / 1000) * (1 + c.spilled * std::max(0.0, std::log2(held / 40000)));
+  const double together = std::max(1.0, std::floor(c.room * 1024 / (held * (tensor ? 2 : 4))));
+  const double blocks = std::ceil(static_cast<double>(s.m) / (tensor ? 8 : 1)), rounds = std::ceil(std::ceil(blocks / kMeasuredSms) / together);
+  return rounds * (c.start + c.weight * gates * hidden * hidden / 10000 + static_cast<double>(s.batch) * step) * 1e-6;
+}
+
+// Sums over all samples of all steps walk them one by one, the faster the less was moved since they were written.
+constexpr double kWalkedCached = 4.8e-9, kWalked = 9.4e-9, kCachedBytes = 8e6, kGoneBytes = 32e6;
+constexpr double kJoined = 3.5e-12;  // seconds per element of both directions' gradients
+
 std::optional<Seconds> recurrent_time(const Kernel& kernel) {
   if (!kernel.name.starts_with("rnn_")) return std::nullopt;
   const double launches = std::max(1, kernel.launches);
   const bool backward = kernel.name.find("_backward") != std::string_view::npos;
   const auto all = [&](double one) { return Seconds{(kernel.name.ends_with("_pair") ? side_by_side(one) : one) * launches}; };
   if (const auto* product = std::get_if<GemmShape>(&kernel.shape)) {
+    if (kernel.name.starts_with("rnn_persistent")) return Seconds{persistent_time(kernel, *product, backward)};
     if (!kernel.name.starts_with("rnn_recurrent")) return std::nullopt;
     return all(recurrent_product(kernel, *product, backward));
   }
@@ -42,7 +68,11 @@ std::optional<Seconds> recurrent_time(const Kernel& kernel) {
     const double numbers = static_cast<double>(memory->rows * memory->row_length) / launches;
     return all((backward ? 1.95e-6 : 1.75e-6) + numbers * (is_16bit(kernel.input) ? 2.8e-12 : 5.6e-12));
   }
-  // Sums over all steps walk them one by one.
+  if (memory && kernel.name == "rnn_join") return Seconds{1e-6 + kJoined * static_cast<double>(memory->row_length)};
+  if (memory && kernel.name == "rnn_bias_gradient" && memory->part > 0) {
+    const double gone = std::clamp((static_cast<double>(memory->part * bits_of(kernel.input)) / 8 - kCachedBytes) / (kGoneBytes - kCachedBytes), 0.0, 1.0);
+    return Seconds{2e-6 + (kWalkedCached + (kWalked - kWalkedCached) * gone) * static_cast<double>(memory->row_length)};
+  }
   if (memory && kernel.name.starts_with("rnn_bias_gradient")) return all(2e-6 + 11e-9 * static_cast<double>(memory->row_length));
   return std::nullopt;
 }
@@ -53,23 +83,27 @@ constexpr double kRecurrentWide = 1.6;       // fp32 and TF32
 constexpr double kRecurrentUnaligned = 1.8;  // 16 bits where rows are no multiples of 16 bytes
 
 double recurrent_slowdown(const Kernel& kernel, const GemmShape& s) {
-  if (!kernel.name.starts_with("rnn_") || s.transposed_a) return 1;
+  if (!kernel.name.starts_with("rnn_") || kernel.name == "rnn_mm" || s.transposed_a) return 1;
   if (!is_16bit(kernel.math)) return kRecurrentWide;
   return s.n % 8 == 0 && s.k % 8 == 0 ? 1 : kRecurrentUnaligned;
 }
 
 // PyTorch's resizing of images (aten/native/cuda/UpSample*.cu). Bilinear and bicubic ones in NCHW have a thread per pixel of the result that
 // walks all planes, images times channels, one after the other: small images leave the GPU idle. The gradient of a bilinear one is
-// added atomically, the more slowly the more results meet in a pixel, and in 16 bits by exchanges of whole words. Others take so long
-// per pixel of the result, whatever the type. From 140 timings on an H200 (data/measured/2026-11-15-h200-profile, family "resize"), most
-// within a factor of 1.4.
+// added atomically: a warp's neighbours meet in the same pixels and wait for each other, all the results of a pixel; in NHWC its lanes
+// are channels, where there are enough of them, and only warps meet. Sums in 16 bits are exchanges of words, two channels at a time
+// where they pair up. The gradient of a nearest one has a thread per pixel that adds up its results, of every image in NCHW. Others take so long
+// per pixel of the result, whatever the type. From 2,960 timings of enlargements by 2 to 48 on an H200 (data/measured/2026-11-16-h200-odd): gradients
+// of bilinear ones within a quarter in the median, weighted by their time within 10 to 20%.
 struct Resize {
   double plane, pixel;             // bilinear, NCHW: seconds per plane, and per pixel of one
-  double gradient, gradient_nhwc;  // bilinear: seconds per result; in NCHW times the enlargement
+  double gradient, gradient_nhwc;  // bilinear: seconds per result
+  double meeting, most;            // and for each result of its pixel; of very many their root
 };
-constexpr Resize kResizeWide{0.18e-6, 3.6e-12, 5.5e-12, 9.5e-12}, kResizeNarrow{0.27e-6, 1.2e-12, 14e-12, 15e-12};
+constexpr Resize kResizeWide{0.18e-6, 3.6e-12, 10e-12, 9.5e-12, 0.75e-12, 1e-6}, kResizeNarrow{0.27e-6, 1.2e-12, 11e-12, 12e-12, 2.9e-12, 62e-12};
 constexpr double kBilinearNhwc = 8.9e-12, kNearest = 2.9e-12, kNearestNhwc = 6e-12;
-constexpr double kNearestGradient = 5e-12, kNearestGradientNhwc = 7e-12;  // over the enlargement
+constexpr double kNearestGradient = 2.5e-12, kNearestGradientLarge = 1.6e-12, kNearestAdded = 0.14e-6;  // per result, of less than 8 a pixel or more; of a thread
+constexpr double kManyChannels = 16, kUnpaired = 3, kThreadsAtOnce = kMeasuredSms * 2048;
 
 // A bicubic one walks the planes in NHWC too, with 16 reads a pixel: of the 1024 threads of a block each then reads a line of its own, but
 // that neighbours of an enlarged image share them, and one line is taken up at a time. Its gradient makes 16 atomic sums a pixel; in 16
@@ -105,15 +139,21 @@ std::optional<Seconds> resize_time(const Kernel& kernel, const MemoryShape& s) {
   const double planes = static_cast<double>(s.rows), pixels = static_cast<double>(s.row_length), results = planes * pixels;
   const double enlarged = std::sqrt(static_cast<double>(backward ? kernel.read.value : kernel.written.value) /
                                     static_cast<double>(std::max<std::int64_t>(1, backward ? kernel.written.value : kernel.read.value)));
+  const double each = enlarged * enlarged, channels = static_cast<double>(std::max<std::int64_t>(1, s.part));
   const double apart = static_cast<double>(s.part * bits_of(kernel.input)) / 8;  // bytes between two pixels in NHWC
   if (cubic) return Seconds{planes * bicubic_plane(is_16bit(kernel.input), backward, s.channels_last, apart, pixels, enlarged)};
   if (enlarged == 1) return std::nullopt;  // of the same size it is a copy
   if (nearest) {
     if (!backward) return Seconds{results * (s.channels_last ? kNearestNhwc : kNearest)};
-    return Seconds{results * (s.channels_last ? kNearestGradientNhwc : kNearestGradient) / enlarged};
+    const double sources = results / each, images = s.channels_last ? 1 : planes / channels;
+    return Seconds{std::max(results * (each < 8 ? kNearestGradient : kNearestGradientLarge), std::ceil(sources / images / kThreadsAtOnce) * images * each * kNearestAdded)};
   }
-  if (s.channels_last) return Seconds{results * (backward ? c.gradient_nhwc : kBilinearNhwc)};
-  return Seconds{backward ? results * c.gradient * enlarged : planes * (c.plane + pixels * c.pixel)};
+  const double meeting = std::min(c.meeting * each, c.most * enlarged);
+  if (s.channels_last && !backward) return Seconds{results * kBilinearNhwc};
+  if (!backward) return Seconds{planes * (c.plane + pixels * c.pixel)};
+  if (!s.channels_last) return Seconds{results * (c.gradient + meeting)};
+  const bool unpaired = is_16bit(kernel.input) && s.part % 2 != 0;
+  return Seconds{results * (c.gradient_nhwc + (channels < kManyChannels ? meeting : meeting / kManyChannels * (unpaired ? kUnpaired : 1)))};
 }
 
 // Filters of a hundred taps over wide groups of one axis (the position embeddings of speech models) in 16 bits: where cuDNN 9 finds no tensor

@@ -392,7 +392,9 @@ std::array<FeatureName, N> names(const Feature (&list)[N]) {
 std::string_view residual_family(const Kernel& kernel) {
   if (kernel.unknown || kernel.fused || kernel.emulated || std::holds_alternative<CollectiveShape>(kernel.shape)) return {};
   // What is known by itself (fallback_kernels.h).
-  if (kernel.name == "memset" || kernel.name.starts_with("ctc_log_") || kernel.name.starts_with("ctc_collect") || kernel.name == "index_put_repeated" || kernel.name.starts_with("rnn_bias_gradient") || kernel.name.starts_with("rnn_recurrent") || kernel.name.starts_with("rnn_gates")) return {};
+  if (kernel.name == "memset" || kernel.name.starts_with("ctc_log_") || kernel.name.starts_with("ctc_collect") || kernel.name == "index_put_repeated" || kernel.name.starts_with("rnn_bias_gradient") || kernel.name.starts_with("rnn_recurrent") || kernel.name.starts_with("rnn_gates") ||
+      kernel.name.starts_with("rnn_persistent") || kernel.name == "rnn_join")
+    return {};
   if (kernel.estimated) return kernel.name;
   if (std::holds_alternative<GemmShape>(kernel.shape)) return "gemm";
   if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {

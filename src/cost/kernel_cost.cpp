@@ -31,6 +31,9 @@ constexpr double kRowValue = 200, kPlaced = 2.2;  // clocks; values per SM and c
 // PyTorch's kernel for operands that do not lie alike works out each one's place, axis by axis: SM clocks per element, from 90 timings of products
 // and sums of 20 M elements and more whose operands are repeated (data/measured/2026-11-16-h200-operands: 2.1 to 3.5 ps for 2 to 5 axes).
 constexpr double kPlacedElement = 0.5, kPlacedAxis = 0.065;
+// Clocks of a block per element of a multi-tensor product: 0.2 from the cache (800 calls, 2026-11-16-h200-odd), and 1.75 to 2.4 times that where the states of a whole
+// optimizer do not fit in it (family "optimizer" of the other sets).
+constexpr double kListedElement = 0.42;
 constexpr double kThreadsOfSm = 2048;
 constexpr double kMeasuredBoost = 1.98e9;
 constexpr double kResident = 128 * 1024; // bytes of one channel that a batch norm keeps near its SM between passes
@@ -255,6 +258,10 @@ struct Costing {
     const double waited = static_cast<double>(grid.values) * (s.channels_last ? kColumnValue : kRowValue) + meeting, placed = s.axes >= 3 ? all / (kPlaced * gpu.sms) : 0;
     return std::max(access, Seconds{std::max(waited, placed) / gpu.boost_clock.value});
   }
+  // A launch over many tensors lasts as long as the block that has the longest chunk of them, however few blocks there are.
+  Seconds longest_chunk(const MemoryShape& s) const {
+    return {launches() * static_cast<double>(s.part) * kListedElement / gpu.boost_clock.value};
+  }
   Seconds place(const MemoryShape& s) const {
     return {static_cast<double>(s.rows * s.row_length) * (kPlacedElement + kPlacedAxis * s.axes) / (gpu.sms * gpu.boost_clock.value)};
   }
@@ -281,7 +288,9 @@ struct Costing {
     const bool columns = s.pattern == MemoryPattern::bias_gradient && s.rows > 1;
     const bool rows = s.pattern == MemoryPattern::reduction && !kernel.estimated && !kernel.fused && launches() == 1;  // PyTorch's reduce_kernel
     const bool placed = s.pattern == MemoryPattern::broadcast && s.axes >= 2 && !kernel.estimated && !kernel.fused;
-    const Seconds compute = columns ? column_sum(s) * launches() : rows ? row_sum(s, access(s, c)) : placed ? std::max(access(s, c), place(s)) : access(s, c);
+    const bool listed = s.pattern == MemoryPattern::multi_tensor && s.part > 0;
+    const Seconds compute = columns ? column_sum(s) * launches() : rows ? row_sum(s, access(s, c)) : placed ? std::max(access(s, c), place(s)) :
+                            listed  ? std::max(access(s, c), longest_chunk(s)) : access(s, c);
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const bool to_one = s.pattern == MemoryPattern::reduction && s.rows == 1;  // the blocks' sums are then summed by the last to finish
     const Seconds floor = columns ? kColumnFloor * (kMeasuredBoost / gpu.boost_clock.value) : c.launch_floor;

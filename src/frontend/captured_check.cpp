@@ -127,6 +127,7 @@ std::string rnn_of(const Call& call, const OperandView& shapes, Attributes& attr
   rnn.gates = call.name == "lstm" ? 4 : call.name == "gru" ? 3 : 1;
   rnn.steps = x.rank() == 2 || !s.batch_first ? x[0] : x[1];
   rnn.batch = x.rank() == 2 ? 1 : s.batch_first ? x[0] : x[1];
+  rnn.batch_first = x.rank() == 3 && s.batch_first;
   if (rnn.steps > 1 << 20) return "has more than 2^20 time steps";
   const std::int64_t width = std::max(rnn.input, rnn.hidden * rnn.directions);
   if (!product({rnn.batch, std::max<std::int64_t>(1, rnn.steps), rnn.gates + 4, rnn.hidden, rnn.layers, rnn.directions, 8}) ||

@@ -115,7 +115,8 @@ struct ViewAttributes {
 // One call of a recurrent layer over a whole sequence, as cuDNN takes it.
 struct RnnAttributes {
   std::int64_t batch = 1, steps = 1, input = 1, hidden = 1, layers = 1, directions = 1;
-  int gates = 4;  // LSTM 4, GRU 3, plain 1
+  int gates = 4;             // LSTM 4, GRU 3, plain 1
+  bool batch_first = false;  // operands are [batch, steps, width]; the library's are [steps, batch, width]
   friend bool operator==(const RnnAttributes&, const RnnAttributes&) = default;
 };
 // Rows of a normalisation over several trailing axes, or the groups of a group norm.

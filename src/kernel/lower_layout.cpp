@@ -69,7 +69,7 @@ void Lowering::walk_operands(Kernel& kernel, const Op& op) {
   operands.reserve(op.input_count);
   Bytes across{}, all = graph_.bytes(graph_.output(op, 0));
   // Where nobody saw that large operands differ they all lie as the one does of which more is known.
-  const bool apart = op.strided || op.input_count == 1;
+  const bool apart = op.strided || op.input_count == 1 || std::any_of(inputs.begin(), inputs.end(), [&](TensorId id) { return answered_plain_[id.index()]; });
   Shape common = contiguous_strides(result);
   for (TensorId id : graph_.inputs(op))
     if (graph_.tensors[id].shape.elements() == result.elements() && !layouts_.is_plain(id)) common = dense_like(result, layouts_.strides_over(id, result));
@@ -286,6 +286,50 @@ bool Lowering::copy_inside(const Op& op, std::size_t operand, std::string_view n
   place.across = how.across ? 50 : 0;
   call_.workspace += bytes;
   return true;
+}
+
+// Recurrent layers whose samples come first: the library wants the steps first, and PyTorch's wrapper copies what lies otherwise
+// (native/cudnn/RNN.cpp); results and gradients are the library's, looked at with the samples first.
+void Lowering::copy_steps_first(const Op& op, std::size_t operand) {
+  if (!std::get<RnnAttributes>(op.attributes).batch_first || operand >= op.input_count) return;
+  const TensorId id = graph_.input(op, operand);
+  const Shape& shape = graph_.tensors[id].shape;
+  if (shape.rank() != 3) return;
+  const Shape operands[] = {Shape{shape[2], shape[0] * shape[2], 1}, layouts_.strides(id)};
+  const Walk how = walk(shape, operands);
+  if (how.axes == 0) return;
+  const Bytes bytes = graph_.bytes(id);
+  Kernel& kernel = memory("rnn_copy", op, MemoryPattern::permute, bytes, bytes, shape[0] * shape[1], shape[2]);
+  auto& place = std::get<MemoryShape>(kernel.shape);
+  place.part = how.inner;
+  place.axes = how.axes;
+}
+
+void Lowering::lay_steps_first(const Op& op) {
+  if (!std::get<RnnAttributes>(op.attributes).batch_first || op.output_count == 0) return;
+  const Shape& shape = out(op).shape;
+  if (shape.rank() == 3 && shape[0] > 1 && shape[1] > 1) layouts_.set(graph_.output(op, 0), Shape{shape[2], shape[0] * shape[2], 1});
+}
+
+// A view that exchanges the last two axes of such an answer.
+void Lowering::follow_answer(const Op& op) {
+  if (op.input_count == 0 || op.output_count == 0 || !answered_plain_[graph_.input(op, 0).index()]) return;
+  const Shape &from = in(op, 0).shape, &to = out(op).shape;
+  if (from.rank() != 3 || to.rank() != 3 || to[1] != from[2] || to[2] != from[1] || from[1] == from[2]) return;
+  const TensorId id = graph_.output(op, 0);
+  layouts_.set(id, Shape{from[1] * from[2], 1, from[2]});
+  answered_plain_[id.index()] = true;
+}
+
+// To rows side by side, of an operand whose last two axes are exchanged.
+void Lowering::copy_turned(std::string_view name, const Op& op, std::size_t operand) {
+  const Shape& shape = in(op, operand).shape;
+  const Bytes bytes = in_bytes(op, operand);
+  const std::int64_t length = std::max<std::int64_t>(1, shape[-1]);
+  Kernel& kernel = memory(name, op, MemoryPattern::transpose, bytes, bytes, shape.elements() / length, length);
+  auto& place = std::get<MemoryShape>(kernel.shape);
+  place.part = length, place.axes = 3, place.across = 50;
+  call_.workspace += bytes;
 }
 
 }  // namespace precog

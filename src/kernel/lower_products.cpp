@@ -14,7 +14,8 @@ void Lowering::lower_quantize(const Op& op) {
 }
 
 // cuDNN's recurrent layers: the inputs of all time steps as one product, then one product after the other along time,
-// each followed by the gates. Backward the same for the data, and two large products for the weights.
+// each followed by the gates, or one kernel that walks through time. Backward the same for the data, and three products for the weights: for
+// the first states their own.
 void Lowering::lower_recurrent(const Op& op) {
   const auto& a = std::get<RnnAttributes>(op.attributes);
   const bool backward = op.kind == OpKind::rnn_backward;
@@ -28,19 +29,21 @@ void Lowering::lower_recurrent(const Op& op) {
                          Work{{flops}, (bytes(m * k) + bytes(k * n)) * repeated, bytes(m * n) * repeated});
     kernel.launches = static_cast<std::int32_t>(times);
   };
+  if (!backward) copy_steps_first(op, 0);
+  // The data's gradients and the weights' are two calls of PyTorch's (_cudnn_rnn_backward), each with its copies.
+  else for (std::size_t operand : {std::size_t{3}, std::size_t{0}}) copy_steps_first(op, operand);
+  const bool pair = a.directions > 1;
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
     const std::int64_t in_width = layer == 0 ? a.input : a.hidden * a.directions;
     for (std::int64_t direction = 0; direction < a.directions; ++direction) {
       if (is_persistent(op, a)) {  // one kernel walks through time with the weights on chip
-        product(backward ? "rnn_persistent_backward" : "rnn_persistent", rows, width, in_width + a.hidden, 1, false);
-        if (backward) product("rnn_weight_gradient", width, in_width + a.hidden, rows, 1, true);
+        walk_on_chip(op, a, in_width);
         continue;
       }
       // Layers work side by side on eight time steps each, unless the one above must wait for both directions (recorded kernels of
       // language models and of deep-speech-2).
       const std::int64_t chunks = a.directions == 1 && a.layers > 1 ? (a.steps + 7) / 8 : 1;
       if (!backward) product("rnn_input", rows / chunks, width, in_width, chunks, false);
-      const bool pair = a.directions > 1;
       product(backward ? pair ? "rnn_recurrent_backward_pair" : "rnn_recurrent_backward" : pair ? "rnn_recurrent_pair" : "rnn_recurrent", a.batch, backward ? a.hidden : width, backward ? width : a.hidden,
               a.steps, false);
       const Bytes gates = bytes(rows * (width + a.hidden));
@@ -53,7 +56,49 @@ void Lowering::lower_recurrent(const Op& op) {
       product("rnn_weight_gradient", width, in_width, rows, 1, true);
       product("rnn_weight_gradient", width, a.hidden, rows, 1, true);
     }
+    if (backward && pair) memory("rnn_join", op, MemoryPattern::pointwise, bytes(2 * rows * in_width), bytes(rows * in_width), 1, rows * in_width);
   }
+  if (backward) {
+    copy_steps_first(op, 3);
+    // Gradients of the last states, which nobody asked about, and room for all weights' (at::zeros).
+    const Bytes states = bytes(a.layers * a.directions * a.batch * a.hidden), weights = bytes(a.layers * a.directions * width * (a.input + a.hidden));
+    for (int i = 0; i < (a.gates == 4 ? 2 : 1); ++i) memory("fill", op, MemoryPattern::fill, {0}, states, 1, a.layers * a.directions * a.batch * a.hidden);
+    memory("fill", op, MemoryPattern::fill, {0}, weights, 1, a.layers * a.directions * width * (a.input + a.hidden));
+  }
+  lay_steps_first(op);
+}
+
+// A layer's direction whose steps are one kernel (RNN_blockPersist_*), with cuBLAS's products around it.
+void Lowering::walk_on_chip(const Op& op, const RnnAttributes& a, std::int64_t in_width) {
+  const bool backward = op.kind == OpKind::rnn_backward;
+  const std::int64_t width = a.gates * a.hidden, rows = a.steps * a.batch;
+  const auto bytes = [&](std::int64_t elements) { return Bytes{elements * bits_of(out(op).dtype) / 8}; };
+  const auto multiply = [&](std::int64_t m, std::int64_t n, std::int64_t k, bool transposed) {
+    const GemmShape shape{1, m, n, k, transposed};
+    const ProductHelpers helpers = product_helpers(shape, op.math, gpu_, !backward);
+    if (helpers.clears) clear(op);
+    put("rnn_mm", op, shape, Work{{2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k)}, bytes(m * k) + bytes(k * n), bytes(m * n)});
+    if (helpers.reduces) memory("split_sum", op, MemoryPattern::pointwise, Bytes{m * n * 8}, bytes(m * n), 1, m * n);
+  };
+  const auto walk = [&](std::string_view name) {  // by steps, samples, gates, width: cost/fallback_kernels.cpp
+    put(name, op, GemmShape{a.steps, a.batch, width, a.hidden, false},
+        Work{{2.0 * static_cast<double>(rows) * static_cast<double>(width) * static_cast<double>(a.hidden)}, bytes(rows * width), bytes(rows * (width + a.hidden))});
+  };
+  if (!backward) {
+    multiply(rows, width, in_width, false);
+    if (a.gates == 3) memory("rnn_gates", op, MemoryPattern::activation, bytes(rows * width), bytes(rows * width), 1, rows * width);  // their biases
+    walk("rnn_persistent");
+    return;
+  }
+  const Bytes last = bytes(a.batch * (width + a.hidden));
+  memory("rnn_gates_backward", op, MemoryPattern::activation, last, last, 1, a.batch * width);
+  walk("rnn_persistent_backward");
+  multiply(rows, in_width, width, false);
+  memory("rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
+  std::get<MemoryShape>(program_.kernels.back().shape).part = a.directions * rows * (width + in_width);  // moved since they were written
+  multiply(width, a.hidden, a.batch, true);
+  if (a.steps > 1) multiply(width, a.hidden, rows - a.batch, true);
+  multiply(width, in_width, rows, true);
 }
 
 void Lowering::lower_gemm(const Op& op) {
@@ -74,7 +119,14 @@ void Lowering::lower_gemm(const Op& op) {
     shape.row_scales = op.input_count > 2 && in(op, 2).shape.elements() > 1;
     shape.careful_sums = op.phase == Phase::backward;
   }
+  // Linear layers copy such rows first, and then add their bias themselves (native/Linear.cpp: a matmul where the input is not contiguous).
+  const bool folds = op.kind == OpKind::linear && !call_.compiled && answered_plain_[graph_.input(op, 0).index()];
+  if (folds) copy_turned("linear_copy", op, 0);
+  if (folds) shape.bias = false;
   product(op, name_of(op), shape);
+  if (!folds || !a.bias) return;
+  Kernel& added = memory("add", op, MemoryPattern::broadcast, out_bytes(op) + in_bytes(op, 2), out_bytes(op), a.m, a.n);
+  std::get<MemoryShape>(added.shape).part = a.n, std::get<MemoryShape>(added.shape).axes = 2;
 }
 
 // Whether an operand that is multiplied with `inner` innermost is stored with that axis second.
@@ -106,10 +158,37 @@ void Lowering::pad_mask(const Op& op, bool gradient) {
   for (int copies = gradient ? 2 : 1; copies > 0; --copies) memory("attention_mask_copy", op, MemoryPattern::copy, bytes, bytes);
 }
 
+// Heads of no multiple of eight are filled up for the flash kernels, forward zeros and then a copy for each operand; backward so the result's
+// gradient, and the operands' gradients are cut to size by copies, which lie plain: where the operand did not, the reshape of its gradient
+// is a copy more (pad_last_dim and post_process_flash_output, native/transformers/attention.cpp; constant_pad_nd).
+void Lowering::pad_heads(const Op& op, bool before) {
+  const auto& a = std::get<AttentionAttributes>(op.attributes);
+  if (a.backend != AttentionBackend::flash || a.head_dim % 8 == 0 || call_.compiled) return;
+  const auto copy = [&](Bytes bytes, std::int64_t places) {
+    Kernel& kernel = memory("attention_pad_copy", op, MemoryPattern::permute, bytes, bytes, places, a.head_dim);
+    auto& place = std::get<MemoryShape>(kernel.shape);
+    place.part = a.head_dim, place.axes = 2;
+  };
+  const auto fill_up = [&](std::size_t operand) {
+    const std::int64_t places = in(op, operand).shape.elements() / std::max<std::int64_t>(1, a.head_dim), filled = (a.head_dim + 7) / 8 * 8;
+    const Bytes bytes{places * filled * bits_of(in(op, operand).dtype) / 8};
+    memory("attention_pad_fill", op, MemoryPattern::fill, {0}, bytes, 1, places * filled);
+    copy(in_bytes(op, operand), places);
+    call_.workspace += bytes;
+  };
+  const bool backward = op.kind == OpKind::attention_backward;
+  if (before)
+    for (std::size_t operand = 0; operand < (backward ? 1u : 3u) && operand < op.input_count; ++operand) fill_up(operand);
+  else if (backward)
+    for (std::size_t i = 0; i < std::min<std::size_t>(op.output_count, 3); ++i)
+      for (int copies = layouts_.is_plain(graph_.input(op, i + 1)) ? 1 : 2; copies > 0; --copies) copy(out_bytes(op, i), out(op, i).shape.elements() / std::max<std::int64_t>(1, a.head_dim));
+}
+
 void Lowering::lower_attention(const Op& op) {
   const auto& a = std::get<AttentionAttributes>(op.attributes);
   const bool backward = op.kind == OpKind::attention_backward;
   AttentionShape shape{a.batch, a.heads, a.kv_heads, a.q_len, a.kv_len, a.head_dim, a.value_dim, a.causal, backward, a.backend, a.dropout, a.mask};
+  pad_heads(op, true);
   if (backward) {
     // Row sums of gradient times output first; the query gradient is gathered in fp32 and converted last.
     const Bytes rows{a.batch * a.heads * a.q_len * 4};
@@ -139,6 +218,7 @@ void Lowering::lower_attention(const Op& op) {
       call_.workspace += expanded;
     }
     pad_mask(op, true);
+    pad_heads(op, false);
     if (a.ring != AttentionAttributes::Ring::none) ring_gradients(op);
   } else {
     // The random state of dropout is unpacked on the device for cuDNN.

@@ -114,8 +114,23 @@ void Lowering::lower_index(const Op& op) {
     const std::int64_t width = out(op).shape.rank() > 0 ? out(op).shape[-1] : 1, indices = in(op, 1).shape.elements();
     memory(name_of(op), op, MemoryPattern::index, in_bytes(op, 1) + Bytes{indices * width * bits_of(out(op).dtype) / 8}, out_bytes(op));
   } else {
-    rows_of(memory(name_of(op), op, MemoryPattern::index), op, places(op));
+    Kernel& kernel = memory(name_of(op), op, MemoryPattern::index);
+    rows_of(kernel, op, places(op));
+    if (picks_last(op)) std::get<MemoryShape>(kernel.shape).axes = 2, std::get<MemoryShape>(kernel.shape).across = 100;
   }
+}
+
+// Whether the same places are taken of every row, or added to: each element is found by itself, where others move whole rows.
+bool Lowering::picks_last(const Op& op) const {
+  if (op.input_count < 2 || op.output_count == 0) return false;
+  const std::int64_t picked = places(op);
+  const Shape &table = in(op, 0).shape, &result = out(op).shape;
+  if (picked < 2 || table.rank() < 2 || result.rank() != table.rank()) return false;
+  for (TensorId id : graph_.inputs(op)) {  // rows of the table, or of what is added to it
+    const Shape& shape = graph_.tensors[id].shape;
+    if (is_floating(graph_.tensors[id].dtype) && shape.rank() == result.rank() && shape[-1] != result[-1]) return std::min(shape[-1], result[-1]) == picked;
+  }
+  return false;
 }
 
 // Each place's values are added one after the other. Of a table that is read many times over (relative positions) the busiest place has
@@ -244,6 +259,11 @@ void Lowering::lower_batch_norm(const Op& op) {
   if (last && !call_.compiled) {  // counters of blocks that share a channel
     if (!native) clear(op);
     else if (image.elements() / std::max<std::int64_t>(1, image[1]) >= kSharedChannelPixels) helper(op, "batch_norm_counters", {0}, {image[1]}, 1);
+  }
+  // cuDNN's wants [samples, channels, length] as it says: a transposed sequence is copied, and so is the gradient that comes back along it.
+  if (!native && image.rank() == 3 && !call_.compiled && format_ == MemoryFormat::contiguous && op.input_count > 1 && op.output_count > 0 && !layouts_.is_plain(graph_.input(op, backward ? 1 : 0))) {
+    copy_turned("batch_norm_copy", op, 0);
+    answered_plain_[graph_.output(op, 0).index()] = true;
   }
   Kernel& kernel = memory(name_of(op), op, pattern, image[1], image.elements() / std::max<std::int64_t>(1, image[1]));
   std::get<MemoryShape>(kernel.shape).channels_last = last;

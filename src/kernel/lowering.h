@@ -33,11 +33,19 @@ class Lowering {
   std::string_view name_of(const Op& op) const;
   void row_wise(const Op& op, MemoryPattern pattern);
   void lower(const Op& op);
+  std::int64_t walked_chunk(const Op& op, const MultiTensorAttributes& many);
   static std::int64_t usual_size(std::int64_t elements, std::int64_t tensors);
   static bool splits_step(const Op& op, const RnnAttributes& a);
   MemoryPattern pointwise_pattern(const Op& op) const;
 
+  void walk_on_chip(const Op& op, const RnnAttributes& a, std::int64_t in_width);
+
   // lower_layout.cpp
+  void copy_steps_first(const Op& op, std::size_t operand);
+  void follow_answer(const Op& op);
+  void copy_turned(std::string_view name, const Op& op, std::size_t operand);
+  bool picks_last(const Op& op) const;
+  void lay_steps_first(const Op& op);
   bool lies_last(TensorId id) const;
   bool runs_channels_last(const Op& op) const;
   void lay_last(const Op& op);
@@ -80,6 +88,7 @@ class Lowering {
   void product(const Op& op, std::string_view name, const GemmShape& shape, std::int32_t times = 1);
   void lower_attention(const Op& op);
   void pad_mask(const Op& op, bool gradient);
+  void pad_heads(const Op& op, bool before);
   void ring_pack(const Op& op, std::size_t keys);
   void ring_gradients(const Op& op);
 
@@ -105,7 +114,10 @@ class Lowering {
   const Shape& widest_input(const Op& op) const { return graph_.tensors[widest_operand(op)].shape; }
   std::int64_t input_elements(const Op& op) const { return op.input_count > 0 ? widest_input(op).elements() : 0; }
   static bool turns(const Shape& from, const Shape& to) { return from.rank() > 0 && to.rank() > 0 && from[-1] != to[-1]; }
-  static bool is_persistent(const Op& op, const RnnAttributes& a) { return a.gates * a.hidden * a.hidden <= kWeightsOnChip && op.math != DType::bf16; }
+  static bool is_persistent(const Op& op, const RnnAttributes& a) {
+    const std::int64_t widest = op.kind == OpKind::rnn_backward ? kWidestOnChipBackward : kWidestOnChip;
+    return a.hidden <= (a.gates > 1 ? widest : 2 * widest) && op.math != DType::bf16;
+  }
   static bool unit_stride(const ConvAttributes& conv) { return conv.stride[0] * conv.stride[1] * conv.stride[2] == 1; }
 
   // Parts that lie side by side are joined by a kernel of wide loads, others by one that works out each element's place, of up to
@@ -114,9 +126,9 @@ class Lowering {
   // In which order a tensor's elements lie, as far as a copy minds. Told from shapes: a transposition that changes the last
   // extent has moved the innermost axis (two extents alike hide it).
   enum class Order : std::uint8_t { plain, permuted, turned };
-  // One kernel keeps the recurrent weights on chip where they are few, but for bf16: recorded kernels of 690 layers (cuDNN 9.19), LSTMs and
-  // GRUs up to 128 wide, plain ones up to 320.
-  static constexpr std::int64_t kWeightsOnChip = 105'000;
+  // One kernel keeps the recurrent weights on chip where they are few, but for bf16: recorded kernels of 1,200 layers (cuDNN 9.19), LSTMs and
+  // GRUs up to 192 wide forward and 128 backward, plain ones up to 320 and 256, without exception.
+  static constexpr std::int64_t kWidestOnChip = 192, kWidestOnChipBackward = 128;
   static constexpr std::int64_t kNormSplitRows = 65536;
 
   const Graph& graph_;
@@ -127,7 +139,10 @@ class Lowering {
   Layouts layouts_;
   std::vector<Order> order_ = std::vector<Order>(graph_.tensors.size(), Order::plain);
   std::vector<bool> planar_ = std::vector<bool>(graph_.tensors.size(), false);  // contiguous, whatever images are
+  // What cuDNN's batch norm made of a transposed sequence: it lies as its shape says, and the capture, which ran another kernel, took it to lie as the image.
+  std::vector<bool> answered_plain_ = std::vector<bool>(graph_.tensors.size(), false);
   std::vector<bool> on_host_ = std::vector<bool>(graph_.tensors.size(), false);
+  std::vector<std::int64_t> parameter_sizes_;  // as optimizers list them; filled when first asked for
   KernelProgram program_;
   Call call_;
   const FrameworkName* known_ = nullptr;  // of the operator at hand, where its kind is generic and its name known

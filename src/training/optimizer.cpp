@@ -1,6 +1,7 @@
 #include "training/optimizer.h"
 
 #include <array>
+#include <span>
 #include <string_view>
 
 namespace precog {
@@ -56,11 +57,19 @@ std::int64_t state_tensors(OptimizerKind kind) {
 
 // aten/src/ATen/native/cuda/MultiTensorApply.cuh: a launch is full when it has so many tensors (by depth) or 320
 // chunks of 65,536 elements. Launch counts recorded on an H200 follow this rule exactly.
-std::int64_t multi_tensor_launches(const std::vector<std::int64_t>& elements, int depth, bool scalar_list) {
+namespace {
+
+struct Listed {
+  std::int64_t launches = 0, walked = 0;  // elements of each launch's longest chunk, which one block walks, added up
+};
+
+Listed listed(const std::vector<std::int64_t>& elements, int depth, bool scalar_list) {
   constexpr std::array<std::int64_t, 5> kMaxTensors = {110, 64, 48, 36, 30};
   constexpr std::int64_t kChunk = 65536, kMaxBlocks = 320, kMaxWithScalars = 96;
   const std::int64_t max_tensors = std::min(kMaxTensors[static_cast<std::size_t>(depth - 1)], scalar_list ? kMaxWithScalars : 110);
-  std::int64_t launches = 0, tensors = 0, blocks = 0;
+  Listed out;
+  std::int64_t tensors = 0, blocks = 0, longest = 0;
+  const auto launch = [&] { ++out.launches, out.walked += longest, longest = 0; };
   for (std::int64_t count : elements) {
     ++tensors;
     std::int64_t chunks = (count + kChunk - 1) / kChunk;
@@ -68,15 +77,28 @@ std::int64_t multi_tensor_launches(const std::vector<std::int64_t>& elements, in
       const std::int64_t taken = std::min(chunks, kMaxBlocks - blocks);
       blocks += taken;
       chunks -= taken;
+      longest = std::max(longest, std::min(count, kChunk));
       const bool tensors_full = chunks == 0 && tensors == max_tensors;
       if (tensors_full || blocks == kMaxBlocks) {
-        ++launches;
+        launch();
         blocks = 0;
         tensors = chunks == 0 ? 0 : 1;  // a tensor cut in two begins the next launch
       }
     }
   }
-  return launches + (blocks > 0 ? 1 : 0);
+  if (blocks > 0) launch();
+  return out;
+}
+
+}  // namespace
+
+std::int64_t multi_tensor_launches(const std::vector<std::int64_t>& elements, int depth, bool scalar_list) { return listed(elements, depth, scalar_list).launches; }
+
+std::int64_t multi_tensor_walk(const std::vector<std::int64_t>& elements, std::string_view call) {
+  for (const auto& list : {std::span<const ForeachCall>(kAdam), std::span<const ForeachCall>(kMomentum)})
+    for (const ForeachCall& one : list)
+      if (one.name == call) return listed(elements, one.depth, one.scalar_list).walked;
+  return listed(elements, call == "fused" ? 4 : 1, false).walked;
 }
 
 namespace {
