@@ -92,7 +92,7 @@ bool Lowering::is_on_host(const Op& op) {
 void Lowering::put_fused(const FusionPlan::PerOp& planned) {
   for (std::int32_t index : planned.kernels) {
     const FusedKernel& fused = fusion_->kernels[static_cast<std::size_t>(index)];
-    for (const Kernel& kernel : lower_fused(fused, graph_)) program_.kernels.push_back(kernel);
+    for (const Kernel& kernel : lower_fused(fused, graph_, fusion_->own)) program_.kernels.push_back(kernel);
     call_.family = family_of(fused, graph_);
   }
   for (TensorId id : planned.turned) {
