@@ -34,9 +34,9 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
   Graph& graph = step.graph;
   // DeepSpeed's bf16 optimizer sums its fp32 buffers on every rank, when all of backward is done, and each then reads its share (engine.py,
   // buffered_allreduce_fallback over the optimizer's get_grads_for_reduction; pipe/engine.py, _exec_reduce_grads).
-  const bool sums_everywhere = !gradients_too && recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::in_backward;
   // So does its stage 1 in fp16, though each rank gets its share alone (engine.py, allreduce_gradients at the last micro-batch; stage_1_and_2.py, reduce_gradients).
-  const bool when_done = sums_everywhere || (!gradients_too && recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::at_step);
+  const bool when_done = !gradients_too && recipe.reduces_after_backward;
+  const bool sums_everywhere = when_done && recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::in_backward;
   bool accumulates = false;
   for (std::size_t i = 0; i < out.size(); ++i) accumulates = accumulates || out.old(i).phase == Phase::accumulate || out.old(i).kind == OpKind::accumulate_gradient;
 

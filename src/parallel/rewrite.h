@@ -143,8 +143,8 @@ inline TensorId sum_over_groups(Rewrite& out, Phase phase, DType type, Bytes sha
 
 struct Replicas;
 struct ModuleGathers;
-// DistributedDataParallel. `when_done`: nothing is sent before all of backward has run.
-void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRecipe& recipe, StepGraph& step);
+// DistributedDataParallel, or DeepSpeed's engine where the recipe sends nothing before all of backward has run.
+void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
 // ZeRO 1 and 2; and ZeRO 3, FSDP. `ranks` share one copy, of which there are `copies`.
 void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step);
 void fully_shard(int ranks, int copies, bool keep_gathered, bool on_host, const ModuleGathers* by_module, const PrecisionRecipe& recipe, StepGraph& step);

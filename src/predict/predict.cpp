@@ -85,15 +85,15 @@ std::string costs_text(const ChunkOfStep& chunk) {
   return out;
 }
 
-// loss.item() after backward, before what ends the step.
-void read_loss(Graph& graph) {
+// loss.item() where the first operator stands that `is_next` says of.
+void read_loss(Graph& graph, bool (*is_next)(Phase)) {
   const Store<OpId, Op> before = std::move(graph.ops);
   graph.ops = {};
   graph.ops.reserve(before.size() + 1);
   bool read = false;
   for (std::size_t i = 0; i < before.size(); ++i) {
     const Op& op = before[before.id_at(i)];
-    if (!read && (op.phase == Phase::loss_scaling || op.phase == Phase::optimizer)) {
+    if (!read && is_next(op.phase)) {
       Op item;
       item.kind = OpKind::read_back;
       item.phase = op.phase;
@@ -257,7 +257,8 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
   chunks = stages.run("parallel", [&] {
     for (ChunkOfStep& chunk : chunks) {
       chunk.step = apply_plan(request.plan, request.replicas, *request.precision, std::move(chunk.step));
-      if (request.reads_loss) read_loss(chunk.step.graph);
+      if (request.reads_loss) read_loss(chunk.step.graph, [](Phase phase) { return phase == Phase::loss_scaling || phase == Phase::optimizer; });
+      if (request.reads_each_loss && &chunk == &chunks.back()) read_loss(chunk.step.graph, [](Phase phase) { return phase == Phase::backward; });
     }
     return std::move(chunks);
   }, steps_text);

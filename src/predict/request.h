@@ -59,6 +59,7 @@ struct Request {
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Seconds exchange_cycle;   // between two looks for gradients to exchange, where a thread of its own does so (Horovod); 0: at once
   bool reads_loss = false;  // the loop reads the loss back in every step (loss.item()): the host waits for the GPU
+  bool reads_each_loss = false;  // that of every micro-batch, before its backward
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
   Stack stack = Stack::pytorch;

@@ -62,6 +62,7 @@ void RequestReader::read_training() {
        {"sgd-momentum", OptimizerKind::sgd_momentum}, {"lamb", OptimizerKind::lamb}}, OptimizerKind::adamw);
   read_software();
   request_.reads_loss = root_.boolean("reads_loss").value_or(false);
+  request_.reads_each_loss = root_.boolean("reads_each_loss").value_or(false);
   request_.exchange_cycle = {1e-3 * root_.number("exchange_cycle_ms", 0, 1000).value_or(0)};
   request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
       {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
