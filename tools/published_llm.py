@@ -287,7 +287,7 @@ def request_of(row, table):
     request = {"schema": 1, "model": model, "batch": micro_batch(row), "seq": row["seq_len"], "global_batch": row["global_batch"], "precision": recipe,
                "optimizer": defaults["optimizer"], "optimizer_impl": defaults["optimizer_impl"], "recompute": recompute,
                "clip_grad_norm": defaults["clip_grad_norm"], "cluster": where, "plan": plan}
-    for key in ("allocator", "loss_chunks", "reads_each_loss"):
+    for key in ("allocator", "loss_chunks", "reads_each_loss", "softmax_by_heads"):
         if key in defaults:
             request[key] = defaults[key]
     impl = row["attention_impl"]

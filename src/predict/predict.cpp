@@ -231,6 +231,7 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
     if (request.mode != Mode::eager && masks) *built = with_traced_masks(*request.model, *built);
     rank = shard_layers(request.plan, std::move(*built), each_chunk, std::move(foreseen), request.expert_capacity);
     if (!rank) return tl::unexpected(located(rank.error(), request.where));
+    if (request.stack == Stack::megatron && request.mode == Mode::eager) rank->graph = convert_scores(std::move(rank->graph), request.fused_softmax);
     decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
     if (pipelined) cut = cut_into_stages(rank->chunks, decided);
     if (cut.steady) break;
@@ -273,7 +274,7 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
       compact_indices(graph);
       const MemoryFormat format = compiled_memory_format(graph, request.memory_format);
       fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format},
-                               {.norms = request.stack != Stack::pytorch, .softmax_and_loss = request.stack == Stack::megatron});
+                               {.norms = request.stack != Stack::pytorch, .softmax_and_loss = request.stack == Stack::megatron, .softmax = request.fused_softmax, .products = request.mode == Mode::eager});
       chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "frontend/source.h"
+#include "kernel/megatron_softmax.h"
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "predict/catalog.h"
@@ -63,6 +64,7 @@ struct Request {
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
   Stack stack = Stack::pytorch;
+  FusedSoftmaxRule fused_softmax;  // of the stack megatron
   Attention attention = Attention::sdpa;
   ExpertCapacity expert_capacity;
   bool tp_overlap = false;  // exchanges of tensor-parallel layers overlap with the products beside them

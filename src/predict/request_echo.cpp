@@ -28,6 +28,7 @@ void RequestReader::echo() {
   if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
   if (r.software) out["software"] = r.software->name;
   if (r.reads_loss) out["reads_loss"] = true;
+  if (r.fused_softmax.heads_for_lengths) out["softmax_by_heads"] = true;
   if (r.reads_each_loss) out["reads_each_loss"] = true;
   if (r.exchange_cycle.value > 0) out["exchange_cycle_ms"] = 1e3 * r.exchange_cycle.value;
   constexpr const char* kRecompute[] = {"none", "selective", "full", "up-projections"};

@@ -96,6 +96,8 @@ void RequestReader::read_training() {
   request_.stack = choice<Stack>(root_, "stack", {{"pytorch", Stack::pytorch}, {"megatron", Stack::megatron}, {"te", Stack::te}}, Stack::pytorch);
   if (request_.stack != Stack::pytorch && request_.mode != Mode::eager)
     root_.problem("stack", "and a compiled mode exclude each other: the compiler writes the kernels");
+  request_.fused_softmax.heads_for_lengths = root_.boolean("softmax_by_heads").value_or(false);
+  if (request_.fused_softmax.heads_for_lengths && request_.stack != Stack::megatron) root_.problem("softmax_by_heads", "is about the fused softmax of Megatron-LM's forks: it needs stack megatron");
 }
 
 // What is recomputed, and of which layers.
