@@ -25,6 +25,17 @@ TEST_CASE("bytes cleared by the driver take a microsecond each time, whatever a 
   CHECK(with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value == doctest::Approx(2.85e-6));
 }
 
+TEST_CASE("Megatron-LM's causal softmax takes longer than its bytes, the more the longer its rows") {
+  KernelCost bytes = ten_microseconds();
+  bytes.memory = Seconds{100e-6};
+  bytes.launch = Seconds{3e-6};
+  const auto time = [&](std::int64_t length) {
+    return with_fallbacks(kernel_of(MemoryShape{MemoryPattern::softmax_forward, 64 * length, length}, "causal_softmax", DType::fp16), {1.41e9}, bytes).total.value;
+  };
+  CHECK(time(1024) == doctest::Approx(123e-6));
+  CHECK(time(2048) == doctest::Approx(153e-6));
+}
+
 TEST_CASE("a step of a recurrent layer lasts as long as a block walks its sum") {
   const auto time = [](std::string_view name, std::int64_t batch, std::int64_t n, std::int64_t k, DType type) {
     return with_fallbacks(kernel_of(GemmShape{1, batch, n, k}, name, type), {1.98e9}, ten_microseconds()).total.value;

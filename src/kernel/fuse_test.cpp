@@ -274,7 +274,8 @@ TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   GraphBuilder b;
   TensorId x = b.linear_layer("body", b.input("x", {2048, 768}), 768, false);
   b.cross_entropy(b.linear_layer("head", x, 50257, false), b.input("t", {2048}, DType::int64));
-  const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
+  const Graph forward = std::move(b).finish();
+  const Compiled c = compile(forward, uniform(DType::bf16));
   const KernelProgram program = make_kernels(c.graph, gpu(), MemoryFormat::contiguous, &c.plan);
   int padded = 0, copies = 0, twice = 0;
   for (const Kernel& kernel : program.kernels) {
@@ -286,6 +287,8 @@ TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   CHECK(padded == 3);  // the head, forward and both ways back
   CHECK(copies == 3);  // the weight in each graph, the gradient of the logits for both products
   CHECK(twice == 1);   // for one of them transposed, as its rows are odd
+  const Compiled by_hand = compile(forward, uniform(DType::bf16), gpu(), {.products = true});
+  CHECK(std::none_of(by_hand.plan.ops.begin(), by_hand.plan.ops.end(), [](const FusionPlan::PerOp& op) { return op.padded; }));
 }
 
 TEST_CASE("TracedTransformersBuildTheirMasks") {
