@@ -547,13 +547,11 @@ def scaled_host(scale, folder):
     return copy
 
 
-def vtrain(fitted=True):
+def vtrain():
     """All rows with the default host; and with one scalar on its times that 20 rows chose (the same 20 each time)."""
     rows = vtrain_rows()
     plain = with_errors(rows, *predict([row["request"] for row in rows]))
     result = {"rows": plain, "plain": figures(plain)}
-    if not fitted:
-        return result
     sample = random.Random(20).sample([row for row in rows if "error" in row], 20)
     with tempfile.TemporaryDirectory() as folder:
         def error(scale):
