@@ -97,6 +97,7 @@ class Megatron {
     const std::string strategy = s_.text("data-parallel-sharding-strategy").value_or("no_shard");
     plan_["fsdp"] = s_.on("use-distributed-optimizer") ? "zero1" : "none";
     if (plan_["fsdp"] == "zero1" && s_.on("overlap-param-gather")) plan_["overlap_gather"] = true;
+    if (!fsdp && !torch_fsdp && !s_.on("overlap-grad-reduce")) plan_["overlap_reduce"] = false;  // Megatron's default: one exchange when backward is done
     if (torch_fsdp) plan_["fsdp"] = "full";
     if (fsdp) plan_["fsdp"] = strategy == "optim_grads_params" ? "full" : strategy == "optim_grads" ? "zero2" : strategy == "optim" ? "zero1" : "none";
     if (auto instances = whole("num-distributed-optimizer-instances"); instances && *instances > 1) plan_["replicate"] = *instances;

@@ -97,11 +97,11 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   if (plan.fsdp == Sharding::full || replicas.offload_parameters || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
     fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, replicas.offload_parameters, replicas.by_module ? &*replicas.by_module : nullptr, recipe, step);
   } else if (ranks > 1 && plan.fsdp != Sharding::none) {
-    distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas.overlap_gather, recipe, step);
+    distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas, recipe, step);
   } else if (all > 1) {
     // DeepSpeed's pipelines reduce at their end (pipe/engine.py, _exec_reduce_grads); they are told by how its recipes keep gradients.
     const bool deepspeed = recipe.main_gradients && (recipe.main_gradients->made == MainGradients::Made::at_step || recipe.main_gradients->made == MainGradients::Made::in_backward);
-    replicate(all, replicas, plan.pp > 1 && deepspeed, recipe, step);
+    replicate(all, replicas, !replicas.overlap_reduce || (plan.pp > 1 && deepspeed), recipe, step);
   }
   if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
   if (by_optimizer && recipe.gathers_fp8) keep_converted(step);

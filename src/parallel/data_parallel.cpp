@@ -8,13 +8,6 @@
 #include "parallel/rewrite.h"
 
 namespace precog {
-namespace {
-
-// A small first bucket so that communication starts early (dist._DEFAULT_FIRST_BUCKET_BYTES).
-constexpr std::int64_t kFirstBucketBytes = 1 << 20;
-
-}  // namespace
-
 void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRecipe& recipe, StepGraph& step) {
   // Views (gradient_as_bucket_view): zero_grad drops gradients, so that backward makes new ones, which are copied in all the same; then the view takes
   // the gradient's place (reducer.cpp, mark_variable_ready_dense): nothing is copied back, and of both the bucket is left.
@@ -25,7 +18,7 @@ void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRe
     buckets = fill_buckets(step, [&](const Bucket& bucket, std::size_t filled) {
       Bytes bytes;
       for (std::size_t i : bucket.gradients) bytes += graph.bytes(step.gradients[i].gradient);
-      return bytes.value >= (filled == 0 ? std::min(kFirstBucketBytes, how.bucket.value) : how.bucket.value);
+      return bytes >= (filled == 0 ? how.first_bucket : how.bucket);
     });
   }
   std::erase_if(buckets, [&](const Bucket& bucket) { return group_of(bucket, step, {}, ranks).participants == 1; });  // experts that no other rank has

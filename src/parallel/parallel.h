@@ -37,8 +37,10 @@ struct Replicas {
   // (Megatron's --overlap-param-gather); else before it.
   bool overlap_gather = false;
   std::optional<ModuleGathers> by_module;  // of fully sharded parameters; else block by block
-  // DistributedDataParallel's: bucket_cap_mb, gradient_as_bucket_view, find_unused_parameters.
-  Bytes bucket{25 << 20};
+  // Gradients are sent while backward goes on; else all of them after it (Megatron without --overlap-grad-reduce).
+  bool overlap_reduce = true;
+  // DistributedDataParallel's: bucket_cap_mb, the first bucket's, gradient_as_bucket_view, find_unused_parameters.
+  Bytes bucket{25 << 20}, first_bucket{1 << 20};
   bool bucket_views = false, find_unused = false;
   // The optimizer's states and master weights live in the host's memory, and it updates them there (ZeRO-Offload); node_ranks of
   // them share that memory.

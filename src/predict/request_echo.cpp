@@ -57,7 +57,9 @@ void RequestReader::echo() {
     out["plan"]["offload"] = join(parts, "+");
     if (r.replicas.offload_layers > 0 && r.replicas.offload_layers < 4096) out["plan"]["offload_layers"] = r.replicas.offload_layers;
   }
-  if (r.replicas.bucket != Replicas{}.bucket) out["plan"]["bucket_mb"] = r.replicas.bucket.value >> 20;
+  if (r.replicas.bucket != Replicas{}.bucket || r.replicas.first_bucket != Replicas{}.first_bucket)
+    out["plan"]["bucket_mb"] = r.replicas.bucket.value >> 20, out["plan"]["first_bucket_mb"] = r.replicas.first_bucket.value >> 20;
+  if (!r.replicas.overlap_reduce) out["plan"]["overlap_reduce"] = false;
   if (r.replicas.overlap_gather) out["plan"]["overlap_gather"] = true;
   if (r.replicas.bucket_views) out["plan"]["bucket_views"] = true;
   if (r.replicas.find_unused) out["plan"]["find_unused"] = true;

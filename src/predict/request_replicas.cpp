@@ -32,12 +32,18 @@ void RequestReader::read_replicas(JsonReader& plan, std::int64_t dp) {
   out.overlap_gather = plan.boolean("overlap_gather").value_or(false);
   if (out.overlap_gather && request_.plan.fsdp != Sharding::zero1 && request_.plan.fsdp != Sharding::zero2)
     plan.problem("overlap_gather", "is a distributed optimizer's: it needs fsdp zero1 or zero2 (fully sharded parameters are always gathered beside compute)");
-  if (auto bucket = plan.integer("bucket_mb", 1, 65536)) out.bucket = {*bucket << 20};
+  out.overlap_reduce = plan.boolean("overlap_reduce").value_or(true);
+  if (!out.overlap_reduce && request_.plan.fsdp == Sharding::full)
+    plan.problem("overlap_reduce", "is false, but fully sharded gradients are reduced beside backward, block by block: it needs fsdp none, zero1 or zero2");
+  if (!out.overlap_reduce && out.overlap_gather) plan.problem("overlap_gather", "needs overlap_reduce (Megatron refuses --overlap-param-gather without --overlap-grad-reduce, too)");
+  // Who says a size of buckets says the first one's, too (torch/nn/parallel/distributed.py, bucket_bytes_cap_default).
+  if (auto bucket = plan.integer("bucket_mb", 1, 65536)) out.bucket = out.first_bucket = {*bucket << 20};
+  if (auto first = plan.integer("first_bucket_mb", 1, 65536)) out.first_bucket = {*first << 20};
   out.bucket_views = plan.boolean("bucket_views").value_or(false);
   out.find_unused = plan.boolean("find_unused").value_or(false);
   for (const char* key : {"comm_hook", "ddp_comm_hook"})
     if (plan.text(key)) plan.problem(key, "is part of the precision here: +gradients-bf16 or +gradients-fp16 (as amp-bf16+gradients-bf16)");
-  for (const char* key : {"bucket_mb", "bucket_views", "find_unused"})
+  for (const char* key : {"bucket_mb", "first_bucket_mb", "bucket_views", "find_unused"})
     if (plan.has(key) && shards) plan.problem(key, "is DistributedDataParallel's: it needs fsdp none");
 }
 
