@@ -29,6 +29,7 @@ void RequestReader::read_replicas(JsonReader& plan, std::int64_t dp) {
   if (out.shard_size > 0 && request_.plan.ep > 1) plan.problem(size ? "shard_size" : "replicate", "together with expert parallelism (ep) is not modelled");
   read_offload(plan, shards, dp);
   read_module_gathers(plan);
+  read_unit_gathers(plan);
   out.overlap_gather = plan.boolean("overlap_gather").value_or(false);
   if (out.overlap_gather && request_.plan.fsdp != Sharding::zero1 && request_.plan.fsdp != Sharding::zero2)
     plan.problem("overlap_gather", "is a distributed optimizer's: it needs fsdp zero1 or zero2 (fully sharded parameters are always gathered beside compute)");
@@ -47,6 +48,29 @@ void RequestReader::read_replicas(JsonReader& plan, std::int64_t dp) {
     if (plan.has(key) && shards) plan.problem(key, "is DistributedDataParallel's: it needs fsdp none");
 }
 
+// FSDP's own settings; what DeepSpeed calls otherwise is read_module_gathers'.
+void RequestReader::read_unit_gathers(JsonReader& plan) {
+  UnitGathers& out = request_.replicas.gathers;
+  if (const Json* wrap = plan.raw("wrap")) {
+    using Unit = UnitGathers::Unit;
+    if (*wrap == "module" || *wrap == "model") out.unit = *wrap == "module" ? Unit::module : Unit::model;
+    else if (wrap->is_number_integer() && *wrap >= 1 && *wrap <= 4096) out.layers = wrap->get<int>();
+    else if (*wrap != "layer") plan.problem("wrap", fmt::format("is {}; known: layer (or a number of layers from 1 to 4096), module, model: what is gathered together", wrap->dump().substr(0, 40)));
+    check_layers(plan, "wrap", out.layers);
+  }
+  using Backward = UnitGathers::Backward;
+  out.backward = choice<Backward>(plan, "backward_prefetch", {{"pre", Backward::before}, {"post", Backward::after}, {"none", Backward::none}}, Backward::before);
+  // Where the host waits for experts' counts in every layer it cannot run ahead: torchtitan then asks for the next layer's parameters itself.
+  out.forward_ahead = plan.boolean("forward_prefetch").value_or(request_.plan.ep > 1);
+  out.limited = plan.boolean("limit_all_gathers").value_or(true);
+  if (!out.limited) request_.warnings.push_back("limit_all_gathers false: how many gathered layers are in memory at once then depends on how far the host runs ahead; two are counted");
+  for (const char* key : {"wrap", "backward_prefetch", "forward_prefetch", "limit_all_gathers"}) {
+    if (!plan.has(key)) continue;
+    if (request_.plan.fsdp != Sharding::full) plan.problem(key, "is FSDP's: it needs fsdp full or hybrid");
+    else if (plan.has("zero3")) plan.problem(key, "is FSDP's, and zero3 DeepSpeed's: leave one out");
+  }
+}
+
 void RequestReader::read_module_gathers(JsonReader& plan) {
   auto given = plan.object("zero3");
   if (!given) return;
@@ -55,6 +79,7 @@ void RequestReader::read_module_gathers(JsonReader& plan) {
     *field = given->integer(key, 0, std::int64_t{1} << 50).value_or(*field);
   out.lists = given->boolean("lists").value_or(false);
   given->reject_unknown_keys();
+  if (request_.plan.ep > 1) plan.problem("zero3", "is DeepSpeed's, which refuses experts of their own ranks (ep) at stage 3; its stages 1 and 2 and FSDP (leave zero3 out) take them");
   if (request_.plan.fsdp != Sharding::full) plan.problem("zero3", "says how parameters are gathered module by module: it needs fsdp zero3 (or full, hybrid)");
   request_.replicas.by_module = out;
 }
