@@ -54,7 +54,7 @@ std::int64_t RequestReader::read_pipeline(JsonReader& reader) {
       plan.vpp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b);
   if (const Json* layers = reader.raw("stage_layers")) {
     const auto allowed = [&](const Json& one) { return one.is_number_integer() && one >= (&one == &layers->front() || &one == &layers->back() ? 0 : 1) && one <= 4096; };
-    if (layers->is_array() && std::all_of(layers->begin(), layers->end(), allowed)) plan.stage_layers = layers->get<std::vector<int>>();
+    if (layers->is_array() && !layers->empty() && std::all_of(layers->begin(), layers->end(), allowed)) plan.stage_layers = layers->get<std::vector<int>>();
     else reader.problem("stage_layers", "wants a list of whole numbers from 1 to 4096: the layers of each chunk, first to last; 0 for a first one that only embeds, or a last one that is the head alone");
   }
   if (plan.pp == 1) {
