@@ -95,9 +95,9 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
   if (replicas.offload_layers > 0) offload_activations(replicas.offload_layers, step);
   if (plan.fsdp == Sharding::full || replicas.offload_parameters || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
-    fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, replicas.offload_parameters, replicas.by_module ? &*replicas.by_module : nullptr, recipe, step);
+    fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, replicas, recipe, step);
   } else if (ranks > 1 && plan.fsdp != Sharding::none) {
-    distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas.overlap_gather, recipe, step);
+    distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas, recipe, step);
   } else if (all > 1) {
     replicate(all, replicas, recipe, step);
   }

@@ -12,15 +12,14 @@
 namespace precog {
 namespace {
 
-// A small first bucket so that communication starts early (dist._DEFAULT_FIRST_BUCKET_BYTES).
-constexpr std::int64_t kFirstBucketBytes = 1 << 20;
 // MEMORY_OPT_ALLREDUCE_SIZE of DeepSpeed's engine.
 constexpr std::int64_t kElementsOfBuffer = 500'000'000;
 
 }  // namespace
 
 void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
-  const bool when_done = recipe.reduces_after_backward;
+  const bool flattens = recipe.reduces_after_backward;  // DeepSpeed's engine
+  const bool when_done = flattens || !how.overlap_reduce;
   // Views (gradient_as_bucket_view): zero_grad drops gradients, so that backward makes new ones, which are copied in all the same; then the view takes
   // the gradient's place (reducer.cpp, mark_variable_ready_dense): nothing is copied back, and of both the bucket is left.
   const bool copied = !gradients_in_buffers(recipe), views = how.bucket_views && copied;
@@ -29,9 +28,9 @@ void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, St
     const Graph& graph = step.graph;
     buckets = fill_buckets(step, [&](const Bucket& bucket, std::size_t filled) {
       Bytes bytes;
-      if (when_done) return bucket.elements >= kElementsOfBuffer;
+      if (flattens) return bucket.elements >= kElementsOfBuffer;
       for (std::size_t i : bucket.gradients) bytes += graph.bytes(step.gradients[i].gradient);
-      return bytes.value >= (filled == 0 ? std::min(kFirstBucketBytes, how.bucket.value) : how.bucket.value);
+      return bytes >= (filled == 0 ? how.first_bucket : how.bucket);
     });
   }
   std::erase_if(buckets, [&](const Bucket& bucket) { return group_of(bucket, step, {}, ranks).participants == 1; });  // experts that no other rank has
@@ -51,7 +50,7 @@ void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, St
     }
     // Buckets live as long as the model.
     const TensorId memory = graph.add_tensor({.shape = {bucket.elements}, .dtype = own, .role = Role::gradient_bucket, .name = graph.intern("ddp_bucket")});
-    if (copied && when_done) {
+    if (copied && flattens) {
       const ShardCopyAttributes all{bucket.elements, 1, bytes_of(bucket.elements, own), bytes_of(bucket.elements, own)};
       std::vector<TensorId> gradients;
       for (std::size_t i : bucket.gradients) gradients.push_back(step.gradients[i].gradient);
