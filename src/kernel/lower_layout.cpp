@@ -8,8 +8,9 @@ namespace precog {
 // Tensor::suggest_memory_format (c10/core/MemoryFormat.h, is_channels_last_strides_2d): tokens that are looked at as images lie so.
 bool Lowering::lies_last(TensorId id) const {
   const Shape& shape = graph_.tensors[id].shape;
-  if (shape.rank() != 4 || layouts_.is_plain(id)) return false;
-  const Shape strides = layouts_.strides(id);
+  const Layouts& layouts = traced_ ? *traced_ : layouts_;
+  if (shape.rank() != 4 || layouts.is_plain(id)) return false;
+  const Shape strides = layouts.strides(id);
   std::int64_t least = 0;
   if (strides[1] == 0) return false;
   for (int axis : {1, 3, 2, 0}) {
