@@ -60,6 +60,7 @@ class Lowering {
   void lower_contiguous(const Op& op);
   bool joins_types(const Op& op);
   void lower_cat(const Op& op);
+  std::int64_t ragged_run(const Op& op) const;
   TensorId widest_operand(const Op& op) const;
   void pass_on_planes(const Op& op);
   void prepare(const Op& op);
