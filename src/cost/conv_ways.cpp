@@ -43,7 +43,7 @@ ConvWays::ConvWays(const ConvShape& s, DType math, double element_bytes, double 
   feed_ = matrix ? kFeedPerClock * gpu.boost_clock.value * 1e-6 : std::numeric_limits<double>::infinity();
   memory_ = kMemoryStart + bytes / (gpu.memory_bandwidth.value * kMemoryShare) * 1e6;
   partial_ = gpu.memory_bandwidth.value * kPartialShare * 1e-6;
-  transform(s, gpu);
+  if (!matrix && s.direction != ConvDirection::weight_gradient) transform(s, gpu);  // of weight gradients one in thirty was
 }
 
 // cuDNN's fp32 kernels (fft2d_r2c, products of complex numbers or pointwise_mult_and_sum_complex, fft2d_c2r).

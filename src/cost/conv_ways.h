@@ -22,7 +22,7 @@ class ConvWays {
   double work(bool skipping) const;                           // all units busy; `skipping`: taps of a strided gradient that meet nothing
   double vector_work() const;                                 // on the vector units, whatever the type
   double moving() const;                                      // the operands, once
-  double fourier() const;                                     // by Fourier transforms, whole images forward, tiles of them backward
+  double fourier() const;                                     // by Fourier transforms, whole images forward, tiles of them backward; zero where the library has none
   double square() const;                                      // what the image is of the square that is transformed
 
  private:
