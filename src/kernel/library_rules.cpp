@@ -162,13 +162,14 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
 
 // Forward, whole images in a square of the next power of two that has room for the filter's edge.
 FourierWay whole_images(const ConvShape& s, std::int64_t rows, std::int64_t narrow) {
-  constexpr std::int64_t kImages = 28, kRows = 8152, kRowsOfMany = 6000, kMostRows = 101'000, kManyChannels = 512, kFewInputs = 130, kSomeChannels = 320;
+  constexpr std::int64_t kImages = 28, kRows = 8152, kRowsOfMany = 6000, kMostRows = 101'000, kMostRowsOfFew = 99'328;
+  constexpr std::int64_t kManyChannels = 512, kFewInputs = 130, kSomeChannels = 320;
   constexpr double kWork = 5.5e7;
   const auto power = [](std::int64_t x) { return std::has_single_bit(static_cast<std::uint64_t>(x)); };
   const std::int64_t side = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(s.in_h, s.in_w) + s.kernel_h - 1)));
   const bool enough = rows > (narrow >= kManyChannels ? kRowsOfMany : kRows) && static_cast<double>(rows) * static_cast<double>(s.in_channels) * static_cast<double>(s.out_channels) > kWork;
   const bool suited = s.in_channels <= kFewInputs || (power(s.in_channels) && power(s.out_channels)) || (side == 16 && narrow >= kSomeChannels);
-  return s.batch > kImages && rows <= kMostRows && enough && suited ? FourierWay{side} : FourierWay{};
+  return s.batch > kImages && rows <= (s.in_channels <= kFewInputs ? kMostRowsOfFew : kMostRows) && enough && suited ? FourierWay{side} : FourierWay{};
 }
 
 // The input's gradient, tiles of 32 of which 30 are new each way.
@@ -185,7 +186,7 @@ FourierWay tiled_images(const ConvShape& s, std::int64_t rows, std::int64_t narr
 }  // namespace
 
 // cuDNN 9.19 on Hopper: thresholds between what 980 forward calls and 970 data gradients of 3x3 filters took (choices.jsonl.gz, as below). Of 102 and 231 that
-// were transformed 57 and 186 are found, 20 and 27 are made up; of 52 whose memory was recorded (2026-11-16-h200-operator-memory) 46 are right. Shapes that
+// were transformed 57 and 186 are found, 18 and 27 are made up; of 52 whose memory was recorded (2026-11-16-h200-operator-memory) 45 are right. Shapes that
 // hardly differ go either way.
 FourierWay fourier_way(const ConvShape& s) {
   if (s.axes != 2 || s.kernel_h != 3 || s.kernel_w != 3 || s.strides() != 1 || s.groups != 1 || s.dilation != 1) return {};

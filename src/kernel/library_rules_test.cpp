@@ -182,6 +182,8 @@ TEST_CASE("Fp32ConvolutionsTakeFourierTransformsOfManyImages") {  // shapes reco
   CHECK(side(ConvDirection::forward, 16, 512, 512, 28) == 0);
   CHECK(side(ConvDirection::forward, 64, 240, 240, 16) == 0);
   CHECK(side(ConvDirection::forward, 32, 64, 64, 224) == 0);
+  CHECK(side(ConvDirection::forward, 32, 64, 64, 56) == 0);
+  CHECK(side(ConvDirection::forward, 32, 256, 256, 56) == 64);
   CHECK(side(ConvDirection::data_gradient, 128, 64, 64, 56) == 32);
   CHECK(side(ConvDirection::data_gradient, 32, 512, 512, 14) == 0);
   CHECK(side(ConvDirection::weight_gradient, 128, 64, 64, 56) == 0);
