@@ -56,6 +56,18 @@ TEST_CASE("two directions share the GPU where their kernels last longer than it 
   CHECK(time("rnn_recurrent_backward_pair", 64) == doctest::Approx((time("rnn_recurrent_backward", 64) + 5e-6) / 2));
 }
 
+// Kernels of data/measured/2026-11-16-h200-odd, odd_kernels.jsonl.gz.
+TEST_CASE("bias gradients of recurrent layers walk all samples of all steps, two directions side by side") {
+  const auto time = [](std::string_view name, std::int64_t rows, std::int64_t moved) {
+    MemoryShape shape{MemoryPattern::bias_gradient, 256, rows};
+    shape.part = moved;
+    return with_fallbacks(kernel_of(shape, name, DType::fp16), {1.98e9}, ten_microseconds()).total.value;
+  };
+  CHECK(time("rnn_bias_gradient", 40000, 1 << 20) == doctest::Approx(2e-6 + 40000 * 4.8e-9));
+  CHECK(time("rnn_bias_gradient", 40000, 1 << 25) == doctest::Approx(2e-6 + 40000 * 9.4e-9));
+  CHECK(time("rnn_bias_gradient_pair", 40000, 1 << 25) == doctest::Approx((2e-6 + 40000 * 9.4e-9 + 5e-6) / 2));
+}
+
 TEST_CASE("an alignment lasts as long as its frames, one after the other") {
   const auto time = [](std::string_view name, std::int64_t steps, std::int64_t threads) {
     return with_fallbacks(kernel_of(MemoryShape{MemoryPattern::loss, steps, threads}, name, DType::fp32), {1.98e9}, ten_microseconds()).total.value;

@@ -198,6 +198,18 @@ TEST_CASE("OrdinaryConvolutionsBecomeChannelsLastWhenCompiled") {
   CHECK(compiled_memory_format(feed_forward(), MemoryFormat::contiguous) == MemoryFormat::contiguous);
 }
 
+// RDNet: layer norms leave its images channels last, and filters that narrow keep Inductor from turning all of them.
+TEST_CASE("CompiledConvolutionsTakeTheirImagesAsTheTraceHadThem") {
+  GraphBuilder b;
+  TensorId x = b.view(b.input("tokens", {4, 64, 128}), {4, 128, 64}, ViewKind::transpose);
+  x = b.conv2d_layer("narrows", b.view(x, {4, 128, 8, 8}, ViewKind::transpose), 64, 3, 1, 1);
+  b.cross_entropy(b.view(b.adaptive_avg_pool2d(x, 1), {4, 64}), b.input("t", {4}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
+  CHECK(compiled_memory_format(c.graph, MemoryFormat::contiguous) == MemoryFormat::contiguous);
+  for (const Kernel& kernel : make_kernels(c.graph, gpu(), MemoryFormat::contiguous, &c.plan).kernels)
+    if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) CHECK(conv->channels_last);
+}
+
 TEST_CASE("AConvolutionsResultIsWrittenBackWithItsBiasWhereSomebodyElseReadsIt") {
   auto planned = [](auto between) {
     GraphBuilder b;

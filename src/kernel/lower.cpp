@@ -379,7 +379,13 @@ MemoryPattern Lowering::pointwise_pattern(const Op& op) const {
 
 KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format, const FusionPlan* fusion,
                            const std::unordered_map<std::int32_t, Shape>* strides) {
-  return Lowering(graph, gpu, memory_format, fusion, strides).run();
+  Lowering lowering(graph, gpu, memory_format, fusion, strides);
+  const bool images = std::any_of(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.kind == OpKind::conv2d; });
+  if (!fusion || memory_format != MemoryFormat::contiguous || !images) return lowering.run();
+  // Inductor hands a convolution its image as it lay in the trace (constrain_to_fx_strides, torch/_inductor/lowering.py).
+  Lowering traced(graph, gpu, memory_format, nullptr, strides);
+  traced.run();
+  return lowering.lying_as(traced).run();
 }
 
 }  // namespace precog
