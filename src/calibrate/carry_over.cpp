@@ -30,7 +30,7 @@ constexpr std::size_t kThirty = 30, kCandidates = 300;  // timings shown; shapes
 constexpr double kRelativeWeight = 5;  // of a relative's rows among all that the trees learn from
 constexpr double kMostCarried = 0.7;
 constexpr double kOwnStiffness = 2.5;      // after thirty timings: how much firmer a relative of the same architecture holds ...
-constexpr double kForeignStiffness = 1.0;  // ... than one of another
+constexpr double kForeignStiffness = 1.5;  // ... than one of another
 
 // Efficiencies fitted on this GPU are what its power allows.
 void set_watts(Physics& p, const GpuSpec& gpu) {
@@ -49,7 +49,7 @@ Physics generic(const ArchitectureProfile& any, const GpuSpec& gpu, bool largest
   g.results_per_clock = 4;
   for (MathCoefficients& math : g.math) math.efficiency = 0.8, math.k_latency_clocks = 3;
   if (largest_tile) {  // few tiles whose waves show, and at first the same share of the peak everywhere: what power takes comes later
-    g.largest_tile = true, g.wave_quantisation = 0.8, p.timing.slower_later = 0.3;
+    g.largest_tile = true, g.wave_quantisation = 0.8, g.overlap_growth = {2e-4}, p.timing.slower_later = 0.3;
     for (MathCoefficients& math : g.math) math.efficiency = 0.95;
   }
   set_watts(p, gpu);

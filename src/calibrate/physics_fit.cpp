@@ -29,6 +29,7 @@ constexpr Knob kProducts[] = {
     {[](Physics& p, DType) -> double& { return p.profile.gemm.wave_quantisation; }, 0.6},
     {[](Physics& p, DType) -> double& { return p.profile.gemm.l2_gain; }, 0.5},
     {[](Physics& p, DType) -> double& { return p.profile.gemm.overlap_norm; }, 0.3},
+    {[](Physics& p, DType) -> double& { return p.profile.gemm.overlap_growth.value; }, 1.0},
     {[](Physics& p, DType) -> double& { return p.profile.gemm.results_per_clock; }, 0.7},
     {[](Physics& p, DType) -> double& { return p.timing.slower_later; }, 1.0},
     {[](Physics& p, DType) -> double& { return p.timing.later.value; }, 1.0},

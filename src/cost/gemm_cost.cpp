@@ -16,6 +16,7 @@ constexpr std::array<Tile, 10> kTiles = {{{256, 128}, {128, 256}, {128, 128}, {1
 constexpr std::array<int, 10> kSplits = {1, 2, 3, 4, 6, 8, 16, 32, 64, 128};
 constexpr double kStep = 32;        // k is walked in steps of this
 constexpr double kEnoughWaves = 4;  // beyond, splitting k further cannot fill the GPU better
+constexpr double kMostOverlap = 4;  // times the p of short products, and once more
 constexpr int kMostSplits = 32;     // where the largest tile is taken
 
 double fourth(double x) { return (x * x) * (x * x); }
@@ -85,7 +86,8 @@ GemmTime gemm_time(const GemmProblem& x, const GpuSpec& gpu, const GemmCoefficie
     const double sums = split > 1 ? c.split_overhead.value + 8.0 * split * x.batch * x.m * x.n / (bandwidth * c.l2_gain) : 0;
     const double launch = c.launch_floor.value + sums;
     if (launch + std::max(compute, memory) >= best.total.value) continue;  // nor could this split
-    const double total = launch + joined(compute, memory, c.overlap_norm);
+    const double longer = c.overlap_growth.value > 0 ? std::min(kMostOverlap, std::max(compute, memory) / c.overlap_growth.value) : 0;
+    const double total = launch + joined(compute, memory, c.overlap_norm * (1 + longer));
     if (total < best.total.value) {
       const double fill = std::min(compute, c.tile_overhead.value);  // filling and draining one block: time that no work fills
       best = {{compute - fill}, {memory}, {launch + fill}, {total}, kTiles[chosen].m, kTiles[chosen].n, split};
