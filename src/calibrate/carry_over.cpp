@@ -30,7 +30,7 @@ constexpr std::size_t kThirty = 30, kCandidates = 300;  // timings shown; shapes
 constexpr double kRelativeWeight = 5;  // of a relative's rows among all that the trees learn from
 constexpr double kMostCarried = 0.7;
 constexpr double kOwnStiffness = 2.5;      // after thirty timings: how much firmer a relative of the same architecture holds ...
-constexpr double kForeignStiffness = 1.5;  // ... than one of another
+constexpr double kForeignStiffness = 1.0;  // ... than one of another
 
 // Efficiencies fitted on this GPU are what its power allows.
 void set_watts(Physics& p, const GpuSpec& gpu) {
@@ -49,7 +49,7 @@ Physics generic(const ArchitectureProfile& any, const GpuSpec& gpu, bool largest
   g.results_per_clock = 4;
   for (MathCoefficients& math : g.math) math.efficiency = 0.8, math.k_latency_clocks = 3;
   if (largest_tile) {  // few tiles whose waves show, and at first the same share of the peak everywhere: what power takes comes later
-    g.largest_tile = true, g.wave_quantisation = 0.8, g.overlap_growth = {2e-4}, p.timing.slower_later = 0.3;
+    g.largest_tile = true, g.tile_overhead = {1.4e-6}, g.wave_quantisation = 0.8, g.overlap_growth = {2e-4}, p.timing.slower_later = 0.3;
     for (MathCoefficients& math : g.math) math.efficiency = 0.95;
   }
   set_watts(p, gpu);
@@ -130,12 +130,12 @@ double attention_efficiency(double efficiency, double throttled, const GpuSpec& 
 
 constexpr double kLeastSlower = 0.05;  // of a product that lasts, however many watts there are
 
-// A relative's coefficients on another GPU: fixed times are so many clocks, but for a split sum's second pass, which waits for the cache; where the
-// architecture differs, power that is short there is short here in proportion to the watts per FLOP/s.
+// A relative's coefficients on another GPU: launching takes so many clocks, what waits for memory or the cache (a block's first operands, a
+// split sum's second pass) does not; where the architecture differs, power that is short there is short here in proportion to the watts per FLOP/s.
 Physics scaled(Physics p, double bf16_efficiency, const GpuSpec& from, const GpuSpec& to) {
   const double clocks = from.boost_clock.value / to.boost_clock.value;
   GemmCoefficients& g = p.profile.gemm;
-  g.launch_floor = g.launch_floor * clocks, g.tile_overhead = g.tile_overhead * clocks;
+  g.launch_floor = g.launch_floor * clocks;
   AttentionCoefficients& a = p.profile.attention.flash[0];
   p.paged.launch_floor = p.paged.launch_floor * clocks, p.paged.first_block = p.paged.first_block * clocks;
   a.launch_floor = a.launch_floor * clocks;  // but a block of attention waits for memory first, which has no clock of the SMs

@@ -17,7 +17,8 @@ constexpr std::array<int, 10> kSplits = {1, 2, 3, 4, 6, 8, 16, 32, 64, 128};
 constexpr double kStep = 32;        // k is walked in steps of this
 constexpr double kEnoughWaves = 4;  // beyond, splitting k further cannot fill the GPU better
 constexpr double kMostOverlap = 4;  // times the p of short products, and once more
-constexpr int kMostSplits = 32;     // where the largest tile is taken
+constexpr int kMostSplits = 32;     // where the largest tile is taken ...
+constexpr double kPipeline = 128;   // ... and how much of k is under way at once: less does not fill it
 
 double fourth(double x) { return (x * x) * (x * x); }
 double fourth_root(double x) { return std::sqrt(std::sqrt(x)); }
@@ -45,7 +46,7 @@ GemmTime gemm_time(const GemmProblem& x, const GpuSpec& gpu, const GemmCoefficie
 
   struct Prepared {
     double blocks, work4, work;  // per step of k, arithmetic and feed joined; to the fourth power, and as it is
-    double overhead;             // of a block, its results' way out with it
+    double stored;               // how long a block's results are on their way out
     bool chosen_from;
   };
   std::array<Prepared, kTiles.size()> tiles;
@@ -55,7 +56,7 @@ GemmTime gemm_time(const GemmProblem& x, const GpuSpec& gpu, const GemmCoefficie
     const double blocks = x.batch * ceiling(x.m / tm) * ceiling(x.n / tn);
     const double work4 = fourth(2 * tm * tn / flops_per_sm) + fourth((tm + tn) * x.element_bytes / feed_rate);
     const double stored = c.results_per_clock > 0 ? std::min(tm, x.m) * std::min(tn, x.n) / (c.results_per_clock * clock) : 0;
-    tiles[i] = {blocks, work4, fourth_root(work4), c.tile_overhead.value + stored, tm * tn >= least_area};
+    tiles[i] = {blocks, work4, fourth_root(work4), stored, tm * tn >= least_area};
     if (c.largest_tile && x.batch * x.m * x.n >= tm * tn * sms) least_area = std::max(least_area, tm * tn);  // they come by size
     fewest_blocks = std::min(fewest_blocks, blocks);
   }
@@ -68,6 +69,7 @@ GemmTime gemm_time(const GemmProblem& x, const GpuSpec& gpu, const GemmCoefficie
     if (split > 1 && fewest_blocks * (split - 1) / sms >= kEnoughWaves) break;
     const double kk = ceiling(x.k / split / kStep) * kStep;
     if (split > 1 && kk * (split - 1) >= x.k) continue;  // some split would have nothing to do
+    const double filling = c.tile_overhead.value * (c.largest_tile ? kk / (kk + kPipeline) : 1);
     double compute = std::numeric_limits<double>::infinity();
     std::size_t chosen = 0;
     for (std::size_t i = 0; i < kTiles.size(); ++i) {
@@ -77,7 +79,7 @@ GemmTime gemm_time(const GemmProblem& x, const GpuSpec& gpu, const GemmCoefficie
       const double waves = w <= 1 ? 1 : w + c.wave_quantisation * (ceiling(w) - w);
       const double share = c.largest_tile ? 1 : std::clamp(w, 1.0, 2.0);  // two blocks on one SM hide each other's latency
       const double per_k = fourth_root(tiles[i].work4 + fourth(latency / share));
-      const double time = waves * (tiles[i].overhead / share + kk * per_k);
+      const double time = waves * ((filling + tiles[i].stored) / share + kk * per_k);
       if (time < compute) {
         compute = time;
         chosen = i;
