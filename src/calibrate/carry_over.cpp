@@ -293,8 +293,9 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
     std::vector<Sample> samples;
     for (const Data& other : all)
       // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's. Nor do a library's
-      // choices between the tiles of products, without a twin's among them.
-      if (&other != &left && other.own.contains(group) && (attention ? other.gpu->architecture == left.gpu->architecture : same && !other.own.at(group).profile.gemm.largest_tile))
+      // choices between the tiles of products, without a twin's among them, or where it chooses in another way.
+      if (&other != &left && other.own.contains(group) &&
+          (attention ? other.gpu->architecture == left.gpu->architecture : same && other.own.at(group).profile.gemm.largest_tile == start.profile.gemm.largest_tile))
         add_samples(samples, other, group, other.rows.at(group), &other == relative ? kRelativeWeight : 1, true);
     const std::vector<Tree> trees = boost(samples, boosting(options, 1));
     Judged datasheet, carried;
