@@ -15,7 +15,7 @@ which also writes the profiles of products of A100, L40S and B200 (`src/calibrat
 
 Each GPU in turn is treated as one that nobody measured:
 
-1. **Its relative's coefficients, scaled.** The formulae of `src/cost` are fitted to each of the other GPUs from one neutral start.
+1. **Its relative's coefficients, scaled.** The formulae of `src/cost` are fitted to each of the other GPUs from a neutral start.
    The GPU left out takes those of its nearest relative: of its architecture, else of its tensor cores' instructions (`mma.sync`: A100
    and L40S), else of the nearest compute capability. A launch takes so many clocks; a block's first operands and a split sum's second
    pass wait for memory or the cache, whose pace does not follow the SMs'. Products on `mma.sync` have a formula of their own:
@@ -37,7 +37,7 @@ Each GPU in turn is treated as one that nobody measured:
 4. **Known GPU, new shapes**: for comparison, coefficients and trees fitted to four fifths of its own shapes, judged on the rest.
 
 What the timings contain and a training step does not is fitted beside and dropped: operands that the cache still holds from the call
-before, activations quantised first (fp8, nvfp4), keys and values written to a cache first (attention). Errors are those of
+before, a clock that has not fallen yet (`mma.sync`), activations quantised first (fp8, nvfp4), keys and values written to a cache first (attention). Errors are those of
 predicted over measured time, in per cent: median of the absolute / 95th percentile / median of the signed. *Roughness* is the median distance
 of a large timing from the line through its neighbours, as one timing's error: no smooth model can be better than that there.
 )";
