@@ -52,7 +52,7 @@ Why some rows are where they are:
   of every tile (m from 2 to 16, 33 and 48, ...) differ so little that one timing is off by 1.7% in the median (3.5% from m = 1024 on; A100 2.5%
   throughout). But few timings cannot tell a library's choices: the formulae leave 6.8% when fitted to 1200 of its own rows
   (A100 4.3%), the way above 6.9% after 100 timings, trees fitted to 6,400 rows 4.4%, and larger ones on four fifths of all 35,000 still 4.4%. Its choices are its own: what the
-  formulae leave on it has a correlation of 0.1 at most with what they leave on any other GPU, by size of product too. Tried without gain: a Gaussian
+  formulae leave on it has a correlation of 0.1 at most with what they leave on any other GPU (0.2 among products of one size). Tried without gain: a Gaussian
   process with a length for each of eleven coordinates (waves, tiles) learned on the GPU itself, means of nine variants of the formula, several relatives' mean as the start,
   thirty shapes chosen for the least expected error or where variants agree (worse: they lie where a formula is most wrong).
 - **What was chosen with these figures in view**: the formula of `mma.sync` products, its constants (128, 32 splits, 0.95), and that A100 and L40S teach the others nothing. It was
