@@ -273,7 +273,7 @@ class Models(Capture):
 
     def test_gradients_that_write_into_zeros_do_not_copy_them(self):
         self.assertEqual(self.gradient("gather", lambda x: x.gather(1, x.detach().argsort(1)))[0], ["new_zeros", "scatter_add_"])
-        self.assertEqual(self.gradient("max", lambda x: x.max(1)[0])[0], ["zeros", "scatter_"])
+        self.assertIn(self.gradient("max", lambda x: x.max(1)[0])[0], (["zeros", "scatter_"], ["new_zeros", "scatter_"]))  # new_zeros since PyTorch 2.15
         self.assertEqual(self.gradient("index", lambda x: x[:, torch.tensor([1, 2], device=x.device)])[0], ["new_zeros", "index_put_"])
 
     def test_a_products_layout_that_follows_the_size(self):

@@ -45,7 +45,7 @@ if HAS_TORCH:
 
     CALLS = {"aten._foreach_copy_.default": "copy in", "fsdp.all_gather_copy_in.default": "copy in", "c10d._allgather_base_.default": "all_gather",
              "c10d._reduce_scatter_base_.default": "reduce_scatter", "fsdp.split_with_sizes_copy.default": "copy out",
-             "fsdp.chunk_cat.default": "copy together", "aten.mm.default": "product", "c10d.allreduce_.default": "all_reduce"}
+             "fsdp.chunk_cat.default": "copy together", "fsdp.chunk_cat_mixed_dtype.default": "copy together", "aten.mm.default": "product", "c10d.allreduce_.default": "all_reduce"}
 
     class Recorder(TorchDispatchMode):
         def __init__(self):

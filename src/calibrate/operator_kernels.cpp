@@ -33,7 +33,7 @@ Graph listed_call(const Line& line, const std::string& op, DType dtype) {
   call.math = dtype;
   call.label = graph.intern(known->name);
   const std::vector<std::int64_t> sizes(static_cast<std::size_t>(tensors), elements / tensors);
-  call.attributes = MultiTensorAttributes{tensors, elements, multi_tensor_launches(sizes, known->depth, known->scalars), known->passes * bits_of(dtype) / 8};
+  call.attributes = MultiTensorAttributes{tensors, elements, multi_tensor_launches(sizes, known->depth, known->scalars), static_cast<int>(known->passes * bits_of(dtype) / 8)};
   graph.add_op(call, {}, {});
   return graph;
 }

@@ -1120,7 +1120,8 @@ std::vector<Fix> search_fixes(const Json& request, const Report& base, const Cat
   if (!whole) return {};
   const auto parsed = parse_request(*whole, catalog, where, folder, base.batch);
   if (!parsed) return {};
-  FixSearch search(*whole, {}, *parsed, base, base, catalog, folder);
+  const FixUndone nothing;
+  FixSearch search(*whole, nothing, *parsed, base, base, catalog, folder);
   std::vector<Fix> all = search.run();
   // What the job recomputes or keeps on the host already may not be the cheapest way: from the job without it as well.
   if (const FixUndone back = undone(*whole)) {

@@ -130,8 +130,10 @@ def patched_framework(recorder: Any) -> Iterator[None]:
     region = torch.amp.autocast_mode.autocast
     plain_region = region.__init__
     checkpoint = torch.utils.checkpoint
-    saved = (region.__enter__, region.__exit__, checkpoint.CheckpointFunction,
-             getattr(checkpoint, "_checkpoint_without_reentrant_generator", None))
+    saved = (region.__enter__, region.__exit__, checkpoint.CheckpointFunction)
+    # The form that is not reentrant; PyTorch 2.15 calls the second.
+    generators = {name: getattr(checkpoint, name) for name in ("_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl")
+                  if hasattr(checkpoint, name)}
 
     def begin(self, device_type, dtype=None, enabled=True, cache_enabled=None):
         # Where there is no GPU the framework switches such a region off and warns of it; what counts is what the code asked for.
@@ -175,7 +177,7 @@ def patched_framework(recorder: Any) -> Iterator[None]:
     plain_apply = torch.autograd.Function.__dict__["apply"]
 
     def apply(cls, *args):
-        return recorder.custom_function(functools.partial(plain_apply.__func__, cls), args)
+        return recorder.custom_function(plain_apply.__get__(None, cls), args)
     torch.autograd.Function.apply = classmethod(apply)
     hooks = [nn.modules.module.register_module_forward_pre_hook(tracker.enter),
              nn.modules.module.register_module_forward_hook(tracker.leave, always_call=True)]
@@ -187,8 +189,8 @@ def patched_framework(recorder: Any) -> Iterator[None]:
             note("activation checkpointing inside the model was ignored: the request's recompute decides")
             return function(*args)
     checkpoint.CheckpointFunction = NoCheckpoint
-    if saved[3] is not None:
-        checkpoint._checkpoint_without_reentrant_generator = generator
+    for name in generators:
+        setattr(checkpoint, name, generator)
     try:
         yield
     finally:
@@ -202,6 +204,6 @@ def patched_framework(recorder: Any) -> Iterator[None]:
         for module, function in zip(tracing, saved_tracing):
             module.is_tracing = function
         region.__init__ = plain_region
-        region.__enter__, region.__exit__, checkpoint.CheckpointFunction = saved[:3]
-        if saved[3] is not None:
-            checkpoint._checkpoint_without_reentrant_generator = saved[3]
+        region.__enter__, region.__exit__, checkpoint.CheckpointFunction = saved
+        for name, plain in generators.items():
+            setattr(checkpoint, name, plain)
