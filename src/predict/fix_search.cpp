@@ -23,7 +23,7 @@ constexpr std::size_t kTogether = 4;   // changes in one fix, but where all that
 constexpr std::size_t kTriedRoughly = 10, kPromisingRoughly = 20;  // combinations with the same result, and as many with another; the second: while cheaper ones than all so far are promised
 constexpr std::size_t kTriedWhole = 12, kPromisingWhole = 20;       // the same where trying roughly is no cheaper
 constexpr std::size_t kHopefulKept = 12;
-constexpr std::size_t kFound = 6, kFoundOthers = 2;  // that fit and are predicted: with the same result, and of each other kind
+constexpr std::size_t kFound = 6, kFoundOthers = 3;  // that fit and are predicted: with the same result, and of each other kind
 constexpr std::size_t kWave = 8;       // tried at a time, whatever the number of threads
 // Of the capacity: an estimate up to the first is tried roughly, up to the second for its memory; beyond the third it is believed, and
 // beyond the last that it surely fits.
@@ -817,24 +817,29 @@ class FixSearch {
       if (std::find(tried.begin(), tried.end(), i) == tried.end()) learn(tried, with_one(tried, i), i);
   }
 
-  // What other precisions add may be shared out or on the host in the cheapest plans; nothing tells of that but trying.
+  // What other types of weights and states add may be shared out or on the host in the cheapest plans, and how long states travel is a
+  // matter of their type; nothing tells of that but trying.
   void try_precisions(std::size_t kind, bool other_mode) {
-    std::vector<FixCombination> wanted;
+    std::set<FixCombination> wanted;
     const std::vector<Node> all = nodes(kind, other_mode);
+    const auto put = [&](FixCombination one, std::size_t choice, std::optional<std::size_t> layered) {
+      std::erase_if(one, [&](std::size_t other) { return exclude_each_other(choices_[other], choices_[choice]); });
+      one = with_one(std::move(one), choice);
+      if (layered)
+        if (FixCombination both = with_one(one, *layered); possible(both) && !rough_.contains(both)) wanted.insert(std::move(both));
+      if (possible(one) && !rough_.contains(one)) wanted.insert(one);
+      return one;
+    };
     for (std::size_t i = 0; i < choices_.size(); ++i) {
-      if (choices_[i].axis != FixAxis::precision || static_cast<std::size_t>(choices_[i].result) != kind) continue;
+      const bool states = choices_[i].axis == FixAxis::states;
+      if ((!states && choices_[i].axis != FixAxis::precision) || static_cast<std::size_t>(choices_[i].result) != kind) continue;
       for (std::size_t n = 0; n < std::min(kAnchors / 2, all.size()); ++n) {
-        FixCombination one = all[n].bare;
-        std::erase_if(one, [&](std::size_t other) { return exclude_each_other(choices_[other], choices_[i]); });
-        one = with_one(std::move(one), i);
-        if (all[n].best.layered)
-          if (FixCombination both = with_one(one, *all[n].best.layered); possible(both) && !rough_.contains(both)) wanted.push_back(std::move(both));
-        if (possible(one) && !rough_.contains(one)) wanted.push_back(std::move(one));
+        const FixCombination one = put(all[n].bare, i, all[n].best.layered);
+        for (std::size_t o = 0; states && n == 0 && o < choices_.size(); ++o)
+          if (choices_[o].axis == FixAxis::offload && near_[o]) put(one, o, all[n].best.layered);
       }
     }
-    std::sort(wanted.begin(), wanted.end());
-    wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
-    try_all(wanted);
+    try_all({wanted.begin(), wanted.end()});
   }
   // From the cheapest that were tried to plans that differ in one or two settings, as long as those promise to be cheaper.
   void descend(std::size_t kind, bool other_mode) {
