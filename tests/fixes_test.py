@@ -207,11 +207,11 @@ class Suggestions(unittest.TestCase):
     def test_sharded_in_its_own_types(self):
         # What autocast keeps copies of, FSDP's own mixed precision does not: nothing listed for 8 B parameters on 8 cards is much dearer.
         request, fixes = JOBS["8B on 40 GB"], self.reports["8B on 40 GB"]["fixes"]
-        sharded = predicted(merged(request, {"precision": "fsdp-bf16+optimizer-8bit", "plan": {"fsdp": "full"}, "recompute": "norm+activation+core", "batch": 1, "global_batch": 32}))
+        sharded = predicted(merged(request, {"precision": "fsdp-bf16+optimizer-8bit", "plan": {"fsdp": "full"}, "recompute": "full", "batch": 1, "global_batch": 32}))
         self.assertTrue(sharded.fits)
         narrow = [fix for fix in fixes if "every operator in bf16" in fix["numerics"]]
         self.assertTrue(narrow)
-        self.assertLess(min(fix["step_s"] for fix in narrow), 1.03 * sharded.step_s)
+        self.assertLess(min(fix["step_s"] for fix in narrow), 0.9 * sharded.step_s)
 
     def test_what_the_host_cannot_hold_is_not_offered(self):
         request = {**JOBS["70B on 64"], "cluster": "dgx-1-v100", "precision": "fp16"}  # 8 cards, 512 GB
