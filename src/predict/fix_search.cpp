@@ -521,6 +521,10 @@ class FixSearch {
     for (std::size_t i = 0; i < combination.size(); ++i)
       if (const std::size_t one = combination[i]; one > 0 && choices_[one].axis == FixAxis::offload && choices_[one].patch.contains("optimizer_impl"))
         out.push_back(combination), out.back()[i] = one - 1;
+    // What layers keep goes to the host without recomputing any of it.
+    const auto moved = std::find_if(choices_.begin(), choices_.end(), [](const FixChoice& one) { return one.axis == FixAxis::offload && one.by_layers; });
+    for (std::size_t i = 0; i < combination.size() && moved != choices_.end(); ++i)
+      if (choices_[combination[i]].moves) out.push_back(in_order([&] { FixCombination one = combination; one[i] = static_cast<std::size_t>(moved - choices_.begin()); return one; }()));
     return out;
   }
   std::optional<Found> reduced(FixCombination combination, double time) const {
@@ -973,13 +977,14 @@ class FixSearch {
       if (!possible(less)) continue;
       const bool laid_out = more_than(found.choices, less);
       Found other{less, 1, layered(less) ? found.layers : 0, std::nullopt};
-      const bool enough = !hopeless(less, kBeyondDoubt) && !too_few(less, other.layers) && !surely_short(less, other.layers, found) && need_of_device(less, other.layers).fits;
+      auto made = trials_.whole(other.choices, other.layers);  // no estimate will do here
+      const bool enough = made && made->memory.fits;
       if (!enough) {
         const auto rough = best_known(less);
         if (!layered(less) || other.layers == 0 || !rough || rough->time * start_.time > kTimesAlike * now || hopeless(less) || !fits(less)) continue;
         fewest_layers(other, kMoreTries);
+        made = trials_.whole(other.choices, other.layers);
       }
-      auto made = trials_.whole(other.choices, other.layers);
       if (!made || !made->memory.fits || made->samples_per_s <= 0) continue;
       const double time = 1 / made->samples_per_s;
       if (time > now * (!enough ? kHardly : laid_out ? kEarned : 1e300)) continue;
