@@ -187,6 +187,21 @@ JOBS = [
     (good(micro_batches=6, plan={"pp": 4, "schedule": "dualpipe"}, cluster={"gpu": "h100-sxm", "gpus": 4}), "micro_batches: is 6; dualpipe"),
     (good(global_batch=24, plan={"pp": 4, "schedule": "dualpipe"}, cluster={"gpu": "h100-sxm", "gpus": 4}), "global_batch: is 24"),
     (good(frozen=["*"]), "frozen"),
+    (good(plan={"fsdp": "full", "wrap": "blob"}), "layer (or a number of layers"),
+    (good(plan={"fsdp": "full", "wrap": 0}), "plan.wrap"),
+    (good(plan={"fsdp": "full", "wrap": 13}), "has 12 layers"),
+    (good(plan={"wrap": 2}), "fsdp full or hybrid"),
+    (good(plan={"fsdp": "full", "backward_prefetch": "early"}), "backward_prefetch"),
+    (good(plan={"fsdp": "full", "limit_all_gathers": "no"}), "limit_all_gathers"),
+    (good(plan={"fsdp": "zero3", "zero3": {}, "forward_prefetch": True}), "leave one out"),
+    (good(plan={"fsdp": "full", "first_bucket_mb": 10}), "DistributedDataParallel"),
+    (good(plan={"first_bucket_mb": 0}), "first_bucket_mb"),
+    (good(plan={"fsdp": "full", "overlap_reduce": False}), "zero1 or zero2"),
+    (good(plan={"fsdp": "zero1", "overlap_reduce": False, "overlap_gather": True}), "--overlap-grad-reduce"),
+    (good(plan={"fsdp": "zero3", "zero3": {}, "ep": 2}, model="mixtral-8x7b"), "at stage 3"),
+    (good(plan={"pp": 2, "stage_layers": [12]}), "plan.stage_layers"),
+    (good(micro_batches=4, plan={"pp": 2, "stage_layers": [-1, 13]}), "plan.stage_layers"),
+    (good(micro_batches=4, plan={"pp": 2, "stage_layers": []}), "plan.stage_layers"),
 ]
 
 # File contents that are no JSON job, and what the message must contain beside the file's name.

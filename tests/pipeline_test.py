@@ -82,6 +82,24 @@ class Pipelines(unittest.TestCase):
                                   "--precision", "amp-bf16", expected=(0, 3))
                 self.assertAlmostEqual(parts(report), report["step_s"], delta=1e-6 * report["step_s"])
 
+    def test_a_stage_may_only_embed_or_only_score(self):
+        def planned(*layers):
+            job = {"schema": 1, "model": "gpt2-medium", "batch": 4, "precision": "bf16-master", "micro_batches": 8, "plan": {"pp": 4, "stage_layers": layers}, "cluster": {"gpu": "h100-sxm", "gpus": 4}}
+            with tempfile.TemporaryDirectory() as folder:
+                path = pathlib.Path(folder) / "job.json"
+                path.write_text(json.dumps(job))
+                return run_json("predict", path, expected=(0, 3))
+        even = planned(6, 6, 6, 6)
+        for layers in ((0, 8, 8, 8), (8, 8, 8, 0), (0, 12, 12, 0)):
+            with self.subTest(layers):
+                report = planned(*layers)
+                self.assertAlmostEqual(parts(report), report["step_s"], delta=1e-6 * report["step_s"])
+                self.assertEqual(report["parameters"], even["parameters"])
+                self.assertAlmostEqual(report["tflops_per_gpu"] * report["step_s"], even["tflops_per_gpu"] * even["step_s"], places=6)
+        # A cut that is never left to chance: as many chunks as layers, embedding and head.
+        report = run_json("predict", "--model", "gpt2-medium", "--gpu", "h100-sxm", "--gpus", 2, "--pp", 2, "--vpp", 13, "--batch", 4, "--micro-batches", 8, "--precision", "bf16-master", expected=(0, 3))
+        self.assertTrue(any("0, 1, 1" in warning and "1, 0" in warning for warning in report["warnings"]), report["warnings"])
+
     def test_what_is_impossible_says_why(self):
         for flags, why in ((["--pp", 32, "--gpus", 32], "24 repeated layers"), (["--pp", 4, "--vpp", 2, "--gpus", 4, "--micro-batches", 6], "multiple of pp"),
                            (["--vpp", 2], "pp of at least 2"), (["--pp", 4, "--gpus", 4, "--schedule", "interleaved"], "at least 2 chunks"),

@@ -11,13 +11,10 @@ os.environ["PRECOG"] = str(BINARY)
 sys.path.insert(0, str(ROOT / "tools"))
 import published_llm  # noqa: E402
 
-# What we want, and where we stand (docs/published_llm.md says why). A change that makes any of them worse fails.
-ASKED = {"mape": 15.0, "stated_mape": 12.0, "bias": 5.0, "pair_median": 7.0, "pair_p90": 15.0, "pair_spearman": 0.6, "of_constant": 2 / 3, "megatron": 4.0, "vtrain": 8.0, "fit": 95.0}
-RECORDED = {"mape": 12.0, "stated_mape": 8.0, "bias": 3.0, "pair_median": 5.0, "pair_p90": 13.5, "pair_spearman": 0.7, "of_constant": 1.15, "megatron": 4.0, "vtrain": 23.0, "fit": 98.0}
-
-
-def limit(name):
-    return max(ASKED[name], RECORDED[name])
+# Where we stand (docs/published_llm.md says why), with little room: a change that makes any of them worse fails. What was asked for is met by all but
+# the order of BigScience's plans (0.8).
+RECORDED = {"mape": 8.7, "stated_mape": 5.9, "bias": 2.5, "pair_median": 3.0, "pair_p90": 8.6, "pair_spearman": 0.83, "of_constant": 2 / 3, "megatron": 2.8, "vtrain": 9.2, "vtrain_scaled": 8.0,
+            "fit": 98.5, "bigscience": 4.3, "tau": 0.74}
 
 
 @unittest.skipUnless(published_llm.reference("published_llm.csv.gz"), "PRECOG_REFERENCE_DATA is not set, or holds no published/published_llm.csv.gz")
@@ -39,30 +36,38 @@ class PublishedRuns(unittest.TestCase):
             self.assertTrue(("predicted" in row) != ("reason" in row), row["id"])
 
     def test_step_time(self):
-        self.assertLessEqual(self.figures["mape"], limit("mape"))
-        self.assertLessEqual(abs(self.figures["bias"]), limit("bias"))
+        self.assertLessEqual(self.figures["mape"], RECORDED["mape"])
+        self.assertLessEqual(abs(self.figures["bias"]), RECORDED["bias"])
+
+    def test_plans_of_one_sweep(self):
+        self.assertLessEqual(published_llm.figures([row for row in self.rows if "bigscience" in row["source"]])["mape"], RECORDED["bigscience"])
+        found = published_llm.sweeps(self.rows)
+        self.assertEqual(len(found), 3)
+        for sweep in found:
+            self.assertGreaterEqual(sweep["tau"], RECORDED["tau"], sweep["sweep"])
 
     def test_where_recomputation_is_stated(self):
         told = published_llm.figures([row for row in self.rows if published_llm.stated(row)])
-        self.assertLessEqual(told["mape"], limit("stated_mape"))
+        self.assertLessEqual(told["mape"], RECORDED["stated_mape"])
 
     def test_plans_that_ran_fit(self):
         ran = [row["fits"] for row in self.rows if "fits" in row]
-        self.assertGreaterEqual(100 * sum(ran) / len(ran), min(ASKED["fit"], RECORDED["fit"]))
+        self.assertGreaterEqual(100 * sum(ran) / len(ran), RECORDED["fit"])
 
     def test_two_precisions_of_one_job(self):
-        self.assertLessEqual(self.pairs["median"], limit("pair_median"))
-        self.assertLessEqual(self.pairs["p90"], limit("pair_p90"))
-        self.assertLessEqual(self.pairs["median"] / self.pairs["constant"], limit("of_constant"))
-        self.assertGreaterEqual(self.pairs["spearman"], ASKED["pair_spearman"])
+        self.assertLessEqual(self.pairs["median"], RECORDED["pair_median"])
+        self.assertLessEqual(self.pairs["p90"], RECORDED["pair_p90"])
+        self.assertLessEqual(self.pairs["median"] / self.pairs["constant"], RECORDED["of_constant"])
+        self.assertGreaterEqual(self.pairs["spearman"], RECORDED["pair_spearman"])
 
 
 @unittest.skipUnless(published_llm.reference("vtrain_single_node_a100.csv"), "PRECOG_REFERENCE_DATA is not set, or holds no published/vtrain_single_node_a100.csv")
 class SingleNode(unittest.TestCase):
     def test_iterations(self):
-        found = published_llm.vtrain(fitted=False)
+        found = published_llm.vtrain()
         self.assertEqual([row["reason"] for row in found["rows"] if "reason" in row], [])
-        self.assertLessEqual(found["plain"]["mape"], limit("vtrain"))
+        self.assertLessEqual(found["plain"]["mape"], RECORDED["vtrain"])
+        self.assertLessEqual(found["scaled"]["mape"], RECORDED["vtrain_scaled"])
 
 
 class Megatron(unittest.TestCase):
@@ -71,7 +76,7 @@ class Megatron(unittest.TestCase):
     def test_mean_error(self):
         points = published_llm.megatron_points()
         self.assertEqual([point["reason"] for point in points if "reason" in point], [])
-        self.assertLessEqual(100 * statistics.mean(abs(point["error"]) for point in points), limit("megatron"))
+        self.assertLessEqual(100 * statistics.mean(abs(point["error"]) for point in points), RECORDED["megatron"])
 
     def test_selective_recomputation_is_faster(self):
         points = published_llm.megatron_points()

@@ -75,6 +75,52 @@ class ReplicaPlans(unittest.TestCase):
         self.assertLess(views["memory"]["gradients"], 0.6 * plain["memory"]["gradients"])
         self.assertLess(views["step_s"], plain["step_s"])
 
+    def test_gradients_after_backward_are_exposed(self):
+        for plan in ({}, {"fsdp": "zero1"}, {"fsdp": "zero2"}):
+            for more in ({}, {"micro_batches": 4}):
+                beside, after = (predict("bf16-master", {**plan, "overlap_reduce": overlap}, **more) for overlap in (True, False))
+                name = "reduce_scatter" if plan else "all_reduce"
+                exposed = [report["breakdown"]["exposed_communication"][name] for report in (beside, after)]
+                self.assertGreater(exposed[1], 1.2 * exposed[0])
+                self.assertGreater(after["step_s"], beside["step_s"])
+                self.adds_up(after)
+
+    def test_a_bucket_size_is_the_first_ones_too(self):
+        self.assertEqual(predict("amp-bf16", {"bucket_mb": 25, "first_bucket_mb": 1})["step_s"], predict("amp-bf16", {})["step_s"])
+        self.assertEqual(predict("amp-bf16", {"bucket_mb": 50})["step_s"], predict("amp-bf16", {"bucket_mb": 50, "first_bucket_mb": 50})["step_s"])
+        # Of 4 layers the head's gradient fills any first bucket: a size larger than it joins it with what follows.
+        self.assertNotEqual(predict("amp-bf16", {"bucket_mb": 50, "first_bucket_mb": 4096})["kernels"], predict("amp-bf16", {"bucket_mb": 50})["kernels"])
+
+    def test_what_is_gathered_together(self):
+        layer, two, model, module = (predict("fsdp-bf16", {"fsdp": "full", "wrap": wrap}) for wrap in ("layer", 2, "model", "module"))
+        self.assertEqual(layer["step_s"], predict("fsdp-bf16", {"fsdp": "full"})["step_s"])
+        self.assertEqual(layer["step_s"], predict("fsdp-bf16", {"fsdp": "full", "wrap": 1})["step_s"])
+        for fewer, more in ((model, two), (two, layer), (layer, module)):
+            self.assertLess(fewer["kernels"], more["kernels"])  # messages
+            self.assertGreater(fewer["peak_bytes"], more["peak_bytes"])
+        for report in (two, model, module):
+            self.adds_up(report)
+
+    def test_gathers_that_nobody_asked_for_ahead_are_waited_for(self):
+        ahead, late = (predict("fsdp-bf16", {"fsdp": "full", "backward_prefetch": when}) for when in ("pre", "none"))
+        self.assertGreater(late["step_s"], ahead["step_s"])
+        self.assertLess(late["peak_bytes"], ahead["peak_bytes"])
+        self.assertEqual(ahead["kernels"], late["kernels"])
+
+    def test_experts_beside_fully_sharded_layers(self):
+        job = {"model": {"name": "mixtral-8x7b", "layers": 4}, "recompute": "full"}
+        whole, shared = (predict("fsdp-bf16", {"fsdp": fsdp, "ep": 8}, **job) for fsdp in ("full", "zero2"))
+        for report in (whole, shared):
+            self.adds_up(report)
+            self.assertIn("all_to_all", report["breakdown"]["exposed_communication"])
+        self.assertLess(whole["peak_bytes"], shared["peak_bytes"])  # zero2: gathered until backward
+        reports = [predict("fsdp-bf16", {"fsdp": "full", "ep": ep}, **job) for ep in (2, 4, 8)]
+        for fewer, more in zip(reports, reports[1:]):  # whoever shares them, each rank keeps as much; what it gathers is less
+            self.assertAlmostEqual(fewer["memory"]["optimizer"], more["memory"]["optimizer"], delta=1e-3 * fewer["memory"]["optimizer"])
+            self.assertGreater(fewer["memory"]["weight_copies"], more["memory"]["weight_copies"])
+        everything = predict("fsdp-bf16", {"fsdp": "full", "ep": 8}, **{**job, "cluster": {"gpu": "h100-sxm", "gpus": 8}})
+        self.adds_up(everything)  # experts that no other rank has
+
 
 class Imports(unittest.TestCase):
     FLAGS = {"deepspeed_zero2.json": ["--model", "gpt2", "--gpus", "8"], "deepspeed_offload.json": ["--model", "gpt2", "--gpus", "8"],

@@ -287,7 +287,7 @@ def request_of(row, table):
     request = {"schema": 1, "model": model, "batch": micro_batch(row), "seq": row["seq_len"], "global_batch": row["global_batch"], "precision": recipe,
                "optimizer": defaults["optimizer"], "optimizer_impl": defaults["optimizer_impl"], "recompute": recompute,
                "clip_grad_norm": defaults["clip_grad_norm"], "cluster": where, "plan": plan}
-    for key in ("allocator", "loss_chunks"):
+    for key in ("allocator", "loss_chunks", "reads_each_loss", "softmax_by_heads"):
         if key in defaults:
             request[key] = defaults[key]
     impl = row["attention_impl"]
@@ -501,16 +501,21 @@ def megatron_points():
     return points
 
 
+# vTrain (github.com/VIA-Research/vTrain): src/config.py; its rows come from microsoft/Megatron-DeepSpeed (data/README.md there), without gradient buckets.
+VTRAIN_VOCABULARY = 50257
+
+
 def vtrain_rows():
     defaults, rows = frameworks()["Megatron-DeepSpeed"], []
     with open(reference("vtrain_single_node_a100.csv"), newline="") as file:
         for row in csv.DictReader(file):
             size = {key: int(row[key]) for key in ("gpus", "global_batch", "micro_batch", "hidden", "heads", "layers", "seq", "tp", "dp", "pp")}
-            sizes = {"hidden": size["hidden"], "layers": size["layers"], "heads": size["heads"], "vocab": 51200, "max_positions": size["seq"], "activation": "gelu",
+            sizes = {"hidden": size["hidden"], "layers": size["layers"], "heads": size["heads"], "vocab": VTRAIN_VOCABULARY, "max_positions": size["seq"], "activation": "gelu",
                      "dropout": defaults["dropout"]}
             request = {"schema": 1, "model": {"family": "gpt2", "architecture": sizes}, "batch": size["micro_batch"], "seq": size["seq"],
-                       "global_batch": size["global_batch"], "precision": "fp16-master", "optimizer": "adam", "clip_grad_norm": 1.0, "recompute": "full",
-                       "stack": defaults["stack"], "attention": defaults["attention"],
+                       "global_batch": size["global_batch"], "precision": defaults["precision"]["fp16"], "optimizer": defaults["optimizer"],
+                       "optimizer_impl": defaults["optimizer_impl"], "clip_grad_norm": defaults["clip_grad_norm"], "recompute": defaults["recompute"],
+                       "reads_each_loss": defaults["reads_each_loss"], "stack": defaults["stack"], "attention": defaults["attention"], "pad_vocabulary": 128 * size["tp"],
                        "cluster": {"gpu": "a100-sxm-80gb", "gpus": size["gpus"], "gpus_per_node": size["gpus"]},
                        "plan": {"tp": size["tp"], "pp": size["pp"], "dp": size["dp"]}}
             rows.append({**size, "measured": float(row["iteration_ms"]) / 1e3, "request": request})
@@ -542,13 +547,11 @@ def scaled_host(scale, folder):
     return copy
 
 
-def vtrain(fitted=True):
+def vtrain():
     """All rows with the default host; and with one scalar on its times that 20 rows chose (the same 20 each time)."""
     rows = vtrain_rows()
     plain = with_errors(rows, *predict([row["request"] for row in rows]))
     result = {"rows": plain, "plain": figures(plain)}
-    if not fitted:
-        return result
     sample = random.Random(20).sample([row for row in rows if "error" in row], 20)
     with tempfile.TemporaryDirectory() as folder:
         def error(scale):

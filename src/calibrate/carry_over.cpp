@@ -41,17 +41,28 @@ void set_watts(Physics& p, const GpuSpec& gpu) {
 }
 
 // Where every fit starts: no GPU's own.
-Physics generic(const ArchitectureProfile& any, const GpuSpec& gpu) {
+Physics generic(const ArchitectureProfile& any, const GpuSpec& gpu, bool largest_tile) {
   Physics p{any, {}};
   GemmCoefficients& g = p.profile.gemm;
   g.launch_floor = {1.8e-6}, g.tile_overhead = {0.8e-6}, g.split_overhead = {1.8e-6};
   g.l2_bytes_per_clock = 100, g.bandwidth_efficiency = 0.84, g.wave_quantisation = 0.5, g.l2_gain = 1.2, g.overlap_norm = 2.4;
   g.results_per_clock = 4;
   for (MathCoefficients& math : g.math) math.efficiency = 0.8, math.k_latency_clocks = 3;
+  if (largest_tile) {  // few tiles whose waves show, and at first the same share of the peak everywhere: what power takes comes later
+    g.largest_tile = true, g.tile_overhead = {1.4e-6}, g.wave_quantisation = 0.8, g.overlap_growth = {2e-4}, p.timing.slower_later = 0.3;
+    for (MathCoefficients& math : g.math) math.efficiency = 0.95;
+  }
   set_watts(p, gpu);
   AttentionCoefficients& a = p.profile.attention.flash[0];
   a.launch_floor = {7e-6}, a.block_overhead = {2e-6}, a.efficiency = 0.6, a.head_dim_exponent = 0.4, a.tail = 0.4, a.bandwidth_efficiency = 0.8;
   p.timing.pass_bytes = 5, p.timing.eviction = 6;
+  return p;
+}
+
+// As attention meets it, whose formula knows no time before the clock falls.
+Physics sustained(Physics p) {
+  p.profile.gemm.math[static_cast<std::size_t>(DType::bf16)].efficiency /= 1 + p.timing.slower_later;
+  p.timing.slower_later = 0;
   return p;
 }
 
@@ -72,9 +83,10 @@ void keep(Data& d, const std::string& group, std::vector<ReferenceRow> rows, std
 
 bool is_attention(const std::string& group) { return group.starts_with("attention"); }
 
-std::span<const Knob> knobs_of(std::span<const ReferenceRow> rows, bool further) {
+std::span<const Knob> knobs_of(std::span<const ReferenceRow> rows, bool further, const Physics& p) {
   if (!rows.empty() && std::holds_alternative<AttentionShape>(rows.front().kernel.shape)) return rows.front().paged ? paged_attention_knobs() : attention_knobs();
-  return further ? further_type_knobs() : product_knobs();
+  if (further) return further_type_knobs();
+  return p.profile.gemm.largest_tile ? product_knobs().subspan(1) : product_knobs();  // its efficiency is no coefficient
 }
 
 // All of one GPU's: products in bf16 first, the other types on top, attention apart.
@@ -87,8 +99,8 @@ void fit_own(Data& d, const Physics& start) {
     const bool further = group.starts_with("gemm") && bf16 != d.own.end();
     const std::size_t most = 1200;  // enough for a dozen coefficients
     const std::span<const ReferenceRow> rows(d.rows[group].data(), std::min(most, d.rows[group].size()));
-    const Physics from = bf16 != d.own.end() ? bf16->second : start;  // attention's power is the products'
-    d.own[group] = fit_physics(rows, {}, *d.gpu, from, knobs_of(rows, further));
+    const Physics from = bf16 == d.own.end() ? start : further ? bf16->second : sustained(bf16->second);  // attention's power is the products'
+    d.own[group] = fit_physics(rows, {}, *d.gpu, from, knobs_of(rows, further, from));
   }
 }
 
@@ -116,23 +128,24 @@ double attention_efficiency(double efficiency, double throttled, const GpuSpec& 
   return throttled / (1 + (1 / unthrottled - 1) * width(to) / width(from));
 }
 
-// A relative's coefficients on another GPU: fixed times are so many clocks; where the architecture differs, power that is
-// short there is short here in proportion to the watts per FLOP/s (kernel_cost).
+constexpr double kLeastSlower = 0.05;  // of a product that lasts, however many watts there are
+
+// A relative's coefficients on another GPU: launching takes so many clocks, what waits for memory or the cache (a block's first operands, a
+// split sum's second pass) does not; where the architecture differs, power that is short there is short here in proportion to the watts per FLOP/s.
 Physics scaled(Physics p, double bf16_efficiency, const GpuSpec& from, const GpuSpec& to) {
   const double clocks = from.boost_clock.value / to.boost_clock.value;
   GemmCoefficients& g = p.profile.gemm;
-  g.launch_floor = g.launch_floor * clocks, g.tile_overhead = g.tile_overhead * clocks, g.split_overhead = g.split_overhead * clocks;
+  g.launch_floor = g.launch_floor * clocks;
   AttentionCoefficients& a = p.profile.attention.flash[0];
   p.paged.launch_floor = p.paged.launch_floor * clocks, p.paged.first_block = p.paged.first_block * clocks;
   a.launch_floor = a.launch_floor * clocks;  // but a block of attention waits for memory first, which has no clock of the SMs
-  if (from.architecture == to.architecture) {
-    set_watts(p, to);  // as efficient as its twin
-    return p;
-  }
+  set_watts(p, to);  // as efficient as its twin, or before power is short
+  if (from.architecture == to.architecture) return p;
   const double throttled = std::min(1.0, bf16_efficiency / kUnlimited);
   a.efficiency = attention_efficiency(a.efficiency, throttled, from, to);
   p.paged.efficiency = attention_efficiency(p.paged.efficiency, throttled, from, to);
   const auto watts = [](const GpuSpec& gpu) { return gpu.power.value / gpu.matrix[DType::bf16].value; };
+  p.timing.slower_later = std::max(kLeastSlower, (1 + p.timing.slower_later) * watts(from) / watts(to) - 1);
   p.paged.power = std::min(std::max(kUnlimited, bf16_efficiency), bf16_efficiency * watts(to) / watts(from)) / bf16_efficiency;
   return p;
 }
@@ -225,7 +238,7 @@ AfterThirty after_thirty(const std::vector<ReferenceRow>& rows, const std::vecto
     std::vector<double> factors;
     const std::vector<std::size_t> chosen = spread_out(points, kThirty, static_cast<std::size_t>(d), std::max<std::size_t>(1, rows.size() / kCandidates));
     for (std::size_t i : chosen) shown.push_back(rows[i]), factors.push_back(corrections[i]);
-    const Physics p = fit_physics(shown, factors, gpu, start, knobs_of(shown, further), stiffness);
+    const Physics p = fit_physics(shown, factors, gpu, start, knobs_of(shown, further, start), stiffness);
     const auto predicted = [&](std::size_t i) { return seconds_of(rows[i], gpu, p) * corrections[i]; };
     std::vector<Point> at;
     std::vector<double> left;
@@ -275,13 +288,14 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
   if (const Data* relative = relative_of(left, all, group)) {
     out.relative = relative->gpu->name;
     const bool same = relative->gpu->architecture == left.gpu->architecture;
-    const Physics start = scaled(relative->own.at(group), relative->own.at("gemm bfloat16").profile.gemm.math[static_cast<std::size_t>(DType::bf16)].efficiency,
-                                 *relative->gpu, *left.gpu);
+    const double efficiency = sustained(relative->own.at("gemm bfloat16")).profile.gemm.math[static_cast<std::size_t>(DType::bf16)].efficiency;
+    const Physics start = scaled(relative->own.at(group), efficiency, *relative->gpu, *left.gpu);
     std::vector<Sample> samples;
     for (const Data& other : all)
       // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's. Nor do a library's
-      // choices between the tiles of products, without a twin's among them.
-      if (&other != &left && other.own.contains(group) && (attention ? other.gpu->architecture == left.gpu->architecture : same))
+      // choices between the tiles of products, without a twin's among them, or where it chooses in another way.
+      if (&other != &left && other.own.contains(group) &&
+          (attention ? other.gpu->architecture == left.gpu->architecture : same && other.own.at(group).profile.gemm.largest_tile == start.profile.gemm.largest_tile))
         add_samples(samples, other, group, other.rows.at(group), &other == relative ? kRelativeWeight : 1, true);
     const std::vector<Tree> trees = boost(samples, boosting(options, 1));
     Judged datasheet, carried;
@@ -330,7 +344,7 @@ Result<std::vector<CarriedGroup>> carry_over(const std::filesystem::path& folder
     keep(d, "attention_forward bfloat16", std::move(rows), options.rows);
     const ArchitectureProfile* any = profile.find(gpu->architecture);
     ensure(any, "every architecture of data/gpus has coefficients");
-    fit_own(d, generic(*any, *gpu));
+    fit_own(d, generic(*any, *gpu, known.generation == "mma.sync"));
     all.push_back(std::move(d));
   }
   std::vector<CarriedGroup> out;

@@ -19,17 +19,17 @@ struct Committed {  // medians in per cent: carried, after thirty timings, known
 };
 constexpr Committed kCommitted[] = {
     {"a100-sxm-80gb", "attention_forward", 6.7, 4.4, 2.1},
-    {"a100-sxm-80gb", "gemm", 8.0, 6.4, 3.8},
-    {"l40s", "attention_forward", 8.2, 4.8, 2.2},
-    {"l40s", "gemm", 9.5, 8.4, 5.6},
+    {"a100-sxm-80gb", "gemm", 5.5, 4.9, 3.8},
+    {"l40s", "attention_forward", 8.3, 4.8, 2.2},
+    {"l40s", "gemm", 8.7, 8.3, 5.7},
     {"h100-sxm", "attention_forward", 5.7, 4.3, 3.2},
-    {"h100-sxm", "gemm", 4.4, 4.2, 3.2},
+    {"h100-sxm", "gemm", 4.5, 4.1, 3.2},
     {"h200-sxm", "attention_forward", 4.5, 3.9, 3.2},
-    {"h200-sxm", "gemm", 4.3, 3.9, 3.1},
+    {"h200-sxm", "gemm", 3.9, 3.6, 3.1},
     {"b200-sxm", "attention_forward", 5.7, 3.9, 2.6},
-    {"b200-sxm", "gemm", 5.6, 4.7, 4.4},
+    {"b200-sxm", "gemm", 5.0, 4.3, 4.4},
     {"gb200", "attention_forward", 4.6, 3.5, 2.9},
-    {"gb200", "gemm", 5.1, 4.8, 4.3},
+    {"gb200", "gemm", 4.8, 4.6, 4.3},
 };
 constexpr double kSlack = 0.2;  // per cent points: another compiler's rounding may choose another split
 
@@ -56,6 +56,27 @@ TEST_CASE("coefficients follow thirty timings where they say something, and stay
   CHECK(found.profile.gemm.math[bf16].efficiency == doctest::Approx(truth.profile.gemm.math[bf16].efficiency).epsilon(0.03));
   CHECK(found.profile.gemm.split_overhead.value == doctest::Approx(start.profile.gemm.split_overhead.value).epsilon(0.05));
   CHECK(fit_physics({}, {}, gpu, start, product_knobs()).profile.gemm.math[bf16].efficiency == start.profile.gemm.math[bf16].efficiency);
+}
+
+TEST_CASE("a product that lasts is slower by what power takes of the clock, a short one or one that waits for memory is not") {
+  const GpuSpec gpu = parse_gpu(read_json_file(kData / "gpus" / "l40s.json").value(), "l40s").value();
+  const CostProfile profile = CostProfile::parse(read_json_file(kData / "profiles" / "datasheet.json").value(), "datasheet.json").value();
+  const Physics steady{*profile.find("ada"), {}};
+  Physics falling = steady;
+  falling.timing.slower_later = 0.5;
+  const auto slower = [&](double m, double n, double k) {
+    ReferenceRow row;
+    row.kernel.shape = GemmShape{1, static_cast<std::int64_t>(m), static_cast<std::int64_t>(n), static_cast<std::int64_t>(k), false};
+    row.kernel.math = row.kernel.input = row.kernel.output = DType::bf16;
+    row.kernel.flops = {2 * m * n * k};
+    row.kernel.read = {static_cast<std::int64_t>(2 * (m + n) * k)};
+    row.kernel.written = {static_cast<std::int64_t>(2 * m * n)};
+    return seconds_of(row, gpu, falling) / seconds_of(row, gpu, steady) - 1;
+  };
+  CHECK(slower(16384, 16384, 16384) > 0.2);
+  CHECK(slower(16384, 16384, 16384) < 0.5);
+  CHECK(slower(512, 512, 512) < 0.01);
+  CHECK(slower(8, 65536, 65536) < 0.01);
 }
 
 TEST_CASE("attention over pages: whole tiles, every row its keys, slower when it lasts") {
@@ -131,6 +152,8 @@ TEST_CASE("a GPU left out is predicted as well as docs/carry_over.md says") {
     CHECK(100 * group.carried.median <= committed->carried + kSlack);
     CHECK(100 * group.carried.median <= 10);
     CHECK(100 * group.thirty.median <= committed->thirty + kSlack);
+    const bool missed = group.gpu == "l40s" && group.family == "gemm";  // docs/carry_over.md says why
+    if (!missed) CHECK(100 * group.thirty.median <= 5 + kSlack);
     CHECK(100 * group.held_out.median <= committed->held_out + kSlack);
   }
 }

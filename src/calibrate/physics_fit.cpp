@@ -19,7 +19,7 @@ AttentionCoefficients& attention_of(Physics& p) { return p.profile.attention.fla
 constexpr Knob kEfficiency = {[](Physics& p, DType math) -> double& { return math_of(p, math).efficiency; }, 0.2};
 constexpr Knob kLatency = {[](Physics& p, DType math) -> double& { return math_of(p, math).k_latency_clocks; }, 0.6};
 constexpr Knob kProducts[] = {
-    kEfficiency,
+    kEfficiency,  // first: left out where power is apart
     kLatency,
     {[](Physics& p, DType) -> double& { return p.profile.gemm.launch_floor.value; }, 0.3},
     {[](Physics& p, DType) -> double& { return p.profile.gemm.tile_overhead.value; }, 0.6},
@@ -29,7 +29,10 @@ constexpr Knob kProducts[] = {
     {[](Physics& p, DType) -> double& { return p.profile.gemm.wave_quantisation; }, 0.6},
     {[](Physics& p, DType) -> double& { return p.profile.gemm.l2_gain; }, 0.5},
     {[](Physics& p, DType) -> double& { return p.profile.gemm.overlap_norm; }, 0.3},
+    {[](Physics& p, DType) -> double& { return p.profile.gemm.overlap_growth.value; }, 1.0},
     {[](Physics& p, DType) -> double& { return p.profile.gemm.results_per_clock; }, 0.7},
+    {[](Physics& p, DType) -> double& { return p.timing.slower_later; }, 1.0},
+    {[](Physics& p, DType) -> double& { return p.timing.later.value; }, 1.0},
     {[](Physics& p, DType) -> double& { return p.timing.eviction; }, 0.5},
     {[](Physics& p, DType) -> double& { return p.timing.residency; }, 0.1},
     {[](Physics& p, DType) -> double& { return p.timing.l2_bytes_per_clock; }, 0.6},
@@ -82,6 +85,14 @@ Traffic traffic(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p, d
   const double gain = p.timing.l2_bytes_per_clock * gpu.sms * gpu.boost_clock.value / (gpu.memory_bandwidth.value * efficiency);
   const double kept = found(all);
   return {all - warm + warm / gain, 1 - kept + kept / gain};
+}
+
+// Slower by what the tensor cores' power takes of the clock, once they have been busy for a while.
+double after_a_while(double seconds, const ReferenceRow& row, const GpuSpec& gpu, const Timing& timing) {
+  const double peak = gpu.matrix[row.kernel.math].value;
+  if (peak <= 0) return seconds;
+  const double work = row.kernel.flops.value / peak;
+  return seconds * (1 + timing.slower_later * std::min(1.0, work / seconds) * work / (work + timing.later.value));
 }
 
 struct Fit {
@@ -154,7 +165,8 @@ double seconds_of(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p)
   const double pass = row.beside > 0 ? (attention ? 0 : p.timing.pass_floor.value) + p.timing.pass_bytes * row.beside * moved.pass_share / gpu.memory_bandwidth.value : 0;
   if (row.paged)
     return paged_attention_seconds(std::get<AttentionShape>(row.kernel.shape), gpu, gpu.matrix[row.kernel.math], p.paged, moved.kernel / (gpu.memory_bandwidth.value * bandwidth)) + pass;
-  return kernel_cost(timed, gpu, p.profile).total.value + pass;
+  const double seconds = kernel_cost(timed, gpu, p.profile).total.value;
+  return (attention ? seconds : after_a_while(seconds, row, gpu, p.timing)) + pass;
 }
 
 Physics fit_physics(std::span<const ReferenceRow> rows, std::span<const double> factors, const GpuSpec& gpu, const Physics& start, std::span<const Knob> knobs,

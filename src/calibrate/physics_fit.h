@@ -13,12 +13,14 @@
 
 namespace precog {
 
-// What was in the timings beside the kernel: calls repeated on operands that the L2 cache may still hold, and a pass before
-// the kernel. Fitted beside the physics, and dropped: a prediction has the operands in memory and the passes as kernels.
+// What was in the timings beside the kernel: calls repeated on operands that the L2 cache may still hold, a clock that falls only
+// once a product lasts, and a pass before the kernel. Fitted beside the physics, and dropped: a prediction has the operands in memory and the passes as kernels.
 struct Timing {
   double residency = 0.75;         // share of the L2 cache that earlier calls' operands can be found in
   double l2_bytes_per_clock = 12;  // per SM, of operands found there
   double eviction = 3;             // how sharply weights that go round are lost when they no longer fit: the power of the fill
+  double slower_later = 0;         // of a product that keeps the tensor cores busy for long: the clock falls to what the power allows
+  Seconds later{2e-4};             // of work at the peak: half of that is seen
   Seconds pass_floor{2e-6};
   double pass_bytes = 5;           // moved per element of the pass
 };

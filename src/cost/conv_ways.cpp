@@ -18,6 +18,8 @@ constexpr double kMatrixShare = 0.9, kVectorShare = 0.75;  // of the datasheet's
 constexpr double kFeedPerClock = 75;              // bytes from the L2 cache to an SM
 constexpr double kMemoryShare = 0.875, kMemoryStart = 2.5, kDirectStart = 3;  // of the bandwidth; us
 constexpr double kPartialShare = 0.6;             // of the bandwidth, for partial sums
+constexpr double kFourierShare = 0.6, kPointwiseShare = 0.11;  // of the vector peak: frequencies multiplied as products; one by one, of large squares
+constexpr double kFourierPasses = 3, kComplexBytes = 8, kOneByOne = 64, kTileSide = 32, kTileNew = 30;
 constexpr double kVectorStep = 8, kMatrixStepBytes = 128;  // of the sum, that cuDNN's kernels take at once
 
 }  // namespace
@@ -41,6 +43,19 @@ ConvWays::ConvWays(const ConvShape& s, DType math, double element_bytes, double 
   feed_ = matrix ? kFeedPerClock * gpu.boost_clock.value * 1e-6 : std::numeric_limits<double>::infinity();
   memory_ = kMemoryStart + bytes / (gpu.memory_bandwidth.value * kMemoryShare) * 1e6;
   partial_ = gpu.memory_bandwidth.value * kPartialShare * 1e-6;
+  if (!matrix && s.direction != ConvDirection::weight_gradient) transform(s, gpu);  // of weight gradients one in thirty was
+}
+
+// cuDNN's fp32 kernels (fft2d_r2c, products of complex numbers or pointwise_mult_and_sum_complex, fft2d_c2r).
+void ConvWays::transform(const ConvShape& s, const GpuSpec& gpu) {
+  const bool tiled = s.direction == ConvDirection::data_gradient;
+  const double edge = std::max(real(s.in_h) + real(s.kernel_h), real(s.in_w) + real(s.kernel_w)) - 1, side = tiled ? kTileSide : std::exp2(std::ceil(std::log2(edge)));
+  const double tiles = tiled ? std::ceil(real(s.in_h) / kTileNew) * std::ceil(real(s.in_w) / kTileNew) : 1, frequencies = tiles * side * (side / 2 + 1);
+  const double in = real(s.in_channels) / groups_, out = real(s.out_channels), images = real(s.batch);
+  const double flops = 8 * frequencies * images * in * out, bytes = kFourierPasses * kComplexBytes * frequencies * (images * (in * groups_ + out) + in * out / tiles);
+  const double share = side >= kOneByOne ? kPointwiseShare : kFourierShare;
+  fourier_ = kSplitStart + flops / (gpu.vector[DType::fp32].value * share) * 1e6 + bytes / gpu.memory_bandwidth.value * 1e6;
+  square_ = real(s.in_h * s.in_w) / (tiles * side * side);
 }
 
 double ConvWays::blocks(double tm, double tn) const { return groups_ * std::ceil(rows_ / tm) * std::ceil(columns_ / tn); }
@@ -76,5 +91,7 @@ double ConvWays::split(double tm, double tn) const {
 double ConvWays::work(bool skipping) const { return with_memory(kDirectStart + flops_ * (skipping ? 1 : tried_) / (rate_ * sms_)); }
 double ConvWays::vector_work() const { return with_memory(kDirectStart + flops_ / (vector_rate_ * sms_)); }
 double ConvWays::moving() const { return memory_; }
+double ConvWays::fourier() const { return fourier_; }
+double ConvWays::square() const { return square_; }
 
 }  // namespace precog

@@ -22,8 +22,11 @@ class ConvWays {
   double work(bool skipping) const;                           // all units busy; `skipping`: taps of a strided gradient that meet nothing
   double vector_work() const;                                 // on the vector units, whatever the type
   double moving() const;                                      // the operands, once
+  double fourier() const;                                     // by Fourier transforms, whole images forward, tiles of them backward; zero where the library has none
+  double square() const;                                      // what the image is of the square that is transformed
 
  private:
+  void transform(const ConvShape& shape, const GpuSpec& gpu);
   double blocks(double tm, double tn) const;
   double step(double tm, double tn) const;  // of the sum, in one block
   double with_memory(double microseconds) const;
@@ -31,6 +34,7 @@ class ConvWays {
   double sms_, rows_ = 1, columns_ = 1, groups_, steps_, step_length_, element_bytes_, flops_, tried_;
   double rate_, vector_rate_, feed_;  // operations and bytes per microsecond, of one SM
   double memory_, partial_;           // microseconds; bytes of partial sums per microsecond
+  double fourier_ = 0, square_ = 0;   // microseconds; a share
 };
 
 }  // namespace precog

@@ -123,6 +123,34 @@ TEST_CASE("LastWaveIsPaidInFullOnlyWhenQuantised") {
   CHECK(gemm_time(problem, gpu, c).total.value == doctest::Approx(two_waves * 0.75));
 }
 
+TEST_CASE("TheLargestTileIsTakenThoughSmallerOnesWouldWasteLess") {
+  const GpuSpec gpu = slow_gpu(2);
+  GemmCoefficients c = ideal().gemm;
+  c.wave_quantisation = 1;
+  GemmProblem problem{.m = 768, .n = 128, .k = 1024, .peak = {2}, .may_split = false};  // three blocks of 256 x 128 on two SMs
+  const double balanced = gemm_time(problem, gpu, c).total.value;
+  c.largest_tile = true;
+  const GemmTime wasted = gemm_time(problem, gpu, c);
+  CHECK(wasted.tile_m * wasted.tile_n == 256 * 128);
+  CHECK(wasted.total.value == doctest::Approx(balanced * 4 / 3));
+  problem.m = 256;  // does not fill the GPU: smaller tiles do
+  CHECK(gemm_time(problem, gpu, c).tile_m * gemm_time(problem, gpu, c).tile_n < 256 * 128);
+  c.tile_overhead = {100};  // of which a sum as long as the pipeline fills half
+  problem = {.m = 32, .n = 32, .k = 128, .peak = {2}, .may_split = false};
+  const double filled = gemm_time(problem, gpu, c).total.value;
+  c.tile_overhead = {0};
+  CHECK(filled - gemm_time(problem, gpu, c).total.value == doctest::Approx(50));
+}
+
+TEST_CASE("LongProductsOverlapLoadsAndArithmeticBetter") {
+  GemmCoefficients c = ideal().gemm;
+  c.overlap_norm = 1;
+  const GemmProblem problem{.m = 32, .n = 32, .k = 32, .bytes = 65536, .peak = {1}, .may_split = false};  // both 65,536 s
+  CHECK(gemm_time(problem, slow_gpu(1), c).total.value == doctest::Approx(2 * 65536));
+  c.overlap_growth = {65536};
+  CHECK(gemm_time(problem, slow_gpu(1), c).total.value == doctest::Approx(std::sqrt(2.0) * 65536));
+}
+
 TEST_CASE("ResultsOnTheirWayOutAreTimeOfTheirBlock") {
   const GpuSpec gpu = slow_gpu(1);
   GemmCoefficients c = ideal().gemm;

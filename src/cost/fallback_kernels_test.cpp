@@ -25,6 +25,17 @@ TEST_CASE("bytes cleared by the driver take a microsecond each time, whatever a 
   CHECK(with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value == doctest::Approx(2.85e-6));
 }
 
+TEST_CASE("Megatron-LM's causal softmax takes longer than its bytes, the more the longer its rows") {
+  KernelCost bytes = ten_microseconds();
+  bytes.memory = Seconds{100e-6};
+  bytes.launch = Seconds{3e-6};
+  const auto time = [&](std::int64_t length) {
+    return with_fallbacks(kernel_of(MemoryShape{MemoryPattern::softmax_forward, 64 * length, length}, "causal_softmax", DType::fp16), {1.41e9}, bytes).total.value;
+  };
+  CHECK(time(1024) == doctest::Approx(123e-6));
+  CHECK(time(2048) == doctest::Approx(153e-6));
+}
+
 TEST_CASE("a step of a recurrent layer lasts as long as a block walks its sum") {
   const auto time = [](std::string_view name, std::int64_t batch, std::int64_t n, std::int64_t k, DType type) {
     return with_fallbacks(kernel_of(GemmShape{1, batch, n, k}, name, type), {1.98e9}, ten_microseconds()).total.value;
@@ -43,6 +54,18 @@ TEST_CASE("two directions share the GPU where their kernels last longer than it 
     return with_fallbacks(kernel_of(GemmShape{1, batch, 1024, 4096}, name, DType::fp32), {1.98e9}, ten_microseconds()).total.value;
   };
   CHECK(time("rnn_recurrent_backward_pair", 64) == doctest::Approx((time("rnn_recurrent_backward", 64) + 5e-6) / 2));
+}
+
+// Kernels of data/measured/2026-11-16-h200-odd, odd_kernels.jsonl.gz.
+TEST_CASE("bias gradients of recurrent layers walk all samples of all steps, two directions side by side") {
+  const auto time = [](std::string_view name, std::int64_t rows, std::int64_t moved) {
+    MemoryShape shape{MemoryPattern::bias_gradient, 256, rows};
+    shape.part = moved;
+    return with_fallbacks(kernel_of(shape, name, DType::fp16), {1.98e9}, ten_microseconds()).total.value;
+  };
+  CHECK(time("rnn_bias_gradient", 40000, 1 << 20) == doctest::Approx(2e-6 + 40000 * 4.8e-9));
+  CHECK(time("rnn_bias_gradient", 40000, 1 << 25) == doctest::Approx(2e-6 + 40000 * 9.4e-9));
+  CHECK(time("rnn_bias_gradient_pair", 40000, 1 << 25) == doctest::Approx((2e-6 + 40000 * 9.4e-9 + 5e-6) / 2));
 }
 
 TEST_CASE("an alignment lasts as long as its frames, one after the other") {

@@ -10,6 +10,7 @@
 #include "base/real.h"
 #include "cost/conv_cost.h"
 #include "cost/conv_ways.h"
+#include "kernel/library_rules.h"
 
 namespace precog {
 namespace {
@@ -268,6 +269,9 @@ constexpr Feature kConvolution[] = {
     {{"all busy, every tap", false}, [](const S& s) { return s.way(s.ways->work(false)); }},
     {{"vector units busy", false}, [](const S& s) { return s.way(s.ways->vector_work()); }},
     {{"moving", false}, [](const S& s) { return s.way(s.ways->moving()); }},
+    {{"by Fourier transforms", false}, [](const S& s) { return s.ways->fourier() > 0 ? s.way(s.ways->fourier()) : 0; }},
+    {{"of its square", false}, [](const S& s) { return s.ways->square(); }},
+    {{"transformed", false}, [](const S& s) { return s.ways->fourier() > 0 && fourier_way(*s.conv).side > 0 ? 1.0 : 0.0; }},
     {{"busiest SM's loops by taps", false}, [](const S& s) { return s.way(s.loops_by_taps() * std::ceil(s.blocks_by_taps() / (s.gpu.sms * std::min(32.0, 64 / s.warps_by_taps()))) * 0.1); }},
     {{"loops by taps", false}, [](const S& s) { return s.way(s.loops_by_taps() * std::max(1.0, s.blocks_by_taps() * s.warps_by_taps() / (s.gpu.sms * 16)) * 0.05); }},
 };

@@ -30,6 +30,8 @@ struct GemmCoefficients {
   double wave_quantisation = 1;     // 1: the last wave lasts as long as a full one; 0: blocks balance perfectly
   double l2_gain = 1;               // speed of split-K's partial sums over that of memory
   double overlap_norm = 2;          // p of the norm that joins compute and memory; infinite would be the bare roofline
+  Seconds overlap_growth;           // a product that lasts so long has twice that p, and so on: only its begin and end do not overlap; 0: the same p for all
+  bool largest_tile = false;        // taken as soon as it fills the GPU, whatever the last wave wastes, a block to an SM: cuBLAS on mma.sync
   double results_per_clock = 0;     // that one SM converts and stores when a tile is done; 0: not apart, tile_overhead has it
   std::array<MathCoefficients, kDTypeCount> math;
 };

@@ -22,8 +22,13 @@ void read_fsdp(Settings& s, std::int64_t node, Json& plan) {
   else if (strategy == "hybrid-shard-zero2" && node > 1) plan["fsdp"] = "zero2", plan["shard_size"] = node;
   else if (strategy == "hybrid-shard-zero2") s.problem("fsdp_config.fsdp_sharding_strategy", "HYBRID_SHARD_ZERO2 needs num_machines and num_processes, to know the GPUs of a node");
   else s.problem(second ? "fsdp_config.fsdp_reshard_after_forward" : "fsdp_config.fsdp_sharding_strategy", fmt::format("is '{}'; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD", strategy.substr(0, 40)));
-  const std::string prefetch = normalised_name(s.text("fsdp_config.fsdp_backward_prefetch").value_or("BACKWARD_PRE"));
-  if (prefetch == "no-prefetch" || prefetch == "backward-post") s.note(fmt::format("fsdp_backward_prefetch is {}: modelled as BACKWARD_PRE, each block's parameters gathered before the block in front of it is done", prefetch));
+  const std::string prefetch = normalised_name(s.text("fsdp_config.fsdp_backward_prefetch").value_or("BACKWARD_PRE")), wrap = normalised_name(s.text("fsdp_config.fsdp_auto_wrap_policy").value_or("TRANSFORMER_BASED_WRAP"));
+  if (plan.value("fsdp", "") == "full" || plan.value("fsdp", "") == "hybrid") {
+    if (prefetch == "no-prefetch" || prefetch == "backward-post") plan["backward_prefetch"] = prefetch == "no-prefetch" ? "none" : "post";
+    if (s.on("fsdp_config.fsdp_forward_prefetch")) plan["forward_prefetch"] = true;
+    if (wrap == "no-wrap") plan["wrap"] = "model";
+    if (wrap == "size-based-wrap") s.note("fsdp_auto_wrap_policy is SIZE_BASED_WRAP: each repeated layer is modelled as one unit; plan.wrap says otherwise");
+  }
   if (s.on("fsdp_config.fsdp_offload_params")) plan["offload"] = "optimizer+parameters";  // gradients go down too, and the host updates
 }
 

@@ -84,8 +84,7 @@ void read_zero(Settings& s, Json& request) {
   }
   if (parameters && stage != 3) s.problem("zero_optimization.offload_param", fmt::format("needs stage 3, not {}", stage));
   if (parameters) request["plan"]["offload"] = optimizer ? "optimizer+parameters" : "parameters";
-  if (stage > 0 && s.has("zero_optimization.overlap_comm") && !s.on("zero_optimization.overlap_comm") && stage < 3)
-    s.note("zero_optimization.overlap_comm is false: the exchange of gradients is modelled as overlapping with backward all the same");
+  if ((stage == 1 || stage == 2) && !s.on("zero_optimization.overlap_comm")) request["plan"]["overlap_reduce"] = false;  // its default there
 }
 
 }  // namespace

@@ -32,6 +32,12 @@ void read_strategy(Settings& s, Json& request) {
     else s.problem(given + "sharding_strategy", fmt::format("is '{}'; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD", strategy.substr(0, 40)));
     if (s.raw(given + "activation_checkpointing_policy") || s.raw(given + "activation_checkpointing")) request["recompute"] = "full";
     if (s.on(given + "cpu_offload")) plan["offload"] = "optimizer+parameters";
+    if (plan.value("fsdp", "") == "full" || plan.value("fsdp", "") == "hybrid") {
+      const std::string prefetch = normalised_name(s.text(given + "backward_prefetch").value_or("BACKWARD_PRE"));
+      if (prefetch == "backward-post") plan["backward_prefetch"] = "post";
+      if (s.on(given + "forward_prefetch")) plan["forward_prefetch"] = true;
+      if (!s.truth(given + "limit_all_gathers").value_or(true)) plan["limit_all_gathers"] = false;
+    }
   } else if (name.starts_with("deepspeed")) {
     const std::string stage = name.size() > 16 ? name.substr(16) : "2";
     if (stage == "1" || stage == "2" || stage == "3") plan["fsdp"] = "zero" + stage;

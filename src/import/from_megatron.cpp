@@ -97,6 +97,7 @@ class Megatron {
     const std::string strategy = s_.text("data-parallel-sharding-strategy").value_or("no_shard");
     plan_["fsdp"] = s_.on("use-distributed-optimizer") ? "zero1" : "none";
     if (plan_["fsdp"] == "zero1" && s_.on("overlap-param-gather")) plan_["overlap_gather"] = true;
+    if (!fsdp && !torch_fsdp && !s_.on("overlap-grad-reduce")) plan_["overlap_reduce"] = false;  // Megatron's default: one exchange when backward is done
     if (torch_fsdp) plan_["fsdp"] = "full";
     if (fsdp) plan_["fsdp"] = strategy == "optim_grads_params" ? "full" : strategy == "optim_grads" ? "zero2" : strategy == "optim" ? "zero1" : "none";
     if (auto instances = whole("num-distributed-optimizer-instances"); instances && *instances > 1) plan_["replicate"] = *instances;
@@ -106,12 +107,51 @@ class Megatron {
     }
   }
 
+  // "Et*3|(tt|)*14,t|L": what each chunk has, in the model's order; E embeds, t is a layer, L the loss (pipeline_parallel_layer_layout.py).
+  void read_layout(std::string_view text) {
+    const std::string plain = written_out(text);
+    Json layers = Json::array({0});
+    for (const char c : plain) {
+      if (c == '|') layers.push_back(0);
+      else if (c == 't') layers.back() = layers.back().get<int>() + 1;
+      else if (c != 'E' && c != 'L') return s_.problem("pipeline-model-parallel-layout", fmt::format("is '{}'; read are E, t, L, |, (...) and *N", text.substr(0, 80)));
+    }
+    const auto chunks = static_cast<std::int64_t>(layers.size());
+    if (plain.find('E') == std::string::npos || plain.find('E') > plain.find('|') || (plain.rfind('|') != std::string::npos && plain.find('L') < plain.rfind('|')) || plain.find('L') == std::string::npos)
+      return s_.problem("pipeline-model-parallel-layout", fmt::format("is '{}'; modelled with the embedding (E) in the first chunk and the loss (L) in the last", text.substr(0, 80)));
+    if (chunks % pp_ != 0 || chunks > 4096) return s_.problem("pipeline-model-parallel-layout", fmt::format("has {} chunks, which {} stages cannot share", chunks, pp_));
+    if (chunks > pp_) plan_["vpp"] = chunks / pp_;
+    plan_["stage_layers"] = layers;
+  }
+
+  // Without commas, brackets and numbers of times. What is unheard of stays as it is, for others to refuse.
+  static std::string written_out(std::string_view text) {
+    constexpr std::size_t kLongest = 100'000;
+    std::string out;
+    std::vector<std::size_t> opened;
+    std::size_t last = 0;  // where what a number repeats begins
+    for (std::size_t i = 0; i < text.size() && out.size() < kLongest; ++i) {
+      const char c = text[i];
+      if (c == '(') opened.push_back(out.size());
+      else if (c == ')' && !opened.empty()) last = opened.back(), opened.pop_back();
+      else if (c == '*' && !out.empty()) {
+        int times = 0;
+        for (; i + 1 < text.size() && text[i + 1] >= '0' && text[i + 1] <= '9' && times < 100'000; ++i) times = 10 * times + (text[i + 1] - '0');
+        const std::string once = out.substr(last);
+        out.resize(last);
+        for (int k = 0; k < times && out.size() < kLongest; ++k) out += once;
+      } else if (c != ',' && c != ' ') last = out.size(), out += c;
+    }
+    return out;
+  }
+
   void read_pipeline() {
     const std::int64_t layers = whole("num-layers").value_or(0);
     const auto per_chunk = whole("num-layers-per-virtual-pipeline-stage"), chunks = whole("num-virtual-stages-per-pipeline-rank");
     const auto first = whole("decoder-first-pipeline-num-layers"), last = whole("decoder-last-pipeline-num-layers");
-    s_.refuse("pipeline-model-parallel-layout", "a layout in letters is not read; say plan.stage_layers");
+    const auto layout = s_.text("pipeline-model-parallel-layout");
     if (pp_ == 1) return;
+    if (layout) return read_layout(*layout);
     std::int64_t vpp = chunks.value_or(1);
     if (per_chunk && *per_chunk > 0 && layers > 0) {
       if (layers % (pp_ * *per_chunk) != 0) s_.problem("num-layers-per-virtual-pipeline-stage", fmt::format("is {}; {} layers on {} stages do not divide so", *per_chunk, layers, pp_));

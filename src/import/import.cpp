@@ -180,7 +180,7 @@ void drop_overridden(const Json& own, Json& base) {
   };
   drop("tp", {"sp", "tp_overlap", "tp_scatter_fp8", "etp"});
   drop("pp", {"vpp", "schedule", "stage_layers"});
-  drop("fsdp", {"shard_size", "replicate", "offload", "offload_layers", "overlap_gather", "bucket_mb", "bucket_views", "find_unused", "zero3"});
+  drop("fsdp", {"shard_size", "replicate", "offload", "offload_layers", "overlap_gather", "overlap_reduce", "bucket_mb", "first_bucket_mb", "bucket_views", "find_unused", "zero3", "wrap", "backward_prefetch", "forward_prefetch", "limit_all_gathers"});
   drop("shard_size", {"replicate"});
   drop("replicate", {"shard_size"});
   if (in("cluster", "gpus") || in("plan", "tp") || in("plan", "pp") || in("plan", "cp")) plan.erase("dp");

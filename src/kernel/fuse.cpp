@@ -55,7 +55,7 @@ struct Group {
 class Fuser {
  public:
   Fuser(const Graph& graph, int sms, ImageLayout layout, OwnKernels own)
-      : graph_(graph), sms_(sms), layout_(layout), flow_(follow_values(graph, own)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
+      : graph_(graph), sms_(sms), layout_(layout), own_(own), flow_(follow_values(graph, own)), saved_(saved_values(graph, flow_)), values_(graph.tensors.size()) {}
 
   FusionPlan run() {
     plan_.ops.resize(graph_.ops.size());
@@ -243,7 +243,7 @@ class Fuser {
     if (!off(a.m) && !off(a.n) && !off(a.k)) return;
     const double m = static_cast<double>(a.m), n = static_cast<double>(a.n), k = static_cast<double>(a.k);
     const double intensity = m * n * k / (m * k + n * k + m * n);
-    if (intensity < kPaddedIntensity) return;
+    if (own_.products || intensity < kPaddedIntensity) return;
     plan_.ops[i].padded = true;
     const bool operand_off[] = {off(a.m) || off(a.k), off(a.k) || off(a.n)};
     for (std::size_t operand = 0; operand < 2 && operand < op.input_count; ++operand) {
@@ -781,6 +781,7 @@ class Fuser {
   const Graph& graph_;
   int sms_;
   ImageLayout layout_;
+  OwnKernels own_;
   Flow flow_;
   std::vector<char> saved_;
   std::vector<Value> values_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "kernel/megatron_softmax.h"
 #include "spec/plan.h"
 
 namespace precog {
@@ -54,6 +55,8 @@ struct FusedKernel {
 struct OwnKernels {
   bool norms = false;              // Megatron-LM's and Transformer Engine's
   bool softmax_and_loss = false;   // Megatron-LM's
+  FusedSoftmaxRule softmax;        // which scores its kernel takes
+  bool products = false;           // libraries' products of the extents that they have: nobody rounds them up
 };
 
 struct FusionPlan {

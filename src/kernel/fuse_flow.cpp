@@ -47,15 +47,11 @@ bool calls_index_add(const Graph& graph, const Op& op) {
   return adds && op.output_count > 0 && graph.tensors[graph.output(op)].dtype == DType::bf16;
 }
 
-// Megatron-LM's kernel of scale, mask and softmax takes scores of lengths up to 2048 (later 4096) and a number of heads of the
-// whole micro-batch on a rank that is a multiple of four (megatron/model/fused_softmax.py, is_kernel_available); else they are operators of PyTorch's.
-bool is_beyond_fused_softmax(const Graph& graph, const Op& op) {
-  constexpr std::int64_t kLeast = 16, kMost = 4096, kMultiple = 4;
+bool is_beyond_fused_softmax(const Graph& graph, const Op& op, FusedSoftmaxRule rule) {
   if (op.kind != OpKind::mul_scalar && op.kind != OpKind::masked_fill && definition(op.kind).family != Family::softmax) return false;
   if (op.input_count == 0 || op.output_count == 0) return false;
   const Shape& shape = graph.tensors[graph.output(op)].shape;
-  if (shape.rank() != 4 || shape[2] != shape[3] || shape[3] <= kLeast) return false;
-  return shape[3] > kMost || shape[3] % kMultiple != 0 || shape[0] * shape[1] % kMultiple != 0;
+  return are_scores(shape) && !rule.takes(shape);
 }
 
 // Its loss is operators of PyTorch's on scores converted to fp32 (megatron/mpu/cross_entropy.py); kernels for it came with Megatron-Core.
@@ -66,8 +62,7 @@ bool is_loss(const Op& op) {
 // Dropout of attention's probabilities is a module of PyTorch's behind that kernel (megatron/model/transformer.py, attention_dropout).
 bool is_dropout_of_scores(const Graph& graph, const Op& op) {
   if (arithmetic_of(graph, op) != OpKind::dropout || op.output_count == 0) return false;
-  const Shape& shape = graph.tensors[graph.output(op)].shape;
-  return shape.rank() == 4 && shape[2] == shape[3];
+  return are_scores(graph.tensors[graph.output(op)].shape);
 }
 
 Part part_of(const Graph& graph, const Op& op) {
@@ -114,7 +109,7 @@ Part part_of(const Graph& graph, const Op& op) {
 bool is_own_kernel(const Graph& graph, const Op& op, OwnKernels own) {
   if (where_of(op.phase) == Flow::outside) return false;
   if (own.norms && definition(op.kind).family == Family::normalization) return true;
-  return own.softmax_and_loss && (is_loss(op) || is_beyond_fused_softmax(graph, op) || is_dropout_of_scores(graph, op));
+  return own.softmax_and_loss && (is_loss(op) || is_beyond_fused_softmax(graph, op, own.softmax) || is_dropout_of_scores(graph, op));
 }
 
 }  // namespace

@@ -198,6 +198,18 @@ TEST_CASE("OrdinaryConvolutionsBecomeChannelsLastWhenCompiled") {
   CHECK(compiled_memory_format(feed_forward(), MemoryFormat::contiguous) == MemoryFormat::contiguous);
 }
 
+// RDNet: layer norms leave its images channels last, and filters that narrow keep Inductor from turning all of them.
+TEST_CASE("CompiledConvolutionsTakeTheirImagesAsTheTraceHadThem") {
+  GraphBuilder b;
+  TensorId x = b.view(b.input("tokens", {4, 64, 128}), {4, 128, 64}, ViewKind::transpose);
+  x = b.conv2d_layer("narrows", b.view(x, {4, 128, 8, 8}, ViewKind::transpose), 64, 3, 1, 1);
+  b.cross_entropy(b.view(b.adaptive_avg_pool2d(x, 1), {4, 64}), b.input("t", {4}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
+  CHECK(compiled_memory_format(c.graph, MemoryFormat::contiguous) == MemoryFormat::contiguous);
+  for (const Kernel& kernel : make_kernels(c.graph, gpu(), MemoryFormat::contiguous, &c.plan).kernels)
+    if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) CHECK(conv->channels_last);
+}
+
 TEST_CASE("AConvolutionsResultIsWrittenBackWithItsBiasWhereSomebodyElseReadsIt") {
   auto planned = [](auto between) {
     GraphBuilder b;
@@ -274,7 +286,8 @@ TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   GraphBuilder b;
   TensorId x = b.linear_layer("body", b.input("x", {2048, 768}), 768, false);
   b.cross_entropy(b.linear_layer("head", x, 50257, false), b.input("t", {2048}, DType::int64));
-  const Compiled c = compile(std::move(b).finish(), uniform(DType::bf16));
+  const Graph forward = std::move(b).finish();
+  const Compiled c = compile(forward, uniform(DType::bf16));
   const KernelProgram program = make_kernels(c.graph, gpu(), MemoryFormat::contiguous, &c.plan);
   int padded = 0, copies = 0, twice = 0;
   for (const Kernel& kernel : program.kernels) {
@@ -286,6 +299,8 @@ TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   CHECK(padded == 3);  // the head, forward and both ways back
   CHECK(copies == 3);  // the weight in each graph, the gradient of the logits for both products
   CHECK(twice == 1);   // for one of them transposed, as its rows are odd
+  const Compiled by_hand = compile(forward, uniform(DType::bf16), gpu(), {.products = true});
+  CHECK(std::none_of(by_hand.plan.ops.begin(), by_hand.plan.ops.end(), [](const FusionPlan::PerOp& op) { return op.padded; }));
 }
 
 TEST_CASE("TracedTransformersBuildTheirMasks") {

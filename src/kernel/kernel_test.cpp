@@ -71,6 +71,58 @@ TEST_CASE("TensorsOfTwoTypesAreJoinedByACopyEach") {
   CHECK(joins == 0);
 }
 
+TEST_CASE("JoinedRowsOfNoMultipleOfSixteenBytesAreCopiedInPieces") {
+  const auto joins = [](std::int64_t width) {
+    GraphBuilder b;
+    const TensorId both = b.cat({b.input("x", {8, 16}), b.input("y", {8, width})}, 1);
+    b.cross_entropy(b.linear_layer("out", both, 4, false), b.input("t", {8}, DType::int64));
+    std::string_view name;
+    for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(DType::bf16), MemoryFormat::contiguous).kernels)
+      if (kernel.name.starts_with("cat")) name = kernel.name;
+    return name;
+  };
+  CHECK(joins(24) == "cat");
+  CHECK(joins(27) == "cat_ragged");
+}
+
+// PatchTST: tokens [samples, length, channels] turned to [samples, channels, length] for the norm.
+TEST_CASE("BatchNormOfTurnedRowsIsCopiedForCudnnAndElseGoesTheGeneralWay") {
+  const auto names = [](DType type, bool turned) {
+    GraphBuilder b;
+    TensorId x = turned ? b.transpose(b.input("x", {64, 42, 128}), 1, 2) : b.input("x", {64, 128, 42});
+    x = b.mean(b.batch_norm_layer("bn", x), 2, false);
+    b.cross_entropy(x, b.input("t", {64}, DType::int64));
+    std::vector<std::string_view> found;
+    for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(type), MemoryFormat::contiguous).kernels)
+      if (kernel.name.starts_with("batch_norm")) found.push_back(kernel.name);
+    return found;
+  };
+  using Names = std::vector<std::string_view>;
+  CHECK(names(DType::fp32, false) == Names{"batch_norm", "batch_norm_backward"});
+  CHECK(names(DType::fp32, true) == Names{"batch_norm_copy", "batch_norm", "batch_norm_copy", "batch_norm_backward"});
+  CHECK(names(DType::bf16, false) == Names{"batch_norm", "batch_norm_backward"});
+  CHECK(names(DType::bf16, true) == Names{"batch_norm_of_rows", "batch_norm_backward_of_rows"});
+}
+
+TEST_CASE("NarrowRecurrentLayersWalkThroughTimeInOneKernelAndWideOnesStepByStep") {
+  const auto count = [](std::int64_t hidden, DType type, std::string_view name) {
+    Graph graph;
+    const TensorId x[] = {graph.add_tensor({.shape = Shape{16, 64, 32}, .dtype = type})}, y[] = {graph.add_tensor({.shape = Shape{16, 64, 2 * hidden}, .dtype = type})};
+    Op op;
+    op.kind = OpKind::rnn;
+    op.math = type;
+    op.attributes = RnnAttributes{.batch = 64, .steps = 16, .input = 32, .hidden = hidden, .directions = 2};
+    graph.add_op(op, x, y);
+    int launches = 0;
+    for (const Kernel& kernel : make_kernels(graph, gpu(), MemoryFormat::contiguous).kernels) launches += kernel.name == name ? kernel.launches : 0;
+    return launches;
+  };
+  CHECK(count(192, DType::fp16, "rnn_persistent") == 2);
+  CHECK(count(200, DType::fp16, "rnn_persistent") == 0);
+  CHECK(count(200, DType::fp16, "rnn_recurrent_pair") == 2 * 16);
+  CHECK(count(64, DType::bf16, "rnn_persistent") == 0);
+}
+
 TEST_CASE("ARingCopiesBesideItsAttention") {
   const auto copies = [](AttentionAttributes::Ring ring) {
     GraphBuilder b;

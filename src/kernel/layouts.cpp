@@ -103,15 +103,18 @@ Shape Layouts::strides_over(TensorId id, const Shape& result) const {
 
 void Layouts::follow(const Op& op) {
   const auto* view = std::get_if<ViewAttributes>(&op.attributes);
-  // What is called a reshape is contiguous: a capture calls other views of as many elements transpositions.
-  if (op.input_count == 0 || !view || view->kind == ViewKind::reshape) return;
+  if (op.input_count == 0 || !view) return;
   const TensorId source = graph_.input(op, 0);
   const Shape &from = graph_.tensors[source].shape, before = strides(source);
   for (TensorId id : graph_.outputs(op)) {
     const Shape& to = graph_.tensors[id].shape;
     std::optional<Shape> after;
     const ViewKind kind = view->kind;
-    if (kind == ViewKind::transpose) {
+    // What is called a reshape is contiguous: a capture calls other views of as many elements transpositions. Where axes were exchanged so that it
+    // became contiguous, its gradient's are exchanged back.
+    const bool back = op.phase == Phase::backward && !(from == to) && order_of(from, to);
+    if (kind == ViewKind::reshape && !back) continue;
+    if (kind == ViewKind::transpose || kind == ViewKind::reshape) {
       if (const auto order = order_of(from, to)) {
         after.emplace();
         for (int axis = 0; axis < to.rank(); ++axis) after->push_back(before[(*order)[static_cast<std::size_t>(axis)]]);

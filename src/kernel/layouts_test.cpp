@@ -13,12 +13,13 @@ struct Views {
   TensorId last;
 
   explicit Views(const Shape& shape) { last = graph.add_tensor({.shape = shape, .dtype = DType::fp32}); }
-  Views& view(ViewKind kind, const Shape& shape) {
+  Views& view(ViewKind kind, const Shape& shape, Phase phase = Phase::forward) {
     Tensor made = graph.tensors[last];
     made.shape = shape;
     const TensorId next = graph.add_tensor(made);
     Op op;
     op.kind = OpKind::view;
+    op.phase = phase;
     op.attributes = ViewAttributes{kind};
     const TensorId in[] = {last}, out[] = {next};
     graph.add_op(op, in, out);
@@ -37,6 +38,10 @@ TEST_CASE("Layouts: views move strides, and the extents tell which axes moved") 
   CHECK(Views({16, 8, 7, 8, 7, 64}).view(ViewKind::transpose, {16, 8, 8, 7, 7, 64}).strides() == Shape{200704, 25088, 448, 3584, 64, 1});
   CHECK(Views({2, 14, 14, 8}).view(ViewKind::transpose, {2, 8, 14, 14}).strides() == Shape{1568, 1, 112, 8});  // a square image: its rows stay rows
   CHECK(Views({64, 64}).view(ViewKind::transpose, {64, 64}).strides() == Shape{1, 64});  // extents alike: the last two
+  // A reshape is contiguous; the gradient of one that exchanged axes is exchanged back.
+  CHECK(Views({2, 9, 5}).view(ViewKind::reshape, {2, 5, 9}).strides() == Shape{45, 9, 1});
+  CHECK(Views({2, 5, 9}).view(ViewKind::reshape, {2, 9, 5}, Phase::backward).strides() == Shape{45, 1, 9});
+  CHECK(Views({2, 5, 9}).view(ViewKind::reshape, {10, 9}, Phase::backward).strides() == Shape{9, 1});
   CHECK(Views({4, 2304}).view(ViewKind::slice, {4, 768}).strides() == Shape{2304, 1});
   CHECK(Views({3, 4, 8}).view(ViewKind::slice, {4, 8}).strides() == Shape{8, 1});
   CHECK(Views({4, 1, 8}).view(ViewKind::expand, {4, 5, 8}).strides() == Shape{8, 0, 1});

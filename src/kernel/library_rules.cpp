@@ -160,10 +160,40 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
   return helpers;
 }
 
-// Fourier transforms of 32 x 32 tiles, of which 30 x 30 are new: so many one after the other.
-int fourier_tiles(const ConvShape& s) { return static_cast<int>(divide_up(s.in_h, 30) * divide_up(s.in_w, 30)); }
+// Forward, whole images in a square of the next power of two that has room for the filter's edge.
+FourierWay whole_images(const ConvShape& s, std::int64_t rows, std::int64_t narrow) {
+  constexpr std::int64_t kImages = 28, kRows = 8152, kRowsOfMany = 6000, kMostRows = 101'000, kMostRowsOfFew = 99'328;
+  constexpr std::int64_t kManyChannels = 512, kFewInputs = 130, kSomeChannels = 320;
+  constexpr double kWork = 5.5e7;
+  const auto power = [](std::int64_t x) { return std::has_single_bit(static_cast<std::uint64_t>(x)); };
+  const std::int64_t side = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(s.in_h, s.in_w) + s.kernel_h - 1)));
+  const bool enough = rows > (narrow >= kManyChannels ? kRowsOfMany : kRows) && static_cast<double>(rows) * static_cast<double>(s.in_channels) * static_cast<double>(s.out_channels) > kWork;
+  const bool suited = s.in_channels <= kFewInputs || (power(s.in_channels) && power(s.out_channels)) || (side == 16 && narrow >= kSomeChannels);
+  return s.batch > kImages && rows <= (s.in_channels <= kFewInputs ? kMostRowsOfFew : kMostRows) && enough && suited ? FourierWay{side} : FourierWay{};
+}
+
+// The input's gradient, tiles of 32 of which 30 are new each way.
+FourierWay tiled_images(const ConvShape& s, std::int64_t rows, std::int64_t narrow) {
+  constexpr std::int64_t kSide = 32, kNew = 30, kRows = 8152, kLeastImage = 28, kFewInputs = 138, kMostSide = 72, kMultiple = 64;
+  if (rows <= kRows || std::max(s.in_h, s.in_w) < kLeastImage) return {};
+  const std::int64_t planes = s.batch * s.in_channels;
+  const bool few = s.in_channels <= kFewInputs && planes > 330 && (narrow <= 44 || narrow > 56);
+  const bool many = s.in_channels > kFewInputs && planes > 496 && s.in_channels * s.out_channels > 61'568 && std::min(s.in_h, s.in_w) <= kMostSide &&
+                    s.in_channels % kMultiple == 0 && s.out_channels % kMultiple == 0;
+  return few || many ? FourierWay{kSide, divide_up(s.in_h, kNew) * divide_up(s.in_w, kNew)} : FourierWay{};
+}
 
 }  // namespace
+
+// cuDNN 9.19 on Hopper: thresholds between what 980 forward calls and 970 data gradients of 3x3 filters took (choices.jsonl.gz, as below). Of 102 and 231 that
+// were transformed 57 and 186 are found, 18 and 27 are made up; of 52 whose memory was recorded (2026-11-16-h200-operator-memory) 45 are right. Shapes that
+// hardly differ go either way.
+FourierWay fourier_way(const ConvShape& s) {
+  if (s.axes != 2 || s.kernel_h != 3 || s.kernel_w != 3 || s.strides() != 1 || s.groups != 1 || s.dilation != 1) return {};
+  const std::int64_t rows = s.batch * s.in_h * s.in_w, narrow = std::min(s.in_channels, s.out_channels);
+  if (s.direction == ConvDirection::forward) return whole_images(s, rows, narrow);
+  return s.direction == ConvDirection::data_gradient ? tiled_images(s, rows, narrow) : FourierWay{};
+}
 
 // Rules of cuDNN 9.19 on Hopper, from the kernels of 40,000 convolutions (data/measured, choices.jsonl.gz of 2026-11-16-h200-conv and its successors).
 ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
@@ -193,10 +223,10 @@ ConvHelpers conv_helpers(const ConvShape& s, DType math, const GpuSpec& gpu) {
       helpers.inner = width > kWideGroup && rows > kWaveRows ? 3 : 0;  // Winograd
       helpers.clears = helpers.inner == 0;
     }
-    if (three && s.axes == 2 && data && rows > 8192 && s.batch >= 4 && pixels >= 28 * 28 && narrow >= 64) helpers.inner = 3 * fourier_tiles(s);
+    // Of whole images the filter is flipped, and it and they are transformed and the result is; of tiles three kernels each, with the product.
+    const FourierWay fourier = fourier_way(s);
+    if (fourier.side > 0) helpers.inner = data ? static_cast<int>(3 * fourier.tiles) : 4;
     else if (data && !pointwise) helpers.prepares = s.out_channels > kTile / 2;
-    // Of many small images the filter is flipped as well.
-    if (three && s.axes == 2 && s.direction == ConvDirection::forward && s.batch > 28 && std::max(s.in_h, s.in_w) < 30 && rows > kManyRows && narrow >= 64) helpers.inner = 4;
     if (weight && !three) helpers.clears = true;
     return helpers;
   }

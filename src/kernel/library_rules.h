@@ -56,6 +56,11 @@ struct ConvHelpers {
   bool prepares = false;  // partial sums or a result set to zero by a kernel of the library's own
 };
 ConvHelpers conv_helpers(const ConvShape& shape, DType math, const GpuSpec& gpu);
+// How cuDNN takes a true fp32 convolution through Fourier transforms: squares of `side` pixels, `tiles` to an image; zero where it does not.
+struct FourierWay {
+  std::int64_t side = 0, tiles = 1;
+};
+FourierWay fourier_way(const ConvShape& shape);
 // Whether the operands are turned for a 1x1 convolution that would be a product in either layout.
 bool turns_pointwise(const ConvShape& shape, DType math, bool tensor_cores);
 

@@ -172,6 +172,26 @@ TEST_CASE("Fp32ConvolutionsTransformWhatTheyMultiply") {
   CHECK(conv_helpers(shape, DType::fp32, on).prepares == false);  // narrow
 }
 
+TEST_CASE("Fp32ConvolutionsTakeFourierTransformsOfManyImages") {  // shapes recorded on an H200
+  const auto side = [](ConvDirection direction, std::int64_t batch, std::int64_t in, std::int64_t out, std::int64_t size) {
+    return fourier_way({direction, batch, in, out, size, size, size, size, 3, 3}).side;
+  };
+  CHECK(side(ConvDirection::forward, 128, 128, 128, 14) == 16);
+  CHECK(side(ConvDirection::forward, 64, 128, 128, 28) == 32);
+  CHECK(side(ConvDirection::forward, 96, 128, 128, 32) == 64);
+  CHECK(side(ConvDirection::forward, 16, 512, 512, 28) == 0);
+  CHECK(side(ConvDirection::forward, 64, 240, 240, 16) == 0);
+  CHECK(side(ConvDirection::forward, 32, 64, 64, 224) == 0);
+  CHECK(side(ConvDirection::forward, 32, 64, 64, 56) == 0);
+  CHECK(side(ConvDirection::forward, 32, 256, 256, 56) == 64);
+  CHECK(side(ConvDirection::data_gradient, 128, 64, 64, 56) == 32);
+  CHECK(side(ConvDirection::data_gradient, 32, 512, 512, 14) == 0);
+  CHECK(side(ConvDirection::weight_gradient, 128, 64, 64, 56) == 0);
+  const FourierWay tiled = fourier_way({ConvDirection::data_gradient, 16, 320, 320, 64, 64, 64, 64, 3, 3});
+  CHECK(tiled.side == 32);
+  CHECK(tiled.tiles == 9);
+}
+
 TEST_CASE("DepthwiseWeightGradientsMeetAcrossBlocksInNhwc") {
   ConvShape shape;
   shape.in_channels = shape.out_channels = shape.groups = 96;

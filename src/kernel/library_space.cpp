@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernel/library_rules.h"
+
 namespace precog {
 namespace {
 
@@ -13,29 +15,6 @@ std::int64_t power_below(std::int64_t value) { return static_cast<std::int64_t>(
 
 // Half of the frequencies of a real image: the others are their conjugates.
 std::int64_t plane(std::int64_t side) { return side * (side / 2 + 1) * kComplex; }
-
-// Filters are transformed once for all images or tiles. Of 8 images no measured forward was, of 32 many were; gradients that were, of 4
-// and 8 images, had many tiles. Between 8 and 32, the middle.
-constexpr std::int64_t kEnoughImages = 17;
-
-// Forward: the whole image at once, in a square of the next power of two. Images, filters, and as much for their other order.
-Bytes whole_images(const ConvShape& s) {
-  const std::int64_t image = std::max(s.in_h, s.in_w), side = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(image + s.kernel_h - 1)));
-  const std::int64_t work = s.batch < kEnoughImages ? 0 : s.batch * s.in_channels * s.out_channels;
-  const std::int64_t least = side == 16 ? 4'000'000 : side == 32 ? 500'000 : side == 64 ? 1'500'000 : 0;
-  if (least == 0 || work < least || image * 4 < side * 3) return {};
-  const std::int64_t filters = s.in_channels * s.out_channels;
-  return Bytes{2 * plane(side) * (s.batch * s.in_channels + filters) + filters * s.kernel_h * s.kernel_w * kFloat};
-}
-
-// The input's gradient: tiles of 32, of which the filter's edge is lost, two at a time.
-Bytes tiled_images(const ConvShape& s) {
-  constexpr std::int64_t kTransformed = 32, kLeastImage = 28, kLeastFilters = 1200, kMostFilters = 1'300'000'000;
-  const std::int64_t filters = s.in_channels * s.out_channels, transformed = filters * plane(kTransformed);
-  const std::int64_t used = kTransformed - s.kernel_h + 1, tiles = up(s.in_h, used) * up(s.in_w, used);
-  if (std::min(s.in_h, s.in_w) < kLeastImage || filters < kLeastFilters || s.batch * tiles < kEnoughImages || transformed > kMostFilters) return {};
-  return Bytes{transformed + std::min<std::int64_t>(2, tiles) * plane(kTransformed) * s.batch * (s.in_channels + s.out_channels)};
-}
 
 }  // namespace
 
@@ -55,9 +34,12 @@ Bytes column_sum_space(std::int64_t outputs, std::int64_t length, int sms) {
 }
 
 Bytes fourier_space(const ConvShape& s) {
-  if (s.axes != 2 || s.kernel_h != 3 || s.kernel_w != 3 || s.strides() != 1 || s.groups != 1 || s.dilation != 1) return {};
-  if (s.direction == ConvDirection::forward) return whole_images(s);
-  return s.direction == ConvDirection::data_gradient ? tiled_images(s) : Bytes{};
+  const FourierWay way = fourier_way(s);
+  if (way.side == 0) return {};
+  const std::int64_t filters = s.in_channels * s.out_channels;
+  // Images, filters, and as much for their other order; tiles go two at a time, with those of the result.
+  if (s.direction == ConvDirection::forward) return Bytes{2 * plane(way.side) * (s.batch * s.in_channels + filters) + filters * s.kernel_h * s.kernel_w * kFloat};
+  return Bytes{plane(way.side) * (filters + std::min<std::int64_t>(2, way.tiles) * s.batch * (s.in_channels + s.out_channels))};
 }
 
 Bytes embedding_space(std::int64_t words, std::int64_t width, std::int64_t tokens) {

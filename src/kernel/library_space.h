@@ -11,8 +11,7 @@ namespace precog {
 // (aten/src/ATen/native/cuda/Reduce.cuh: setReduceConfig, global_memory_size). To the byte for those measured.
 Bytes column_sum_space(std::int64_t outputs, std::int64_t length, int sms);
 
-// True fp32 convolutions of 3x3 filters that cuDNN takes through a Fourier transform: results are zero where it does not. The sizes
-// are the transforms'; which shapes take them was read off 46 shapes on Hopper, and is not known of other GPUs.
+// Of true fp32 convolutions that cuDNN takes through a Fourier transform (library_rules.h); zero of others. To the byte for those measured.
 Bytes fourier_space(const ConvShape& shape);
 
 // The gradient of `words` rows of a table from `tokens` places: parts of words that several blocks share, in fp32

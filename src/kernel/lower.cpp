@@ -92,7 +92,7 @@ bool Lowering::is_on_host(const Op& op) {
 void Lowering::put_fused(const FusionPlan::PerOp& planned) {
   for (std::int32_t index : planned.kernels) {
     const FusedKernel& fused = fusion_->kernels[static_cast<std::size_t>(index)];
-    for (const Kernel& kernel : lower_fused(fused, graph_)) program_.kernels.push_back(kernel);
+    for (const Kernel& kernel : lower_fused(fused, graph_, fusion_->own)) program_.kernels.push_back(kernel);
     call_.family = family_of(fused, graph_);
   }
   for (TensorId id : planned.turned) {
@@ -379,7 +379,13 @@ MemoryPattern Lowering::pointwise_pattern(const Op& op) const {
 
 KernelProgram make_kernels(const Graph& graph, const GpuSpec& gpu, MemoryFormat memory_format, const FusionPlan* fusion,
                            const std::unordered_map<std::int32_t, Shape>* strides) {
-  return Lowering(graph, gpu, memory_format, fusion, strides).run();
+  Lowering lowering(graph, gpu, memory_format, fusion, strides);
+  const bool images = std::any_of(graph.ops.begin(), graph.ops.end(), [](const Op& op) { return op.kind == OpKind::conv2d; });
+  if (!fusion || memory_format != MemoryFormat::contiguous || !images) return lowering.run();
+  // Inductor hands a convolution its image as it lay in the trace (constrain_to_fx_strides, torch/_inductor/lowering.py).
+  Lowering traced(graph, gpu, memory_format, nullptr, strides);
+  traced.run();
+  return lowering.lying_as(traced).run();
 }
 
 }  // namespace precog

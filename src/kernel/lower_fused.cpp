@@ -44,6 +44,24 @@ std::string_view name_for(FusedKind kind, Family family) {
   return family == Family::cast ? "cast" : "fused_pointwise";
 }
 
+// A mask that all heads share, of a row's length in both extents, is causal.
+bool is_causal_mask(const Tensor& tensor, std::int64_t row_length) { return tensor.dtype == DType::boolean && tensor.shape.elements() == row_length * row_length; }
+
+// Megatron-LM's kernel for causal scores reads what lies up to the diagonal, forward and backward, and no mask; it writes every value
+// (megatron/fused_kernels/scaled_upper_triang_masked_softmax.h).
+bool skips_masked_scores(const FusedKernel& fused, const Graph& graph, OwnKernels own) {
+  return own.softmax_and_loss && fused.kind == FusedKind::rows && family_of(fused, graph) == Family::softmax &&
+         std::any_of(fused.reads.begin(), fused.reads.end(), [&](const FusedRead& read) { return is_causal_mask(graph.tensors[read.tensor], fused.row_length); });
+}
+
+Kernel causal_softmax(const FusedKernel& fused, const Graph& graph, Kernel kernel) {
+  kernel.name = "causal_softmax";
+  kernel.read = {};
+  for (const FusedRead& read : fused.reads)
+    if (!is_causal_mask(graph.tensors[read.tensor], fused.row_length)) kernel.read += Bytes{read.bytes.value / 2};
+  return kernel;
+}
+
 }  // namespace
 
 Family family_of(const FusedKernel& fused, const Graph& graph) {
@@ -57,7 +75,7 @@ Family family_of(const FusedKernel& fused, const Graph& graph) {
   return found == kHeaviest.size() ? Family::pointwise : kHeaviest[found];
 }
 
-std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph) {
+std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph, OwnKernels own) {
   const Op& first = graph.ops[fused.ops.front()];
   Kernel kernel;
   kernel.name = name_for(fused.kind, family_of(fused, graph));
@@ -76,6 +94,7 @@ std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph) {
   for (TensorId id : fused.biased) kernel.written += graph.bytes(id);
   kernel.launches = fused.stages;
   kernel.estimated = kernel.fused = true;
+  if (skips_masked_scores(fused, graph, own)) return {causal_softmax(fused, graph, std::move(kernel))};
   std::vector<Kernel> out{kernel};
   for (int i = 0; i < fused.finished_sums; ++i) {
     Kernel sum;

@@ -8,7 +8,7 @@
 
 namespace precog {
 
-std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph);
+std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph, OwnKernels own = {});
 // A product's operand, copied to rounded-up extents.
 Kernel padding_copy(TensorId operand, const Graph& graph);
 // A tensor copied into another order of axes.

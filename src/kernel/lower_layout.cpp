@@ -8,8 +8,9 @@ namespace precog {
 // Tensor::suggest_memory_format (c10/core/MemoryFormat.h, is_channels_last_strides_2d): tokens that are looked at as images lie so.
 bool Lowering::lies_last(TensorId id) const {
   const Shape& shape = graph_.tensors[id].shape;
-  if (shape.rank() != 4 || layouts_.is_plain(id)) return false;
-  const Shape strides = layouts_.strides(id);
+  const Layouts& layouts = traced_ ? *traced_ : layouts_;
+  if (shape.rank() != 4 || layouts.is_plain(id)) return false;
+  const Shape strides = layouts.strides(id);
   std::int64_t least = 0;
   if (strides[1] == 0) return false;
   for (int axis : {1, 3, 2, 0}) {
@@ -164,10 +165,32 @@ void Lowering::lower_cat(const Op& op) {
   // Stacked along a new last axis they get it first; along another they are joined and the axis is cut afterwards (native/TensorShape.cpp).
   if (out(op).shape.rank() > axes && out(op).shape[-1] == op.input_count && out(op).shape[-2] == in(op, 0).shape[-1]) ++axes;
   if (axes > kMostJoinedAxes) kernel.launches = op.input_count;
-  if (plain) return;
-  kernel.name = "cat_strided";
+  const std::int64_t ragged = plain ? ragged_run(op) : 0;
+  if (plain && ragged == 0) return;
+  kernel.name = plain ? "cat_ragged" : "cat_strided";
   kernel.estimated = true;  // by timings of its own, where there are any
-  std::get<MemoryShape>(kernel.shape).axes = std::clamp(axes, 2, kMostJoinedAxes);
+  auto& shape = std::get<MemoryShape>(kernel.shape);
+  shape.axes = plain ? 2 : std::clamp(axes, 2, kMostJoinedAxes);
+  if (plain) shape.part = ragged;
+}
+
+// Of joined parts the fewest elements that lie side by side in the result and are no multiple of 16 bytes: they are copied in narrower pieces
+// (CatArrayBatchedCopy_contig and its aligned forms, native/cuda/Shape.cu). Zero where all are.
+std::int64_t Lowering::ragged_run(const Op& op) const {
+  constexpr std::int64_t kLoad = 16;
+  const Shape& result = out(op).shape;
+  std::int64_t least = 0;
+  for (TensorId id : graph_.inputs(op)) {
+    const Tensor& part = graph_.tensors[id];
+    if (part.shape.rank() != result.rank()) continue;
+    int axis = 0;
+    while (axis < result.rank() && part.shape[axis] == result[axis]) ++axis;
+    std::int64_t run = 1;
+    for (int inner = axis; inner < result.rank(); ++inner) run *= part.shape[inner];
+    if (axis == 0 || run == 0 || run * bits_of(part.dtype) / 8 % kLoad == 0) continue;  // one run each: their ends alone are ragged
+    least = least == 0 ? run : std::min(least, run);
+  }
+  return least;
 }
 
 TensorId Lowering::widest_operand(const Op& op) const {

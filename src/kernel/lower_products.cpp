@@ -94,7 +94,7 @@ void Lowering::walk_on_chip(const Op& op, const RnnAttributes& a, std::int64_t i
   memory("rnn_gates_backward", op, MemoryPattern::activation, last, last, 1, a.batch * width);
   walk("rnn_persistent_backward");
   multiply(rows, in_width, width, false);
-  memory("rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
+  memory(a.directions > 1 ? "rnn_bias_gradient_pair" : "rnn_bias_gradient", op, MemoryPattern::bias_gradient, bytes(rows * width), bytes(width), width, rows);
   std::get<MemoryShape>(program_.kernels.back().shape).part = a.directions * rows * (width + in_width);  // moved since they were written
   multiply(width, a.hidden, a.batch, true);
   if (a.steps > 1) multiply(width, a.hidden, rows - a.batch, true);

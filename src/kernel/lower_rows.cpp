@@ -253,15 +253,17 @@ void Lowering::lower_batch_norm(const Op& op) {
   const bool rows_alone = image.rank() == 2;
   const bool native = rows_alone || image_type == DType::bf16 || (image_type == DType::fp16 && weight_type == DType::fp16);
   const bool apart = backward && format_ == MemoryFormat::contiguous && lies_last(graph_.input(op, 0)) != last_;  // gradient and image
-  const bool last = rows_alone || (last_ && !(apart && native));
+  const bool last = rows_alone || (native && image.rank() == 3 && image[2] == 1) || (last_ && !(apart && native));
+  const bool turned = image.rank() == 3 && image[2] > 1 && !call_.compiled && format_ == MemoryFormat::contiguous && op.input_count > 1 && op.output_count > 0 &&
+                      !layouts_.is_plain(graph_.input(op, backward ? 1 : 0));  // [samples, channels, length] with the channels innermost
   const MemoryPattern pattern = backward ? (native ? MemoryPattern::native_batch_norm_backward : MemoryPattern::batch_norm_backward)
                                          : (native ? MemoryPattern::native_batch_norm_forward : MemoryPattern::batch_norm_forward);
   if (last && !call_.compiled) {  // counters of blocks that share a channel
     if (!native) clear(op);
     else if (image.elements() / std::max<std::int64_t>(1, image[1]) >= kSharedChannelPixels) helper(op, "batch_norm_counters", {0}, {image[1]}, 1);
   }
-  // cuDNN's wants [samples, channels, length] as it says: a transposed sequence is copied, and so is the gradient that comes back along it.
-  if (!native && image.rank() == 3 && !call_.compiled && format_ == MemoryFormat::contiguous && op.input_count > 1 && op.output_count > 0 && !layouts_.is_plain(graph_.input(op, backward ? 1 : 0))) {
+  // cuDNN's wants them as the shape says: a transposed sequence is copied, and so is the gradient that comes back along it.
+  if (turned && !native) {
     copy_turned("batch_norm_copy", op, 0);
     answered_plain_[graph_.output(op, 0).index()] = true;
   }
@@ -270,6 +272,14 @@ void Lowering::lower_batch_norm(const Op& op) {
   std::get<MemoryShape>(kernel.shape).part = pixels(image);  // one plane: how many threads share it, and how it is aligned
   if (native && !backward) kernel.launches = 3;
   else if (native && last) kernel.launches = 2;
+  if (!turned || !native) return;
+  // PyTorch's general way: bf16 to fp32, moments down the columns, running statistics, and an elementwise kernel that works out every place
+  // (Impl::General of batch_norm_choose_impl, native/cuda/Normalization.cu); backward its ordinary kernel across memory.
+  kernel.name = backward ? "batch_norm_backward_of_rows" : "batch_norm_of_rows";
+  kernel.estimated = true;
+  if (backward) return;
+  kernel.launches = image_type == DType::bf16 ? 4 : 3;
+  if (sums_across_blocks(image[1], image.elements() / std::max<std::int64_t>(1, image[1]), true, gpu_.sms)) clear(op);
 }
 
 void Lowering::lower_embedding(const Op& op) {

@@ -15,6 +15,11 @@ class Lowering {
  public:
   Lowering(const Graph& graph, const GpuSpec& gpu, MemoryFormat format, const FusionPlan* fusion, const KnownStrides* strides)
       : graph_(graph), gpu_(gpu), format_(format), fusion_(fusion), layouts_(graph, strides) {}
+  // Images lie as they do in another's step, which must outlive this one.
+  Lowering& lying_as(const Lowering& other) {
+    traced_ = &other.layouts_;
+    return *this;
+  }
   KernelProgram run();
 
  private:
@@ -55,6 +60,7 @@ class Lowering {
   void lower_contiguous(const Op& op);
   bool joins_types(const Op& op);
   void lower_cat(const Op& op);
+  std::int64_t ragged_run(const Op& op) const;
   TensorId widest_operand(const Op& op) const;
   void pass_on_planes(const Op& op);
   void prepare(const Op& op);
@@ -137,6 +143,7 @@ class Lowering {
   bool last_ = false;  // of the operator at hand: the channels of its image lie innermost
   const FusionPlan* fusion_;  // of a compiled step
   Layouts layouts_;
+  const Layouts* traced_ = nullptr;  // of a compiled step whose images nobody turned: as they lay when it was traced
   std::vector<Order> order_ = std::vector<Order>(graph_.tensors.size(), Order::plain);
   std::vector<bool> planar_ = std::vector<bool>(graph_.tensors.size(), false);  // contiguous, whatever images are
   // What cuDNN's batch norm made of a transposed sequence: it lies as its shape says, and the capture, which ran another kernel, took it to lie as the image.

@@ -248,7 +248,7 @@ class Tracer {
       const std::int64_t bytes = graph_.bytes(id).value;
       if (tensor.role == Role::parameter && !on_host(id)) {
         const DType kept = step_.shards.parameter_type.value_or(tensor.dtype);
-        reside({share(tensor.shape.elements(), step_.shards.parameters) * bits_of(kept) / 8, MemoryCategory::parameters, kept, tensor.name, true});
+        reside({share(tensor.shape.elements(), ranks_sharing(step_, id, step_.shards.parameters)) * bits_of(kept) / 8, MemoryCategory::parameters, kept, tensor.name, true});
       }
       if (tensor.role == Role::input) reside({bytes, MemoryCategory::inputs, tensor.dtype});
       if (tensor.role == Role::buffer && tensor.storage == id) reside({bytes, MemoryCategory::parameters, tensor.dtype, tensor.name, true});

@@ -95,13 +95,11 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
   if (replicas.offload_layers > 0) offload_activations(replicas.offload_layers, step);
   if (plan.fsdp == Sharding::full || replicas.offload_parameters || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
-    fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, replicas.offload_parameters, replicas.by_module ? &*replicas.by_module : nullptr, recipe, step);
+    fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, replicas, recipe, step);
   } else if (ranks > 1 && plan.fsdp != Sharding::none) {
-    distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas.overlap_gather, recipe, step);
+    distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas, recipe, step);
   } else if (all > 1) {
-    // DeepSpeed's pipelines reduce at their end (pipe/engine.py, _exec_reduce_grads); they are told by how its recipes keep gradients.
-    const bool deepspeed = recipe.main_gradients && (recipe.main_gradients->made == MainGradients::Made::at_step || recipe.main_gradients->made == MainGradients::Made::in_backward);
-    replicate(all, replicas, plan.pp > 1 && deepspeed, recipe, step);
+    replicate(all, replicas, recipe, step);
   }
   if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
   if (by_optimizer && recipe.gathers_fp8) keep_converted(step);

@@ -2,6 +2,8 @@
 // bucket is averaged by an all_reduce that runs beside the rest of backward; the optimizer waits for the last.
 // Where gradients travel in another type than their own, a communication hook casts each bucket and divides it, and casts what
 // comes back (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py: fp16_compress_hook, bf16_compress_hook).
+// DeepSpeed's engine lays all gradients into one buffer when backward is done, divides and averages it, and copies each back
+// (deepspeed/runtime/engine.py: buffered_allreduce_fallback, allreduce_and_copy).
 #include <algorithm>
 
 #include "parallel/parallel.h"
@@ -10,12 +12,14 @@
 namespace precog {
 namespace {
 
-// A small first bucket so that communication starts early (dist._DEFAULT_FIRST_BUCKET_BYTES).
-constexpr std::int64_t kFirstBucketBytes = 1 << 20;
+// MEMORY_OPT_ALLREDUCE_SIZE of DeepSpeed's engine.
+constexpr std::int64_t kElementsOfBuffer = 500'000'000;
 
 }  // namespace
 
-void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRecipe& recipe, StepGraph& step) {
+void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
+  const bool flattens = recipe.reduces_after_backward;  // DeepSpeed's engine
+  const bool when_done = flattens || !how.overlap_reduce;
   // Views (gradient_as_bucket_view): zero_grad drops gradients, so that backward makes new ones, which are copied in all the same; then the view takes
   // the gradient's place (reducer.cpp, mark_variable_ready_dense): nothing is copied back, and of both the bucket is left.
   const bool copied = !gradients_in_buffers(recipe), views = how.bucket_views && copied;
@@ -24,8 +28,9 @@ void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRe
     const Graph& graph = step.graph;
     buckets = fill_buckets(step, [&](const Bucket& bucket, std::size_t filled) {
       Bytes bytes;
+      if (flattens) return bucket.elements >= kElementsOfBuffer;
       for (std::size_t i : bucket.gradients) bytes += graph.bytes(step.gradients[i].gradient);
-      return bytes.value >= (filled == 0 ? std::min(kFirstBucketBytes, how.bucket.value) : how.bucket.value);
+      return bytes >= (filled == 0 ? how.first_bucket : how.bucket);
     });
   }
   std::erase_if(buckets, [&](const Bucket& bucket) { return group_of(bucket, step, {}, ranks).participants == 1; });  // experts that no other rank has
@@ -45,8 +50,15 @@ void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRe
     }
     // Buckets live as long as the model.
     const TensorId memory = graph.add_tensor({.shape = {bucket.elements}, .dtype = own, .role = Role::gradient_bucket, .name = graph.intern("ddp_bucket")});
-    if (copied)  // each gradient is divided by the number of ranks on its way in, unless a hook does it
+    if (copied && flattens) {
+      const ShardCopyAttributes all{bucket.elements, 1, bytes_of(bucket.elements, own), bytes_of(bucket.elements, own)};
+      std::vector<TensorId> gradients;
+      for (std::size_t i : bucket.gradients) gradients.push_back(step.gradients[i].gradient);
+      out.put({OpKind::shard_copy, Phase::gradient_sync, own, all, "flatten"}, gradients, {});
+      out.put({OpKind::shard_copy, Phase::gradient_sync, own, all, "scale"}, {}, {});
+    } else if (copied) {  // each gradient is divided by the number of ranks on its way in, unless a hook does it
       for (std::size_t i : bucket.gradients) copy(i);
+    }
     if (sent == own) {
       out.put({OpKind::all_reduce, Phase::gradient_sync, own, message}, {memory}, {});
       return;

@@ -5,6 +5,7 @@
 // data_parallel_sharding_strategy optim_grads, DeepSpeed's stage 2).
 #include <algorithm>
 
+#include "parallel/parallel.h"
 #include "parallel/rewrite.h"
 
 namespace precog {
@@ -24,7 +25,7 @@ void unfold(StepGraph& step) {
 
 }  // namespace
 
-void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step) {
+void distribute_optimizer(int ranks, int copies, bool gradients_too, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
   const bool copied = !gradients_in_buffers(recipe) || gradients_too, shards_kept = gradients_too;
   if (gradients_too && step.gradients_folded) unfold(step);
   const std::int64_t full = std::max(kBucketElements, kBucketElementsPerRank * ranks);
@@ -34,9 +35,12 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
   Graph& graph = step.graph;
   // DeepSpeed's bf16 optimizer sums its fp32 buffers on every rank, when all of backward is done, and each then reads its share (engine.py,
   // buffered_allreduce_fallback over the optimizer's get_grads_for_reduction; pipe/engine.py, _exec_reduce_grads).
-  const bool sums_everywhere = !gradients_too && recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::in_backward;
   // So does its stage 1 in fp16, though each rank gets its share alone (engine.py, allreduce_gradients at the last micro-batch; stage_1_and_2.py, reduce_gradients).
-  const bool when_done = sums_everywhere || (!gradients_too && recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::at_step);
+  const bool when_done = !gradients_too && (recipe.reduces_after_backward || !how.overlap_reduce);
+  const bool sums_everywhere = !gradients_too && recipe.reduces_after_backward && recipe.main_gradients && recipe.main_gradients->made == MainGradients::Made::in_backward;
+  // Shares must be made as backward goes, or there would be no room for the whole: without overlap it stands still for each (DeepSpeed's overlap_comm false:
+  // the reduction is on the stream that computes, stage_1_and_2.py).
+  const bool stands_still = gradients_too && !how.overlap_reduce;
   bool accumulates = false;
   for (std::size_t i = 0; i < out.size(); ++i) accumulates = accumulates || out.old(i).phase == Phase::accumulate || out.old(i).kind == OpKind::accumulate_gradient;
 
@@ -61,8 +65,9 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
     const int sharing = message.participants;
     const TensorId reduced = out.tensor(shards_kept ? share_of(bucket.elements, sharing) : 0, sent);
     out.put({sums_everywhere ? OpKind::all_reduce : OpKind::reduce_scatter, phase, sent, message}, std::vector<TensorId>(memory.valid() ? 1u : 0u, memory), std::vector{reduced});
-    TensorId kept = reduced;
-    if (copies > 1) sum_over_groups(out, phase, sent, bytes_of(share_of(bucket.elements, sharing), sent), sharing, copies, reduced);
+    TensorId kept = reduced, done = reduced;
+    if (copies > 1) done = sum_over_groups(out, phase, sent, bytes_of(share_of(bucket.elements, sharing), sent), sharing, copies, reduced);
+    if (stands_still) out.put({OpKind::shard_copy, phase, DType::uint8, ShardCopyAttributes{1, 1, {1}, {1}}, "wait_for_reduction"}, {done}, {});
     if (sent != own) {  // the optimizer reads the gradients' own type
       kept = out.tensor(share_of(bucket.elements, sharing), own);
       out.put({OpKind::shard_copy, phase, own, ShardCopyAttributes{share_of(bucket.elements, sharing), 1, bytes_of(share_of(bucket.elements, sharing), sent), bytes_of(share_of(bucket.elements, sharing), own)},
@@ -91,13 +96,13 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overla
   }
   for (std::size_t k = 0; k < buckets.size(); ++k) {
     // Forward wants first what backward finished last. Gathers that name their parameters are waited for where those are read.
-    const Bucket& bucket = buckets[overlap_gather ? buckets.size() - 1 - k : k];
+    const Bucket& bucket = buckets[how.overlap_gather ? buckets.size() - 1 - k : k];
     Bytes bytes;
     std::vector<TensorId> waited_for;
     for (std::size_t i : bucket.gradients) {
       const TensorId parameter = step.gradients[i].parameter;
       bytes += narrow.empty() || !narrow[parameter.index()] ? graph.bytes(parameter) : bytes_of(graph.tensors[parameter].shape.elements(), DType::fp8);
-      if (overlap_gather) waited_for.push_back(step.gradients[i].parameter);
+      if (how.overlap_gather) waited_for.push_back(step.gradients[i].parameter);
     }
     out.put({OpKind::all_gather, Phase::optimizer, graph.tensors[step.gradients[bucket.gradients.front()].parameter].dtype, group_of(bucket, step, bytes, ranks)}, waited_for, {});
   }

@@ -1,4 +1,4 @@
-// torch.distributed.fsdp.fully_shard (FSDP2, PyTorch 2.11) on every repeated block and on the model around them.
+// torch.distributed.fsdp.fully_shard (FSDP2, PyTorch 2.11) on every repeated block (or what else UnitGathers says) and on the model around them.
 // Each block's parameters are one group: gathered before its forward, let go after it, gathered again before its backward; its
 // gradients are reduce_scattered when its backward is done. The rest of the model is the root's group, gathered once and kept.
 //
@@ -31,9 +31,10 @@ constexpr std::int64_t kQuantiseKernels = 3;
 
 class FullySharded {
  public:
-  FullySharded(int ranks, int copies, bool keep_gathered, bool on_host, const ModuleGathers* by_module, const PrecisionRecipe& recipe, StepGraph& step)
-      : ranks_(ranks), copies_(copies), keep_gathered_(keep_gathered), on_host_(on_host), by_module_(by_module), recipe_(recipe), step_(step), groups_(ranks, by_module, recipe, step), out_(step),
-        graph_(step.graph) {
+  FullySharded(int ranks, int copies, bool keep_gathered, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step)
+      : ranks_(ranks), copies_(copies), keep_gathered_(keep_gathered), on_host_(how.offload_parameters), gathers_(how.gathers), by_module_(how.by_module ? &*how.by_module : nullptr), recipe_(recipe),
+        step_(step), groups_(ranks, how, recipe, step), out_(step), graph_(step.graph) {
+    bucket_ = of_all_ranks();
     if (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather) stored_ = recipe.master_weights->dtype;
     for (std::size_t i = 0; i < out_.size(); ++i) accumulates_ = accumulates_ || out_.old(i).phase == Phase::accumulate;
     if (!step.gradients_folded) return;
@@ -66,11 +67,12 @@ class FullySharded {
       if (group && group->first_forward == i) gather_in_forward(*group);
       if (!backward_began && (op.phase == Phase::backward || op.phase == Phase::recompute)) {
         backward_began = true;
-        prefetch(prefetched++);
+        if (gathers_.backward != UnitGathers::Backward::none) prefetch(prefetched++);
       }
       if (group && group->first_backward == i && !keep_gathered_) {
+        if (gathers_.backward == UnitGathers::Backward::none) prefetch(prefetched++);
         copy_out(*group, Phase::backward);
-        prefetch(prefetched++);
+        if (gathers_.backward == UnitGathers::Backward::before) prefetch(prefetched++);
       }
       if (ends_step(op.phase) && !root_done) finish_root(root_done);
       if (out_.accumulates(i)) out_.drop(i);
@@ -78,10 +80,18 @@ class FullySharded {
       if (group && group->last_forward == i && !keep_gathered_) release(*group, Phase::forward);
       for (; reduced < groups_.by_end_of_backward.size() && groups_.by_end_of_backward[reduced]->last_backward == i; ++reduced) {
         release(*groups_.by_end_of_backward[reduced], Phase::backward);
+        if (gathers_.backward == UnitGathers::Backward::after && !groups_.by_end_of_backward[reduced]->of_experts) prefetch(prefetched++);
         reduce(*groups_.by_end_of_backward[reduced]);
       }
     }
     if (!root_done) finish_root(root_done);
+  }
+
+  // The group of no unit, to be filled.
+  ShardGroup of_all_ranks() const {
+    ShardGroup group;
+    group.ranks = ranks_, group.stride = step_.replica_stride;
+    return group;
   }
 
   void go_by_modules() {
@@ -139,7 +149,7 @@ class FullySharded {
 
   // One message for the parameters of all of them.
   void gather_together(const std::vector<ShardGroup*>& groups, Phase phase) {
-    ShardGroup message;
+    ShardGroup message = of_all_ranks();
     for (const ShardGroup* group : groups) {
       message.parameters.insert(message.parameters.end(), group->parameters.begin(), group->parameters.end());
       message.elements += group->elements, message.gathered += group->gathered;
@@ -164,7 +174,7 @@ class FullySharded {
   }
   void empty_bucket() {
     reduce(bucket_);
-    bucket_ = {};
+    bucket_ = of_all_ranks();
   }
   void finish_modules(bool& done) {
     empty_bucket();
@@ -177,16 +187,20 @@ class FullySharded {
 
   // The shards' copies into the message, and the message. `after`: what must be done first, besides all earlier messages.
   void gather(ShardGroup& group, Phase phase, TensorId after) {
-    if (group.parameters.empty() || (ranks_ == 1 && !on_host_)) return;
+    gather_own(group, phase, after);
+    if (group.experts) gather_own(*group.experts, phase, after);
+  }
+  void gather_own(ShardGroup& group, Phase phase, TensorId after) {
+    if (group.parameters.empty() || (group.ranks == 1 && !on_host_)) return;
     const DType type = gathered_type(group), kept = stored_.value_or(type);
-    if (ranks_ == 1) return arrive_from_host(group, phase, after);
+    if (group.ranks == 1) return arrive_from_host(group, phase, after);
     const std::int64_t tensors = static_cast<std::int64_t>(group.parameters.size());
-    const std::int64_t plain = share_of(group.elements - group.quantised_elements, ranks_), narrow = share_of(group.quantised_elements, ranks_);
-    const Bytes shard = {share_of(group.gathered.value, ranks_)};
+    const std::int64_t plain = share_of(group.elements - group.quantised_elements, group.ranks), narrow = share_of(group.quantised_elements, group.ranks);
+    const Bytes shard = {share_of(group.gathered.value, group.ranks)};
     std::vector<TensorId> waits;
-    if (after.valid()) waits.push_back(after);
+    if (const TensorId first = gathers_.limited ? after : arrived_; first.valid()) waits.push_back(first);
     if (on_host_) {  // this rank's shard comes up before it is sent round
-      const Bytes own = bytes_of(share_of(group.elements, ranks_), kept);
+      const Bytes own = bytes_of(share_of(group.elements, group.ranks), kept);
       const TensorId up = out_.tensor(own.value, DType::uint8);
       out_.put({OpKind::shard_copy, phase, kept, ShardCopyAttributes{group.elements, 1, own, own}, "from_host", true}, waits, std::vector{up});
       waits = {up};
@@ -206,8 +220,8 @@ class FullySharded {
     arrived_ = group.arrived = out_.event();
     const bool lists = by_module_ && by_module_->lists;
     const TensorId sent = lists ? out_.event() : group.arrived;
-    out_.put({OpKind::all_gather, phase, type, CollectiveAttributes{group.gathered, ranks_}}, {group.arriving}, {sent});
-    if (lists) out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{group.elements, ranks_, group.gathered, group.gathered}, kListOfRanks, true}, {group.arriving, sent}, {group.arrived});
+    out_.put({OpKind::all_gather, phase, type, CollectiveAttributes{group.gathered, group.ranks, group.stride}}, {group.arriving}, {sent});
+    if (lists) out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{group.elements, group.ranks, group.gathered, group.gathered}, kListOfRanks, true}, {group.arriving, sent}, {group.arrived});
   }
 
   // A rank by itself has all of a group's parameters come up, in the type that the host keeps them in.
@@ -236,17 +250,23 @@ class FullySharded {
   }
 
   void copy_out(ShardGroup& group, Phase phase) {
+    if (group.parameters.empty() && !group.experts) return;
+    copied_out_before_ = copied_out_;
+    copy_own_out(group, phase);
+    if (group.experts) copy_own_out(*group.experts, phase);
+  }
+
+  void copy_own_out(ShardGroup& group, Phase phase) {
     if (group.parameters.empty()) return;
     const DType type = gathered_type(group), kept = stored_.value_or(type);
     group.whole = out_.tensor(group.gathered.value, DType::uint8);
-    copied_out_before_ = copied_out_;
     copied_out_ = out_.event();
-    if (ranks_ == 1 && on_host_ && kept == type) {  // what came is what is read; the layer waits for it, and with it the next copy but one
+    if (group.ranks == 1 && on_host_ && kept == type) {  // what came is what is read; the layer waits for it, and with it the next copy but one
       group.whole = group.arriving;
       out_.put({OpKind::shard_copy, phase, DType::uint8, ShardCopyAttributes{1, 1, {1}, {1}}, "wait_for_host"}, {group.arriving, group.arrived}, {copied_out_});
       return;
     }
-    if (ranks_ == 1) {  // parameter by parameter: cast where the types differ, then copied
+    if (group.ranks == 1) {  // parameter by parameter: cast where the types differ, then copied
       for (TensorId parameter : group.parameters) {
         const std::int64_t elements = graph_.tensors[parameter].shape.elements();
         if (kept == type || groups_.arrives_quantised(parameter)) continue;
@@ -264,8 +284,14 @@ class FullySharded {
   }
 
   void gather_in_forward(ShardGroup& group) {
-    gather(group, Phase::forward, copied_out_before_.valid() ? copied_out_before_ : arrived_);
+    if (!group.here) gather(group, Phase::forward, copied_out_before_.valid() ? copied_out_before_ : arrived_);
     copy_out(group, Phase::forward);
+    if (!gathers_.forward_ahead) return;
+    auto next = std::find(groups_.by_begin_of_forward.begin(), groups_.by_begin_of_forward.end(), &group);
+    next = next == groups_.by_begin_of_forward.end() ? groups_.by_begin_of_forward.begin() : next + 1;  // the root's comes before all
+    if (next == groups_.by_begin_of_forward.end()) return;
+    gather(**next, Phase::forward, copied_out_);
+    (*next)->here = true;
   }
 
   void prefetch(std::size_t place) {
@@ -274,6 +300,7 @@ class FullySharded {
 
   // The gathered parameters are let go: no kernel, but what memory they took is free from here on.
   void release(ShardGroup& group, Phase phase) {
+    if (group.experts && phase == Phase::forward) release(*group.experts, phase);  // in backward they end before their unit
     if (group.whole.valid()) out_.put({OpKind::allocate, phase, DType::fp32, {}, "reshard"}, {group.whole}, {});
     group.whole = {};
   }
@@ -281,8 +308,8 @@ class FullySharded {
   void finish_root(bool& done) {
     done = true;
     if (!groups_.root) return;
-    release(*groups_.root, Phase::backward);
-    reduce(*groups_.root);
+    for (ShardGroup* group : {groups_.root->experts, groups_.root})
+      if (group) release(*group, Phase::backward), reduce(*group);
   }
 
   void reduce(ShardGroup& group) {
@@ -293,17 +320,17 @@ class FullySharded {
     std::int64_t elements = 0;
     for (std::size_t i : group.gradients) {
       inputs.push_back(step_.gradients[i].gradient);
-      elements += padded(graph_.tensors[inputs.back()].shape, ranks_);
+      elements += padded(graph_.tensors[inputs.back()].shape, group);
     }
     if (reduced_.valid()) inputs.push_back(reduced_);      // one reduction at a time: the one before must be done ...
     if (message_.valid()) inputs.push_back(message_);      // ... and gives its message back only now
     message_ = out_.tensor(elements, sent);
     const Bytes read = bytes_of(elements, own), whole = bytes_of(elements, sent);
     out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, read, whole}, "chunk_cat"}, inputs, std::vector{message_});
-    const std::int64_t part = share_of(elements, ranks_);
+    const std::int64_t part = share_of(elements, group.ranks);
     TensorId shard = out_.tensor(part, sent);
     reduced_ = {};
-    const bool travels = ranks_ > 1;
+    const bool travels = group.ranks > 1;
     // Where groups hold copies, what follows the reduction inside the group runs on the stream of the sum over groups.
     const std::string_view beside = copies_ > 1 ? kAcrossGroups : "reduce_scatter";
     auto copy = [&](std::int64_t count, DType from, DType to, TensorId in, TensorId made) {
@@ -314,9 +341,9 @@ class FullySharded {
       const bool divides = sent == DType::fp16;  // the range of fp16: divided by about the root of the ranks before and after
       if (divides) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {});
       reduced_ = out_.event();
-      if (by_module_ && by_module_->lists) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, ranks_, whole, whole}, kListOfRanks, true}, {message_}, {});
-      out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, ranks_}}, {message_}, {shard, reduced_});
-      if (copies_ > 1) sum_over_groups(out_, Phase::backward, sent, bytes_of(part, sent), ranks_, copies_, shard);
+      if (by_module_ && by_module_->lists) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, group.ranks, whole, whole}, kListOfRanks, true}, {message_}, {});
+      out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, group.ranks, group.stride}}, {message_}, {shard, reduced_});
+      if (copies_ > 1) sum_over_groups(out_, Phase::backward, sent, bytes_of(part, sent), group.ranks, copies_, shard);
       if (divides) copy(part, sent, sent, shard, {});
     } else {
       copy(part, sent, sent, message_, shard);
@@ -343,7 +370,8 @@ class FullySharded {
 
   int ranks_, copies_;
   bool keep_gathered_, on_host_, accumulates_ = false;
-  const ModuleGathers* by_module_;           // null: block by block
+  UnitGathers gathers_;
+  const ModuleGathers* by_module_;           // null: unit by unit
   std::int64_t live_ = 0;                    // elements that are gathered, or on their way
   std::set<const ShardGroup*> kept_;         // from forward to backward
   ShardGroup bucket_;                        // gradients that wait for more
@@ -361,8 +389,8 @@ class FullySharded {
 
 }  // namespace
 
-void fully_shard(int ranks, int copies, bool keep_gathered, bool on_host, const ModuleGathers* by_module, const PrecisionRecipe& recipe, StepGraph& step) {
-  FullySharded(ranks, copies, keep_gathered, on_host, by_module, recipe, step).run();
+void fully_shard(int ranks, int copies, bool keep_gathered, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
+  FullySharded(ranks, copies, keep_gathered, how, recipe, step).run();
 }
 
 }  // namespace precog

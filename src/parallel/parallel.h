@@ -28,6 +28,20 @@ struct ModuleGathers {
   friend bool operator==(const ModuleGathers&, const ModuleGathers&) = default;
 };
 
+// What FSDP gathers together (its wrapping policy), and when.
+struct UnitGathers {
+  // block: so many repeated layers; module: every module that has parameters of its own; model: all of it at once.
+  enum class Unit { block, module, model };
+  Unit unit = Unit::block;
+  int layers = 1;
+  // Backward's gathers: issued before the unit in front computes (BACKWARD_PRE, fully_shard's own), after it (BACKWARD_POST), or where the unit begins.
+  enum class Backward { before, after, none };
+  Backward backward = Backward::before;
+  bool forward_ahead = false;  // forward's too are issued one unit ahead (forward_prefetch); else as the host comes to the unit
+  bool limited = true;         // none before the unit before the last is out of its message (limit_all_gathers; fully_shard always)
+  friend bool operator==(const UnitGathers&, const UnitGathers&) = default;
+};
+
 // How ranks that have the same parameters share gradients, states and parameters, beyond what Plan::fsdp says.
 struct Replicas {
   // Data-parallel ranks that share one copy of what is sharded; 0: all of them. Groups of so many hold copies: what a group has
@@ -36,9 +50,13 @@ struct Replicas {
   // A distributed optimizer's updated parameters are gathered beside the next step's forward, in the order in which it reads them
   // (Megatron's --overlap-param-gather); else before it.
   bool overlap_gather = false;
-  std::optional<ModuleGathers> by_module;  // of fully sharded parameters; else block by block
-  // DistributedDataParallel's: bucket_cap_mb, gradient_as_bucket_view, find_unused_parameters.
-  Bytes bucket{25 << 20};
+  // Of fully sharded parameters: FSDP's, or DeepSpeed's.
+  UnitGathers gathers;
+  std::optional<ModuleGathers> by_module;
+  // Gradients are sent while backward goes on; else all of them after it (Megatron without --overlap-grad-reduce).
+  bool overlap_reduce = true;
+  // DistributedDataParallel's: bucket_cap_mb, the first bucket's, gradient_as_bucket_view, find_unused_parameters.
+  Bytes bucket{25 << 20}, first_bucket{1 << 20};
   bool bucket_views = false, find_unused = false;
   // The optimizer's states and master weights live in the host's memory, and it updates them there (ZeRO-Offload); node_ranks of
   // them share that memory.

@@ -285,6 +285,7 @@ TEST_CASE("WholeGradientBuffersAreClearedWholeAndSentInTheirType") {
   using Made = MainGradients::Made;
   for (const auto& [made, sharding] : {std::pair{Made::in_backward, Sharding::none}, {Made::in_backward, Sharding::zero1}, {Made::in_product, Sharding::none}, {Made::in_product, Sharding::zero1}}) {
     recipe.main_gradients = MainGradients{DType::fp32, made};
+    recipe.reduces_after_backward = made == Made::in_backward;
     const StepGraph step = sharded(recipe, {.dp = 8, .fsdp = sharding});
     // Megatron's distributed optimizer scatters the sums; DeepSpeed's bf16 optimizer has every rank sum all.
     CHECK(sent(step, sharding == Sharding::none || made == Made::in_backward ? OpKind::all_reduce : OpKind::reduce_scatter) == 4 * kTower);

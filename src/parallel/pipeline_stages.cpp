@@ -11,7 +11,7 @@ namespace {
 
 // Layers of each chunk. An even split where there is one; else, as torchtitan does and Megatron can be told to
 // (--account-for-embedding-in-pipeline-split and its like for the loss), embedding and head count as a layer each, and what
-// is left over goes to the first chunks.
+// is left over goes to the first chunks. A first or last chunk may have no layer, only embedding or head.
 Result<std::vector<int>> layers_of_chunks(const Plan& plan, int layers) {
   const int chunks = plan.pp * plan.vpp;
   if (!plan.stage_layers.empty()) {
@@ -20,6 +20,11 @@ Result<std::vector<int>> layers_of_chunks(const Plan& plan, int layers) {
       return fail("plan.stage_layers", fmt::format("has {} entries; pp x vpp = {} x {} = {} chunks need one each", plan.stage_layers.size(), plan.pp, plan.vpp, chunks));
     if (given != layers) return fail("plan.stage_layers", fmt::format("adds up to {} layers; the model has {}", given, layers));
     return plan.stage_layers;
+  }
+  if (layers + 2 == chunks) {  // embedding and head have chunks of their own (Llama 3's 126 layers: Dubey et al. 2024, section 3.3.2)
+    std::vector<int> out(static_cast<std::size_t>(chunks), 1);
+    out.front() = out.back() = 0;
+    return out;
   }
   if (layers < chunks)
     return fail("plan.pp", fmt::format("x vpp is {} x {} = {}, but the model has {} repeated layers to cut between: every chunk needs one", plan.pp, plan.vpp, chunks, layers));
@@ -63,11 +68,12 @@ class Cutter {
     // Which chunk an operator is in: its block's; outside of any, its predecessor's.
     std::vector<int> of_layer;
     for (std::size_t chunk = 0; chunk < layers.size(); ++chunk) of_layer.insert(of_layer.end(), static_cast<std::size_t>(layers[chunk]), static_cast<int>(chunk));
+    const std::size_t head = head_of(graph);
     int layer = -1, block = -1;
     for (std::size_t i = 0; i < graph.ops.size(); ++i) {
       const Op& op = graph.ops[graph.ops.id_at(i)];
       if (op.block >= 0 && op.block != block) ++layer, block = op.block;
-      chunk_of_[i] = layer < 0 ? 0 : of_layer[static_cast<std::size_t>(layer)];
+      chunk_of_[i] = layer < 0 ? 0 : i >= head && layers.back() == 0 ? static_cast<int>(layers.size()) - 1 : of_layer[static_cast<std::size_t>(layer)];
       for (TensorId id : graph.outputs(op))
         if (!maker_[id.index()].valid()) maker_[id.index()] = graph.ops.id_at(i);
     }
@@ -333,6 +339,12 @@ class Cutter {
 
 }  // namespace
 
+std::size_t head_of(const Graph& forward) {
+  std::size_t head = forward.ops.size();
+  while (head > 0 && forward.ops[forward.ops.id_at(head - 1)].block < 0) --head;
+  return head;
+}
+
 DistinctChunks foreseen_chunks(const Plan& plan, const std::vector<int>& layer_kinds) {
   if (plan.pp < 2 || layer_kinds.empty()) return {};
   const auto counts = layers_of_chunks(plan, static_cast<int>(layer_kinds.size()));
@@ -361,6 +373,8 @@ DistinctChunks foreseen_chunks(const Plan& plan, const std::vector<int>& layer_k
 
 Result<DistinctChunks> distinct_chunks(const Plan& plan, Graph forward, bool each) {
   PRECOG_TRY(counts, layers_of_chunks(plan, count_layers(forward)));
+  if (const auto bare = [&](std::size_t i) { return forward.ops[forward.ops.id_at(i)].block >= 0; }; (counts.front() == 0 && bare(0)) || (counts.back() == 0 && bare(forward.ops.size() - 1)))
+    return fail("plan.stage_layers", fmt::format("has 0 layers in the {} chunk, and this model has nothing else there", counts.front() == 0 && bare(0) ? "first" : "last"));
   DistinctChunks out;
   out.layers_at = counts;
   const int chunks = static_cast<int>(counts.size());

@@ -29,6 +29,9 @@ struct DistinctChunks {
   int times_of(int block) const { return block < 0 || times.empty() ? 1 : times[static_cast<std::size_t>(block)]; }
 };
 
+// Where what follows all layers begins, among the operators: with the last of them, or in a last chunk that has none.
+std::size_t head_of(const Graph& forward);
+
 // The same without `forward`, before the model is built: of each of its layers a number, equal for equal layers (ModelSource's
 // layer_kinds). Nothing is left out where that cannot be known.
 DistinctChunks foreseen_chunks(const Plan& plan, const std::vector<int>& layer_kinds);

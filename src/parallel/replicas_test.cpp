@@ -209,11 +209,12 @@ TEST_CASE("ModulesAreGatheredAheadAndWhatIsSmallStays") {
   CHECK(verify(lists.graph).empty());
 }
 
-TEST_CASE("DeepSpeedsPipelinesSumGradientsWhenBackwardIsDone") {
+TEST_CASE("DeepSpeedsEngineSumsGradientsWhenBackwardIsDone") {
   PrecisionRecipe recipe = uniform(DType::fp16);
   recipe.main_gradients = MainGradients{DType::fp32, MainGradients::Made::at_step};
-  const auto after_first_sum = [&](const Plan& plan) {  // operators of backward
-    const StepGraph step = spread(plan, {.bucket = {1024}}, recipe);
+  const auto after_first_sum = [&](bool deepspeed) {  // operators of backward
+    recipe.reduces_after_backward = deepspeed;
+    const StepGraph step = spread({.dp = 4}, {.bucket = {1024}}, recipe);
     int out = 0;
     bool summed = false;
     for (const Op& op : step.graph.ops) {
@@ -223,6 +224,13 @@ TEST_CASE("DeepSpeedsPipelinesSumGradientsWhenBackwardIsDone") {
     CHECK(summed);
     return out;
   };
-  CHECK(after_first_sum({.dp = 4}) > 0);  // DistributedDataParallel
-  CHECK(after_first_sum({.dp = 4, .pp = 2}) == 0);
+  CHECK(after_first_sum(false) > 0);  // DistributedDataParallel
+  CHECK(after_first_sum(true) == 0);
+  // One buffer for all: laid in at once, divided, averaged, each gradient copied back.
+  const StepGraph step = spread({.dp = 4}, {.bucket = {1024}}, recipe);
+  CHECK(sent(step, OpKind::all_reduce).size() == 1);
+  CHECK(moved(step, "flatten") == 2 * kParameters);
+  CHECK(moved(step, "scale") == 2 * kParameters);
+  CHECK(std::count_if(step.graph.ops.begin(), step.graph.ops.end(), [](const Op& op) { return op.kind == OpKind::bucket_copy; }) == 4);
+  CHECK(verify(step.graph).empty());
 }

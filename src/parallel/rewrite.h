@@ -142,12 +142,11 @@ inline TensorId sum_over_groups(Rewrite& out, Phase phase, DType type, Bytes sha
 }
 
 struct Replicas;
-struct ModuleGathers;
-// DistributedDataParallel. `when_done`: nothing is sent before all of backward has run.
-void replicate(int ranks, const Replicas& how, bool when_done, const PrecisionRecipe& recipe, StepGraph& step);
+// DistributedDataParallel, or what sends nothing before all of backward has run: DeepSpeed's engine, by its recipes, and Megatron where nothing overlaps.
+void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
 // ZeRO 1 and 2; and ZeRO 3, FSDP. `ranks` share one copy, of which there are `copies`.
-void distribute_optimizer(int ranks, int copies, bool gradients_too, bool overlap_gather, const PrecisionRecipe& recipe, StepGraph& step);
-void fully_shard(int ranks, int copies, bool keep_gathered, bool on_host, const ModuleGathers* by_module, const PrecisionRecipe& recipe, StepGraph& step);
+void distribute_optimizer(int ranks, int copies, bool gradients_too, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
+void fully_shard(int ranks, int copies, bool keep_gathered, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
 // What the optimizer's kernels did becomes the host's work; `ranks` share its elements out.
 void offload_optimizer(int ranks, bool in_place, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
 // States (and master weights) come up for the update and go down again; parameters too, where the host has them.

@@ -13,11 +13,14 @@ void sum_up(const Graph& graph, const DistinctChunks& chunks, Flops& flops, std:
   std::vector<char> counted(graph.tensors.size(), 0);
   std::size_t chunk = 0;
   int block = -1;
-  for (const Op& op : graph.ops) {
+  const std::size_t head = chunks.layers_at.back() == 0 ? head_of(graph) : graph.ops.size();
+  for (std::size_t i = 0; i < graph.ops.size(); ++i) {
+    const Op& op = graph.ops[graph.ops.id_at(i)];
     if (op.block >= 0 && op.block != block) {
       if (layers[chunk]-- == 0) --layers[++chunk];
       block = op.block;
     }
+    if (i == head) ++chunk;
     for (TensorId id : graph.inputs(op))
       if (graph.tensors[id].role == Role::parameter && !counted[id.index()]) {
         counted[id.index()] = 1;
@@ -25,7 +28,7 @@ void sum_up(const Graph& graph, const DistinctChunks& chunks, Flops& flops, std:
       }
     if (!is_matrix_work(op.kind)) continue;
     int products = 1;
-    for (std::size_t i = 0; i < 2 && i < op.input_count; ++i) products += graph.tensors[graph.input(op, i)].requires_grad ? 1 : 0;
+    for (std::size_t k = 0; k < 2 && k < op.input_count; ++k) products += graph.tensors[graph.input(op, k)].requires_grad ? 1 : 0;
     of_chunk[chunk].push_back(work_of(graph, op).flops * products);
   }
   for (std::size_t i = 0; i < counted.size(); ++i)  // those that nobody reads

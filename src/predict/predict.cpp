@@ -85,15 +85,15 @@ std::string costs_text(const ChunkOfStep& chunk) {
   return out;
 }
 
-// loss.item() after backward, before what ends the step.
-void read_loss(Graph& graph) {
+// loss.item() where the first operator stands that `is_next` says of.
+void read_loss(Graph& graph, bool (*is_next)(Phase)) {
   const Store<OpId, Op> before = std::move(graph.ops);
   graph.ops = {};
   graph.ops.reserve(before.size() + 1);
   bool read = false;
   for (std::size_t i = 0; i < before.size(); ++i) {
     const Op& op = before[before.id_at(i)];
-    if (!read && (op.phase == Phase::loss_scaling || op.phase == Phase::optimizer)) {
+    if (!read && is_next(op.phase)) {
       Op item;
       item.kind = OpKind::read_back;
       item.phase = op.phase;
@@ -231,6 +231,7 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
     if (request.mode != Mode::eager && masks) *built = with_traced_masks(*request.model, *built);
     rank = shard_layers(request.plan, std::move(*built), each_chunk, std::move(foreseen), request.expert_capacity);
     if (!rank) return tl::unexpected(located(rank.error(), request.where));
+    if (request.stack == Stack::megatron && request.mode == Mode::eager) rank->graph = convert_scores(std::move(rank->graph), request.fused_softmax);
     decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
     if (pipelined) cut = cut_into_stages(rank->chunks, decided);
     if (cut.steady) break;
@@ -257,7 +258,8 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
   chunks = stages.run("parallel", [&] {
     for (ChunkOfStep& chunk : chunks) {
       chunk.step = apply_plan(request.plan, request.replicas, *request.precision, std::move(chunk.step));
-      if (request.reads_loss) read_loss(chunk.step.graph);
+      if (request.reads_loss) read_loss(chunk.step.graph, [](Phase phase) { return phase == Phase::loss_scaling || phase == Phase::optimizer; });
+      if (request.reads_each_loss && &chunk == &chunks.back()) read_loss(chunk.step.graph, [](Phase phase) { return phase == Phase::backward; });
     }
     return std::move(chunks);
   }, steps_text);
@@ -272,7 +274,7 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
       compact_indices(graph);
       const MemoryFormat format = compiled_memory_format(graph, request.memory_format);
       fusions[i] = plan_fusion(graph, request.gpu->sms, {.given = request.memory_format, .compiled = format},
-                               {.norms = request.stack != Stack::pytorch, .softmax_and_loss = request.stack == Stack::megatron});
+                               {.norms = request.stack != Stack::pytorch, .softmax_and_loss = request.stack == Stack::megatron, .softmax = request.fused_softmax, .products = request.mode == Mode::eager});
       chunks[i].program = make_kernels(graph, *request.gpu, format, &fusions[i]);
       chunks[i].program.dispatched = request.mode == Mode::eager;
       if (request.stack == Stack::te) gather_converted(graph, chunks[i].program);

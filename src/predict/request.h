@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "frontend/source.h"
+#include "kernel/megatron_softmax.h"
 #include "parallel/parallel.h"
 #include "parallel/tensor_parallel.h"
 #include "predict/catalog.h"
@@ -59,9 +60,11 @@ struct Request {
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Seconds exchange_cycle;   // between two looks for gradients to exchange, where a thread of its own does so (Horovod); 0: at once
   bool reads_loss = false;  // the loop reads the loss back in every step (loss.item()): the host waits for the GPU
+  bool reads_each_loss = false;  // that of every micro-batch, before its backward
   std::optional<double> clip_grad_norm;  // the limit; only that there is one changes anything
   Mode mode = Mode::eager;
   Stack stack = Stack::pytorch;
+  FusedSoftmaxRule fused_softmax;  // of the stack megatron
   Attention attention = Attention::sdpa;
   ExpertCapacity expert_capacity;
   bool tp_overlap = false;  // exchanges of tensor-parallel layers overlap with the products beside them

@@ -28,6 +28,8 @@ void RequestReader::echo() {
   if (r.clip_grad_norm) out["clip_grad_norm"] = *r.clip_grad_norm;
   if (r.software) out["software"] = r.software->name;
   if (r.reads_loss) out["reads_loss"] = true;
+  if (r.fused_softmax.heads_for_lengths) out["softmax_by_heads"] = true;
+  if (r.reads_each_loss) out["reads_each_loss"] = true;
   if (r.exchange_cycle.value > 0) out["exchange_cycle_ms"] = 1e3 * r.exchange_cycle.value;
   constexpr const char* kRecompute[] = {"none", "selective", "full", "up-projections"};
   if (r.training.recompute == Recompute::parts) out["recompute"] = parts_text(r.checkpoints.parts);
@@ -57,10 +59,18 @@ void RequestReader::echo() {
     out["plan"]["offload"] = join(parts, "+");
     if (r.replicas.offload_layers > 0 && r.replicas.offload_layers < 4096) out["plan"]["offload_layers"] = r.replicas.offload_layers;
   }
-  if (r.replicas.bucket != Replicas{}.bucket) out["plan"]["bucket_mb"] = r.replicas.bucket.value >> 20;
+  if (r.replicas.bucket != Replicas{}.bucket || r.replicas.first_bucket != Replicas{}.first_bucket)
+    out["plan"]["bucket_mb"] = r.replicas.bucket.value >> 20, out["plan"]["first_bucket_mb"] = r.replicas.first_bucket.value >> 20;
+  if (!r.replicas.overlap_reduce) out["plan"]["overlap_reduce"] = false;
   if (r.replicas.overlap_gather) out["plan"]["overlap_gather"] = true;
   if (r.replicas.bucket_views) out["plan"]["bucket_views"] = true;
   if (r.replicas.find_unused) out["plan"]["find_unused"] = true;
+  const UnitGathers& gathers = r.replicas.gathers;
+  if (gathers.unit != UnitGathers::Unit::block) out["plan"]["wrap"] = gathers.unit == UnitGathers::Unit::module ? "module" : "model";
+  else if (gathers.layers > 1) out["plan"]["wrap"] = gathers.layers;
+  if (gathers.backward != UnitGathers::Backward::before) out["plan"]["backward_prefetch"] = gathers.backward == UnitGathers::Backward::after ? "post" : "none";
+  if (r.plan.fsdp == Sharding::full && gathers.forward_ahead != (r.plan.ep > 1)) out["plan"]["forward_prefetch"] = gathers.forward_ahead;
+  if (!gathers.limited) out["plan"]["limit_all_gathers"] = false;
   if (r.plan.tp > 1) out["plan"]["sp"] = r.plan.sp;
   if (r.tp_overlap) out["plan"]["tp_overlap"] = true;
   if (r.tp_scatter_fp8) out["plan"]["tp_scatter_fp8"] = true;

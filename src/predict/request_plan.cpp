@@ -24,7 +24,6 @@ void RequestReader::read_plan() {
     if (problems_.size() == before && product != gpus)
       plan->problem("dp", fmt::format("is {}, but the cluster has {} GPUs; the plan's degrees must multiply to the GPU count{}", dp, gpus,
                                       product != dp ? fmt::format(", and they make {}", product) : ""));
-    if (request_.plan.ep > 1 && request_.plan.fsdp == Sharding::full) plan->problem("ep", "together with fully sharded parameters is not modelled by this version; use fsdp none, zero1 or zero2");
     if (problems_.size() == before) check_experts(*plan, dp);
   }
   request_.plan.dp = static_cast<int>(dp);
@@ -54,9 +53,9 @@ std::int64_t RequestReader::read_pipeline(JsonReader& reader) {
        {"zb", PipelineSchedule::zero_bubble}, {"dualpipe", PipelineSchedule::dualpipe}},
       plan.vpp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b);
   if (const Json* layers = reader.raw("stage_layers")) {
-    const bool whole = layers->is_array() && std::all_of(layers->begin(), layers->end(), [](const Json& one) { return one.is_number_integer() && one >= 1 && one <= 4096; });
-    if (whole) plan.stage_layers = layers->get<std::vector<int>>();
-    else reader.problem("stage_layers", "wants a list of whole numbers from 1 to 4096: the layers of each chunk, first to last");
+    const auto allowed = [&](const Json& one) { return one.is_number_integer() && one >= (&one == &layers->front() || &one == &layers->back() ? 0 : 1) && one <= 4096; };
+    if (layers->is_array() && !layers->empty() && std::all_of(layers->begin(), layers->end(), allowed)) plan.stage_layers = layers->get<std::vector<int>>();
+    else reader.problem("stage_layers", "wants a list of whole numbers from 1 to 4096: the layers of each chunk, first to last; 0 for a first one that only embeds, or a last one that is the head alone");
   }
   if (plan.pp == 1) {
     for (const char* key : {"vpp", "schedule", "stage_layers"})

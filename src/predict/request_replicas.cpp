@@ -29,16 +29,46 @@ void RequestReader::read_replicas(JsonReader& plan, std::int64_t dp) {
   if (out.shard_size > 0 && request_.plan.ep > 1) plan.problem(size ? "shard_size" : "replicate", "together with expert parallelism (ep) is not modelled");
   read_offload(plan, shards, dp);
   read_module_gathers(plan);
+  read_unit_gathers(plan);
   out.overlap_gather = plan.boolean("overlap_gather").value_or(false);
   if (out.overlap_gather && request_.plan.fsdp != Sharding::zero1 && request_.plan.fsdp != Sharding::zero2)
     plan.problem("overlap_gather", "is a distributed optimizer's: it needs fsdp zero1 or zero2 (fully sharded parameters are always gathered beside compute)");
-  if (auto bucket = plan.integer("bucket_mb", 1, 65536)) out.bucket = {*bucket << 20};
+  out.overlap_reduce = plan.boolean("overlap_reduce").value_or(true);
+  if (!out.overlap_reduce && request_.plan.fsdp == Sharding::full)
+    plan.problem("overlap_reduce", "is false, but fully sharded gradients are reduced beside backward, block by block: it needs fsdp none, zero1 or zero2");
+  if (!out.overlap_reduce && out.overlap_gather) plan.problem("overlap_gather", "needs overlap_reduce (Megatron refuses --overlap-param-gather without --overlap-grad-reduce, too)");
+  // Who says a size of buckets says the first one's, too (torch/nn/parallel/distributed.py, bucket_bytes_cap_default).
+  if (auto bucket = plan.integer("bucket_mb", 1, 65536)) out.bucket = out.first_bucket = {*bucket << 20};
+  if (auto first = plan.integer("first_bucket_mb", 1, 65536)) out.first_bucket = {*first << 20};
   out.bucket_views = plan.boolean("bucket_views").value_or(false);
   out.find_unused = plan.boolean("find_unused").value_or(false);
   for (const char* key : {"comm_hook", "ddp_comm_hook"})
     if (plan.text(key)) plan.problem(key, "is part of the precision here: +gradients-bf16 or +gradients-fp16 (as amp-bf16+gradients-bf16)");
-  for (const char* key : {"bucket_mb", "bucket_views", "find_unused"})
+  for (const char* key : {"bucket_mb", "first_bucket_mb", "bucket_views", "find_unused"})
     if (plan.has(key) && shards) plan.problem(key, "is DistributedDataParallel's: it needs fsdp none");
+}
+
+// FSDP's own settings; what DeepSpeed calls otherwise is read_module_gathers'.
+void RequestReader::read_unit_gathers(JsonReader& plan) {
+  UnitGathers& out = request_.replicas.gathers;
+  if (const Json* wrap = plan.raw("wrap")) {
+    using Unit = UnitGathers::Unit;
+    if (*wrap == "module" || *wrap == "model") out.unit = *wrap == "module" ? Unit::module : Unit::model;
+    else if (wrap->is_number_integer() && *wrap >= 1 && *wrap <= 4096) out.layers = wrap->get<int>();
+    else if (*wrap != "layer") plan.problem("wrap", fmt::format("is {}; known: layer (or a number of layers from 1 to 4096), module, model: what is gathered together", wrap->dump().substr(0, 40)));
+    check_layers(plan, "wrap", out.layers);
+  }
+  using Backward = UnitGathers::Backward;
+  out.backward = choice<Backward>(plan, "backward_prefetch", {{"pre", Backward::before}, {"post", Backward::after}, {"none", Backward::none}}, Backward::before);
+  // Where the host waits for experts' counts in every layer it cannot run ahead: torchtitan then asks for the next layer's parameters itself.
+  out.forward_ahead = plan.boolean("forward_prefetch").value_or(request_.plan.ep > 1);
+  out.limited = plan.boolean("limit_all_gathers").value_or(true);
+  if (!out.limited) request_.warnings.push_back("limit_all_gathers false: how many gathered layers are in memory at once then depends on how far the host runs ahead; two are counted");
+  for (const char* key : {"wrap", "backward_prefetch", "forward_prefetch", "limit_all_gathers"}) {
+    if (!plan.has(key)) continue;
+    if (request_.plan.fsdp != Sharding::full) plan.problem(key, "is FSDP's: it needs fsdp full or hybrid");
+    else if (plan.has("zero3")) plan.problem(key, "is FSDP's, and zero3 DeepSpeed's: leave one out");
+  }
 }
 
 void RequestReader::read_module_gathers(JsonReader& plan) {
@@ -49,6 +79,7 @@ void RequestReader::read_module_gathers(JsonReader& plan) {
     *field = given->integer(key, 0, std::int64_t{1} << 50).value_or(*field);
   out.lists = given->boolean("lists").value_or(false);
   given->reject_unknown_keys();
+  if (request_.plan.ep > 1) plan.problem("zero3", "is DeepSpeed's, which refuses experts of their own ranks (ep) at stage 3; its stages 1 and 2 and FSDP (leave zero3 out) take them");
   if (request_.plan.fsdp != Sharding::full) plan.problem("zero3", "says how parameters are gathered module by module: it needs fsdp zero3 (or full, hybrid)");
   request_.replicas.by_module = out;
 }

@@ -62,6 +62,7 @@ void RequestReader::read_training() {
        {"sgd-momentum", OptimizerKind::sgd_momentum}, {"lamb", OptimizerKind::lamb}}, OptimizerKind::adamw);
   read_software();
   request_.reads_loss = root_.boolean("reads_loss").value_or(false);
+  request_.reads_each_loss = root_.boolean("reads_each_loss").value_or(false);
   request_.exchange_cycle = {1e-3 * root_.number("exchange_cycle_ms", 0, 1000).value_or(0)};
   request_.training.optimizer_impl = choice<OptimizerImpl>(root_, "optimizer_impl",
       {{"foreach", OptimizerImpl::foreach_}, {"fused", OptimizerImpl::fused}, {"for-loop", OptimizerImpl::for_loop}},
@@ -95,6 +96,8 @@ void RequestReader::read_training() {
   request_.stack = choice<Stack>(root_, "stack", {{"pytorch", Stack::pytorch}, {"megatron", Stack::megatron}, {"te", Stack::te}}, Stack::pytorch);
   if (request_.stack != Stack::pytorch && request_.mode != Mode::eager)
     root_.problem("stack", "and a compiled mode exclude each other: the compiler writes the kernels");
+  request_.fused_softmax.heads_for_lengths = root_.boolean("softmax_by_heads").value_or(false);
+  if (request_.fused_softmax.heads_for_lengths && request_.stack != Stack::megatron) root_.problem("softmax_by_heads", "is about the fused softmax of Megatron-LM's forks: it needs stack megatron");
 }
 
 // What is recomputed, and of which layers.

@@ -92,7 +92,9 @@ Seconds HostTimes::operator()(const Call& call, const KernelProgram& program, co
       if (call.collective && call.family == Family::collective && op.label.valid()) return forward_of(kind);
       [[fallthrough]];
     case Phase::accumulate:
-    case Phase::gradient_sync: return backward_of(kind) * times + more_launches(call, program, graph);
+    case Phase::gradient_sync:
+      if (kind == OpKind::bucket_copy) return forward_of(kind);  // from inside the framework: no node of autograd's around it
+      return backward_of(kind) * times + more_launches(call, program, graph);
     case Phase::loss_scaling:
     case Phase::optimizer: {
       const auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);

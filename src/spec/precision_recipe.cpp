@@ -86,6 +86,7 @@ void read_end_of_step(JsonReader& file, PrecisionRecipe& recipe) {
   }
   if (auto communication = file.object("communication")) {
     recipe.reduced_gradients = read_type(*communication, "gradients");
+    recipe.reduces_after_backward = communication->boolean("after_backward").value_or(false);
     communication->reject_unknown_keys();
   }
   recipe.fused_optimizer = file.boolean("fused_optimizer").value_or(false);

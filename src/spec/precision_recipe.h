@@ -74,6 +74,7 @@ struct PrecisionRecipe {
   std::optional<MasterWeights> master_weights;
   std::optional<MainGradients> main_gradients;
   std::optional<DType> reduced_gradients;  // what gradients travel in, where that is not the type they are kept in
+  bool reduces_after_backward = false;     // nothing travels before all of backward has run (DeepSpeed below ZeRO 2)
   bool gathers_fp8 = false;                // sharded weights of fp8 layers travel in fp8
   std::optional<DType> autocast;         // the lower type of torch.autocast, when it is on
   bool weight_cache = false;             // autocast keeps one cast copy of each parameter per forward
