@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""How good is what `predict` lists for a job that does not fit? Thousands of plans at random, the better ones changed further,
-against the list: `tools/search_plans.py [--plans N] [--seed S] [JOB ...]`. Wants libprecog.so (PRECOG_LIBRARY)."""
+"""How good is what `predict` lists for a job that does not fit? Hundreds of plans against the list: its own entries and plans at random,
+every setting of the best changed in turn, then several at once: `tools/search_plans.py [--plans N] [--seed S] [JOB ...]`. Wants
+libprecog.so (PRECOG_LIBRARY)."""
 
 import argparse
 import json
+import math
 import random
 import subprocess
 import sys
@@ -93,10 +95,10 @@ class Space:
             "recipe": list(recipes), "states": ["", "", "+optimizer-bf16", "+optimizer-8bit"],
             "fsdp": ["none", "zero1", "zero2", "full", "full"] if self.gpus > 1 else ["none"],
             "recompute": ["none", "none", "selective", "norm", "norm+activation", "norm+mlp", "norm+activation+core", "per-op", "full"],
-            "layers": [1.0, 1.0, 0.9, 0.75, 0.5, 0.25, 0.1], "loss": [1, 8, 64] if language else [1],
+            "loss": [1, 8, 64] if language else [1],
             "batch": [b for b in range(1, each + 1) if each % b == 0],
             "offload": ["none"] * 6 + ["optimizer", "states", "optimizer+parameters", "parameters", "activations"],
-            "allocator": ["caching", "expandable"], "impl": ["foreach"],
+            "allocator": ["caching", "expandable"], "impl": ["", "fused"],
             "tp": doubling(min(8, self.gpus)) if language else [1], "cp": doubling(min(8, self.gpus)) if language else [1],
             "pp": doubling(min(16, self.gpus)) if language else [1], "ep": doubling(min(64, self.gpus)) if language and self.experts() else [1],
             "mode": ["eager", "eager", "compile"] if any_mode else [request.get("mode", "eager")],
@@ -125,11 +127,11 @@ class Space:
 
     def changed(self, point, rng):
         out = dict(point)
-        for axis in rng.sample(sorted(self.axes), rng.choice((1, 1, 2, 2, 3))):
+        for axis in rng.sample(sorted(self.axes), rng.choice((2, 2, 3, 4))):
             out[axis] = rng.choice(self.axes[axis])
         return out
 
-    def patch(self, point):
+    def patch(self, point, layers):
         if self.gpus % (point["tp"] * point["cp"] * point["pp"]):
             return None
         dp = self.gpus // (point["tp"] * point["cp"] * point["pp"])
@@ -138,54 +140,117 @@ class Space:
             return None
         plan = {axis: point[axis] for axis in ("tp", "cp", "pp", "ep", "fsdp", "offload")}
         plan["sp"] = point["tp"] > 1
-        if dp == 1 and not (self.gpus == 1 and point["offload"] == "optimizer"):
+        if dp * point["cp"] == 1 and not (self.gpus == 1 and point["offload"] == "optimizer"):
             plan["fsdp"] = "none"
         out = {"precision": point["recipe"] + point["states"], "plan": plan, "batch": point["batch"], "global_batch": self.base["global_batch"],
-               "recompute": point["recompute"], "allocator": point["allocator"], "optimizer_impl": point["impl"], "mode": point["mode"]}
-        if point["loss"] > 1:
-            out["loss_chunks"] = point["loss"]
-        if point["format"] != "contiguous":
-            out["memory_format"] = point["format"]
-        layers = max(1, round(point["layers"] * self.layers_of_stage(point)))
-        if point["recompute"] == "none" and point["layers"] < 1 and point["offload"] != "activations":
-            return None  # as with all of them
-        if point["recompute"] != "none" and point["layers"] < 1:
+               "recompute": point["recompute"], "allocator": point["allocator"], "mode": point["mode"]}
+        for key, value in (("optimizer_impl", point["impl"]), ("loss_chunks", point["loss"] if point["loss"] > 1 else None), ("memory_format", point["format"] if point["format"] != "contiguous" else None)):
+            if value:
+                out[key] = value
+        if layers and point["recompute"] != "none":
             out["recompute_layers"] = layers
-        if point["offload"] == "activations" and point["layers"] < 1:
+        if layers and point["offload"] == "activations":
             plan["offload_layers"] = layers
+        return out
+
+    def point(self, fix):
+        """Of an entry of the list."""
+        request = merged(self.request, {key: value for key, value in fix["request"].items() if value is not None})
+        plan = {**self.base["request"]["plan"], **request.get("plan", {})}
+        recipe, *parts = request["precision"].split("+")
+        out = {"recipe": recipe, "states": "".join(f"+{part}" for part in parts), "recompute": request.get("recompute", "none"), "loss": request.get("loss_chunks", 1),
+               "batch": request["batch"], "allocator": request.get("allocator", "caching"), "impl": request.get("optimizer_impl", ""), "mode": request.get("mode", "eager"),
+               "format": request.get("memory_format", "contiguous"), "fsdp": plan.get("fsdp", "none"), "offload": plan.get("offload", "none"), **{axis: plan.get(axis, 1) for axis in ("tp", "cp", "pp", "ep")}}
+        self.recipes.setdefault(recipe, kind_of(fix))
         return out
 
     def layers_of_stage(self, point):
         return -(-self.depth // point["pp"])
 
 
-def searched(request, base, plans, seed, any_mode):
-    """The best of each kind: {kind: (samples per second, patch)}; a tenth of the plans from nothing first."""
-    space, rng = Space(request, base, any_mode), random.Random(seed)
-    best, seen, tried = {}, set(), 0
-    attempts = 0
-    while tried < plans and attempts < 40 * plans:
-        attempts += 1
-        from_nothing = tried < plans // 4 or not best or rng.random() < 0.1
-        kind = rng.choice(sorted(best)) if best else 0
-        point = space.random(rng) if from_nothing else space.changed(rng.choice(best[kind])[1], rng)
-        key = json.dumps(point, sort_keys=True)
-        patch = space.patch(point)
-        if key in seen or patch is None:
-            continue
-        seen.add(key)
+class Search:
+    """Of plans; what is done by layers is done to as few as are enough."""
+
+    def __init__(self, request, base, seed, any_mode):
+        self.request, self.base, self.space, self.rng = request, base, Space(request, base, any_mode), random.Random(seed)
+        self.best, self.seen, self.tried = {}, set(), 0  # by kind: the cheapest few, as (samples per second, point, patch)
+
+    def predicted(self, point, layers=0):
+        patch = self.space.patch(point, layers)
+        if patch is None:
+            return None
+        own = {key: value for key, value in self.request.items() if key not in ("recompute", "recompute_layers", "micro_batches", "plan")}
+        self.tried += 1
         try:
-            report = precog.predict(merged(request, {**patch, "fixes": False}))
+            report = precog.predict(merged(own, {**patch, "fixes": False}))
         except precog.PrecogError:
-            continue
-        tried += 1
-        if not report.fits or report["global_batch"] != base["global_batch"]:
-            continue
-        at = best.setdefault(space.kind(point), [])
-        at.append((report.samples_per_s, point, patch))
+            return None
+        return (report, patch) if report["global_batch"] == self.base["global_batch"] else None
+
+    def offer(self, point):
+        """Whether it is the cheapest of its kind."""
+        key = json.dumps(point, sort_keys=True)
+        if key in self.seen:
+            return False
+        self.seen.add(key)
+        at = self.best.setdefault(self.space.kind(point), [])
+        made = self.fewest_layers(point, at[-1][0] if len(at) > 3 else 0)
+        if made is None or not made[0].fits:
+            return False
+        first = not at or made[0].samples_per_s > at[0][0]
+        at.append((made[0].samples_per_s, point, made[1]))
         at.sort(key=lambda one: -one[0])
-        del at[4:]
-    return {kind: (at[0][0], at[0][2]) for kind, at in best.items()}
+        del at[6:]
+        return first
+
+    def fewest_layers(self, point, least_speed):
+        moved = point["offload"] == "activations"
+        if point["recompute"] == "none" and not moved:
+            return self.predicted(point)
+        none = self.predicted({**point, "recompute": "none", "offload": "none" if moved else point["offload"]})
+        if none is None or none[0].fits or none[0].samples_per_s <= least_speed:
+            return None
+        best = self.predicted(point)
+        if best is None or not best[0].fits:
+            return None
+        low, high, needs, has, most = 0, self.space.layers_of_stage(point), none[0]["device_bytes"], best[0]["device_bytes"], self.base["capacity_bytes"]
+        for _ in range(5):
+            if high - low < 2:
+                break
+            middle = low + math.ceil((high - low) * (needs - most) / (needs - has)) if needs > has else (low + high) // 2
+            middle = min(max(middle, low + 1), high - 1)
+            now = self.predicted(point, middle)
+            if now is None:
+                break
+            if now[0].fits:
+                high, has = middle, now[0]["device_bytes"]
+                best = max(best, now, key=lambda one: one[0].samples_per_s)
+            else:
+                low, needs = middle, now[0]["device_bytes"]
+        return best
+
+    def run(self, plans):
+        space, looked = self.space, set()
+        for fix in self.base["fixes"]:
+            if "a smaller step" not in fix["note"]:
+                point = space.point(fix)
+                self.offer(point if len(space.axes["mode"]) > 1 else {**point, "mode": space.axes["mode"][0]})
+        attempts = 0
+        while self.tried < plans and attempts < 40 * plans:
+            anchors = [at[0][1] for at in self.best.values() if at and json.dumps(at[0][1], sort_keys=True) not in looked]
+            for point in anchors:  # every setting in turn
+                looked.add(json.dumps(point, sort_keys=True))
+                for axis, values in space.axes.items():
+                    for value in values:
+                        if value != point[axis] and self.tried < plans:
+                            self.offer({**point, axis: value})
+            attempts += 1
+            kinds = [kind for kind, at in self.best.items() if at]
+            if not kinds or self.rng.random() < 0.25:
+                self.offer(space.random(self.rng))
+            elif not anchors:
+                self.offer(space.changed(self.rng.choice(self.best[self.rng.choice(kinds)])[1], self.rng))
+        return {kind: (at[0][0], at[0][2]) for kind, at in self.best.items() if at}
 
 
 def main():
@@ -218,7 +283,7 @@ def main():
         key = f"{name}/{arguments.plans}/{arguments.seed}/{'any' if arguments.any_mode else arguments.mode}"
         entry = known.get(key)
         if entry is None:
-            entry = {str(kind): list(one) for kind, one in searched(request, base, arguments.plans, arguments.seed, arguments.any_mode).items()}
+            entry = {str(kind): list(one) for kind, one in Search(request, base, arguments.seed, arguments.any_mode).run(arguments.plans).items()}
             known[key] = entry
             if arguments.known:
                 arguments.known.write_text(json.dumps(known, indent=1))

@@ -267,12 +267,12 @@ void find_moments(const Graph& graph, MemoryUse& use) {
       if (all > between.first) between = {all, i};
       continue;
     }
-    const std::size_t part = i < first ? 0 : i < first_ends ? 1 : i < last ? 2 : i < end ? 3 : 4;
+    const std::size_t part = i < begin ? 0 : i < first ? 1 : i < first_ends ? 2 : i < last ? 3 : i < end ? 4 : 5;
     if (all <= most[part]) continue;
     most[part] = all;
     use.moments[part] = use.timeline[i];
   }
-  if (between.first > *std::max_element(most.begin(), most.end())) use.moments[2] = use.timeline[between.second];
+  if (between.first > *std::max_element(most.begin(), most.end())) use.moments[3] = use.timeline[between.second];
 }
 
 // What the segments take of a step that takes `free` of them where nothing stops it, and more than `limit`, which is all there is: as

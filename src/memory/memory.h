@@ -20,9 +20,9 @@ namespace precog {
 
 using BytesByCategory = std::array<Bytes, kMemoryCategories>;
 
-// Forward and the head's backward, backward of the first layer that it meets, of the last, of what lies below, and the update: what saves
+// Forward, the head's backward, backward of the first layer that it meets, of the last, of what lies below, and the update: what saves
 // memory in one need not in another.
-inline constexpr std::size_t kStepParts = 5;
+inline constexpr std::size_t kStepParts = 6;
 
 // Parts of a step in which work that is in flight elsewhere differs; a pipeline's pieces of work.
 enum class StepPart : std::uint8_t { whole, forward, backward, end };  // backward with all that runs beside it, up to the gradients' reduction

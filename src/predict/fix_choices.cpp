@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ constexpr int kMostTimes = 16;     // more stages than now
 constexpr int kLayersOfStage = 2;  // at least
 constexpr int kMostExperts = 64;   // more GPUs that share them than now
 constexpr std::size_t kFirstBatches = 3;
-constexpr std::int64_t kLongSequence = 8192;  // from which on context is worth sharing; beyond a node, what each GPU has left of it
+constexpr std::int64_t kWorthSharing = 4096, kLongSequence = 8192;  // tokens of a sequence that GPUs of a node share; the second: that each GPU has left of one that nodes share
 constexpr int kMostShared = 16;               // GPUs that share a sequence
 
 class FixChoices {
@@ -102,7 +103,7 @@ class FixChoices {
       add(FixAxis::sharding, fmt::format("shard over the {} GPUs of a node: hybrid", inside), "--fsdp hybrid", "all of it inside a node, replicas across nodes", {{"plan", {{"fsdp", "hybrid"}}}});
   }
 
-  // Fewer replicas, each over more GPUs; the global batch stays.
+  // Fewer replicas, each over more GPUs, or more of them over fewer than the job says; the global batch stays.
   void splits() {
     const Plan& plan = parsed_.plan;
     if (plan.tp > 1 && !plan.sp && parsed_.model->language)
@@ -112,20 +113,25 @@ class FixChoices {
           plan.schedule == PipelineSchedule::gpipe ? "as many micro-batches at once as stages, not all of them" : "one chunk of the model on each stage, not two", {{"plan", {{"schedule", "1f1b"}}}});
     if (plan.vpp > 1)
       add(FixAxis::split, "one chunk of layers per stage", "--vpp 1 --schedule 1f1b", "fewer micro-batches in flight, a longer bubble", {{"plan", {{"vpp", 1}, {"schedule", "1f1b"}}}});
-    if (!parsed_.model->language || plan.dp * plan.ep < 2 || parsed_.replicas.shard_size > 0) return;
+    if (!parsed_.model->language || base_.gpus < 2 || parsed_.replicas.shard_size > 0) return;
     // Each degree by itself, then all together; a model without experts refuses theirs.
     const int node = parsed_.cluster.gpus_per_node;
     std::vector<int> tps = {plan.tp}, cps = {plan.cp}, pps = {plan.pp}, eps = {plan.ep};
     if (plan.dp > 1) {
       for (int tp = 2 * plan.tp; tp <= std::min(kMostWays, node / std::max(1, plan.cp)); tp *= 2) tps.push_back(tp);
-      if (base_.seq >= kLongSequence && plan.cp == 1)
+      if (base_.seq >= kWorthSharing && plan.cp == 1)
         for (int cp = 2; cp <= kMostShared && shareable(plan.tp, cp); cp *= 2) cps.push_back(cp);
       if (plan.vpp == 1 && plan.stage_layers.empty())
         for (int times = 2; times <= kMostTimes; times *= 2) pps.push_back(plan.pp * times);
     }
+    const auto fewer = [](std::vector<int>& degrees, int now) {
+      for (; now % 2 == 0; now /= 2) degrees.push_back(now / 2);
+    };
+    fewer(tps, plan.tp), fewer(cps, plan.cp);
+    if (plan.vpp == 1 && plan.stage_layers.empty()) fewer(pps, plan.pp);
     if (plan.fsdp != Sharding::full)
       for (int ep = 2 * plan.ep; ep <= std::min(kMostExperts * plan.ep, plan.dp * plan.tp * plan.cp); ep *= 2) eps.push_back(ep);
-    const int inside = std::min(node / std::max(1, plan.cp * plan.tp), kMostWays), widest = tps.back();
+    const int inside = std::min(node / std::max(1, plan.cp * plan.tp), kMostWays), widest = *std::max_element(tps.begin(), tps.end());
     for (int ways = 1; ways <= 4; ++ways)
       for (int ep : eps)
         for (int tp : tps)
@@ -142,10 +148,10 @@ class FixChoices {
   void put_split(int tp, int cp, int pp, int ep, bool first) {
     const Plan& plan = parsed_.plan;
     const bool given = request_.contains("plan") && request_["plan"].contains("dp");
-    const int times = tp / plan.tp * (cp / plan.cp) * (pp / plan.pp);
+    const int ways_now = plan.tp * plan.cp * plan.pp, split_ways = tp * cp * pp;
     const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
-    if ((times < 2 && ep == plan.ep) || plan.dp % times != 0 || (pp > plan.pp && (layers <= kLayersOfStage * pp || parsed_.model->encoder_decoder))) return;
-    const int ranks = tp * cp * (plan.dp / times);
+    if (plan.dp * ways_now % split_ways != 0 || (pp > plan.pp && (layers <= kLayersOfStage * pp || parsed_.model->encoder_decoder))) return;
+    const int dp = plan.dp * ways_now / split_ways, ranks = tp * cp * dp;
     const int asked = ep;
     while (ep > 1 && ep == plan.ep && ranks % ep != 0) ep /= 2;
     if (ep > ranks || ranks % (asked == plan.ep ? ep : ep * tp) != 0) return;  // an expert is split as layers are
@@ -159,16 +165,17 @@ class FixChoices {
       patch["plan"][name] = value;
     };
     degree("ep", ep, plan.ep, fmt::format("experts shared by {} GPUs", ep));
-    degree("tp", tp, plan.tp, fmt::format("layers split over {} GPUs", tp));
+    degree("tp", tp, plan.tp, tp == 1 ? "layers not split" : fmt::format("layers split over {} GPUs", tp));
     if (tp > plan.tp && !plan.sp) flags.push_back("--sp"), patch["plan"]["sp"] = true;
-    degree("cp", cp, plan.cp, fmt::format("sequences shared by {} GPUs", cp));
-    degree("pp", pp, plan.pp, fmt::format("a pipeline of {} stages", pp));
-    if (ep != plan.ep && times == 1) note = "tokens travel to their experts";
+    degree("cp", cp, plan.cp, cp == 1 ? "sequences not shared" : fmt::format("sequences shared by {} GPUs", cp));
+    degree("pp", pp, plan.pp, pp == 1 ? "no pipeline" : fmt::format("a pipeline of {} stages", pp));
+    if (dp > plan.dp) note = "more replicas, each over fewer GPUs";
+    else if (ep != plan.ep && dp == plan.dp) note = "tokens travel to their experts";
     else if (tp > plan.tp) note = "tensor and sequence parallelism: exchanges in every layer";
     else if (cp > plan.cp) note = "context parallelism: keys and values travel";
-    const bool single = plan.dp / times * cp == 1;
+    const bool single = dp * cp == 1;
     if (single && parsed_.plan.fsdp != Sharding::none && !parsed_.replicas.offloads() && request_.contains("plan") && request_["plan"].contains("fsdp")) flags.push_back("--fsdp none"), patch["plan"]["fsdp"] = "none";
-    if (given && times > 1) flags.push_back(fmt::format("--dp {}", plan.dp / times)), patch["plan"]["dp"] = plan.dp / times;
+    if (given && dp != plan.dp) flags.push_back(fmt::format("--dp {}", dp)), patch["plan"]["dp"] = dp;
     const std::array<std::pair<char, int>, 4> ways = {{{'e', asked == plan.ep ? 0 : asked}, {'t', tp == plan.tp ? 0 : tp}, {'c', cp == plan.cp ? 0 : cp}, {'p', pp == plan.pp ? 0 : pp}}};
     std::vector<std::size_t> parts;
     std::size_t count = 0;
@@ -181,6 +188,8 @@ class FixChoices {
     add(FixAxis::split, join(words, " in "), join(flags, " "), note, patch);
     out_.back().first = first;
     out_.back().single = single;
+    const auto over = [](int now, int before) { return static_cast<std::int16_t>(std::lround(std::log2(static_cast<double>(now) / before))); };
+    out_.back().degrees = {over(tp, plan.tp), over(cp, plan.cp), over(pp, plan.pp), over(ep, plan.ep)};
     if (count > 1) out_.back().parts = std::move(parts);
     else
       for (const auto& way : ways)
@@ -279,6 +288,7 @@ class FixChoices {
     }
     if ((nothing || attention) && !convolutions) {
       put("recompute norms, activation functions and attention", "norm+activation+core", "no product with weights is run twice");
+      if (nothing) put_moved("recompute norms and activation functions, the rest on the host", "norm+activation", "no product is run twice; what layers keep goes down and comes back");
       put_moved("recompute norms, activation functions and attention, the rest on the host", "norm+activation+core", "no product with weights is run twice; what layers keep goes down and comes back");
       put("recompute all but products and attention", "per-op", "torchtitan's op-wise choice: every other product is kept, too");
     }

@@ -2,6 +2,7 @@
 // choice that its job cannot have is found out when the changed request is read.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -33,9 +34,14 @@ struct FixChoice {
   bool needs_full = false;         // only with parameters sharded
   bool shards = false;             // and this shards them itself
   bool single = false;             // leaves one replica, which has nobody to share with
+  std::array<std::int16_t, 4> degrees{};  // of a split: tp, cp, pp and ep, as logarithms, over the job's own
   std::vector<std::size_t> parts;  // of a split in several ways: the places of those in one way each, in order; empty: it is one itself
   bool first = true;               // among those that combinations start from
 };
+
+// Replicas share something out; their weights.
+inline bool spreads(const FixChoice& choice) { return choice.axis == FixAxis::sharding || choice.shards; }
+inline bool shards_weights(const FixChoice& choice) { return spreads(choice) && (choice.flags == "--fsdp full" || choice.flags == "--fsdp hybrid"); }
 
 // What the job asks for already and could do without: what it recomputes and what it keeps on the host. Changes are then told against
 // the job, and are sought from the job without.

@@ -1,8 +1,47 @@
 #include "predict/fix_effects.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace precog {
+namespace {
+
+enum : std::size_t { kTp = kFixAxes, kCp, kPp, kEp, kShared };
+
+// How much less is known of a choice from where that axis is set otherwise.
+constexpr std::array<int, kFixAxes> kApart = [] {
+  std::array<int, kFixAxes> out{};
+  out.fill(1);
+  for (FixAxis axis : {FixAxis::precision, FixAxis::sharding, FixAxis::offload, FixAxis::mode, FixAxis::recompute}) out[static_cast<std::size_t>(axis)] = 3;
+  out[static_cast<std::size_t>(FixAxis::split)] = 0;  // its degrees say it
+  return out;
+}();
+constexpr int kApartDegree = 1, kApartShared = 4;
+
+int distance(const FixSettings& a, const FixSettings& b) {
+  int out = a[kShared] != b[kShared] ? kApartShared : 0;
+  for (std::size_t i = 0; i < kFixAxes; ++i) out += a[i] != b[i] ? kApart[i] : 0;
+  for (std::size_t i = kTp; i <= kEp; ++i) out += kApartDegree * std::abs(a[i] - b[i]);
+  return out;
+}
+
+}  // namespace
+
+FixSettings FixEffects::settings(const FixCombination& combination) const {
+  FixSettings out{};
+  for (std::size_t i : combination) {
+    const FixChoice& choice = choices_[i];
+    out[static_cast<std::size_t>(choice.axis)] = static_cast<std::int16_t>(i + 1);
+    if (shards_weights(choice)) out[kShared] = 1;
+    if (choice.axis == FixAxis::split) std::copy(choice.degrees.begin(), choice.degrees.end(), out.begin() + kTp);
+  }
+  return out;
+}
+
+const FixEffects::Effect& FixEffects::nearest(std::size_t choice, const FixSettings& at) const {
+  const auto& all = effects_[choice];
+  return *std::min_element(all.begin(), all.end(), [&](const Effect& a, const Effect& b) { return distance(a.at, at) < distance(b.at, at); });
+}
 
 double FixEstimate::most() const {
   double out = 0;
@@ -36,10 +75,10 @@ FixEffects::Way FixEffects::way(const FixEstimate& before, const FixEstimate& af
   return out;
 }
 
-void FixEffects::learn(std::size_t choice, const FixNeed& without, const FixNeed& with, bool sharded) {
+void FixEffects::learn(std::size_t choice, const FixNeed& without, const FixNeed& with, const FixSettings& at) {
   if (!without.known || !with.known) return;
   const FixEstimate before = from(without), after = from(with);
-  (sharded ? sharded_ : alone_)[choice] = {true, way(before, after), way(after, before)};
+  effects_[choice].push_back({at, way(before, after), way(after, before)});
 }
 
 void FixEffects::apply(FixEstimate& estimate, const Way& way) {

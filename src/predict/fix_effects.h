@@ -18,18 +18,24 @@ struct FixEstimate {
   double most() const;  // of the moments
 };
 
+// How a plan is set, as far as that decides what a change does to it: the choice of each axis (plus 1; 0: as the job is), the degrees of
+// a split (as logarithms, over the job's own), whether weights are shared out.
+using FixSettings = std::array<std::int16_t, kFixAxes + 5>;
+
 class FixEffects {
  public:
-  // `large`: bytes from which on a part that shrinks is multiplied; to others the change is added.
-  FixEffects(std::size_t choices, double large) : alone_(choices), sharded_(choices), large_(large) {}
+  // `choices` outlives it. `large`: bytes from which on a part that shrinks is multiplied; to others the change is added.
+  FixEffects(const std::vector<FixChoice>& choices, double large) : choices_(choices), effects_(choices.size()), large_(large) {}
 
-  // Of a choice: from `without` to `with`; `sharded`: both with parameters shared out.
-  void learn(std::size_t choice, const FixNeed& without, const FixNeed& with, bool sharded);
-  bool knows(std::size_t choice) const { return alone_[choice].known || sharded_[choice].known; }
+  FixSettings settings(const FixCombination& combination) const;
+
+  // Of a choice: from `without` to `with`, in a plan of these settings; what is known of the nearest one is believed of others.
+  void learn(std::size_t choice, const FixNeed& without, const FixNeed& with, const FixSettings& at);
+  bool knows(std::size_t choice) const { return !effects_[choice].empty(); }
 
   static FixEstimate from(const FixNeed& need);
-  void put(FixEstimate& estimate, std::size_t choice, bool sharded) const { apply(estimate, of(choice, sharded).put); }
-  void take(FixEstimate& estimate, std::size_t choice, bool sharded) const { apply(estimate, of(choice, sharded).take); }
+  void put(FixEstimate& estimate, std::size_t choice, const FixSettings& at) const { apply(estimate, nearest(choice, at).put); }
+  void take(FixEstimate& estimate, std::size_t choice, const FixSettings& at) const { apply(estimate, nearest(choice, at).take); }
 
  private:
   struct Way {
@@ -37,16 +43,15 @@ class FixEffects {
     double outside = 0, time = 1;
   };
   struct Effect {
-    bool known = false;
+    FixSettings at{};
     Way put, take;
   };
   static void apply(FixEstimate& estimate, const Way& way);
   Way way(const FixEstimate& before, const FixEstimate& after) const;
-  const Effect& of(std::size_t choice, bool sharded) const {
-    return (sharded && sharded_[choice].known) || !alone_[choice].known ? sharded_[choice] : alone_[choice];
-  }
+  const Effect& nearest(std::size_t choice, const FixSettings& at) const;
 
-  std::vector<Effect> alone_, sharded_;
+  const std::vector<FixChoice>& choices_;
+  std::vector<std::vector<Effect>> effects_;
   double large_;
 };
 

@@ -36,8 +36,11 @@ constexpr double kHeavy = 0.8;         // of the capacity: weights and states th
 constexpr double kLarge = 0.01;         // of the capacity: parts that choices multiply; they add to smaller ones
 constexpr double kNothing = 0.002;     // of the capacity: a change that saves less is none
 constexpr int kLayerTries = 5, kHalved = 2, kMostLayersAsked = 256;  // the second: this one in the middle of what is left
+constexpr double kSurelyShort = 1.02;   // of the capacity, by such a trial brought to one that was asked
 constexpr double kSurely = 0.9, kSurelySome = 0.82;  // of the capacity: no doubt below, nor above its inverse; the second: of some layers
+constexpr double kOneMore = 1.005;      // of the capacity
 constexpr int kMoreTries = 2;           // of what is listed
+constexpr double kFewAtFirst = 0.01, kFewEnough = 0.002;  // of the time: what fewer layers yet could save; the second: of what is listed
 constexpr double kFaster = 0.97;        // of the time: a change is worth trying for that alone
 constexpr std::size_t kAsked = 16;      // of each kind and mode; half of them of a deep model
 constexpr double kEarned = 1.02;        // of the time: what a change saves that is not needed otherwise
@@ -45,12 +48,14 @@ constexpr double kSegments = 1.05;      // of the capacity: what expandable segm
 constexpr double kHardly = 1.01, kTooDear = 4;  // times the time: more changes are not worth less than the first; dearer than the second is left out
 constexpr double kHostOfGpu = 256e9;   // bytes that a node has for each GPU, where nobody says: DGX H100's 2 TB for 8, a cloud's largest machine with one L4
 constexpr int kDeep = 60;              // layers
-constexpr std::size_t kTriedNear = 48;  // plans near others, with the same result; half as many with another, and half of that in another mode
-constexpr int kRounds = 24;             // of waves
+constexpr std::size_t kTriedNear = 144;  // plans near others, with the same result, and a third where trying roughly is no cheaper; half as many with another, and half of that in another mode
+constexpr int kRounds = 60;             // of waves
 constexpr std::size_t kOfLayout = 2;    // of a wave
+constexpr double kOften = 0.005;
 constexpr std::size_t kAnchors = 4;     // whose neighbours are looked at
-constexpr std::size_t kTogetherNear = 5;  // changes, without what is done by layers
+constexpr std::ptrdiff_t kTogetherNear = 5;  // changes, without what is done by layers and what saves little
 constexpr double kBetter = 0.995;       // of what a plan is worth: its neighbours are worth trying
+constexpr double kDoubtful = 1.08;      // of the time: worth trying when nothing promises more
 constexpr double kNearly = 1.15;        // of the capacity: what saves little is tried
 constexpr double kEnough = 1.0;         // of the capacity, by a rough trial
 
@@ -86,14 +91,14 @@ FixCombination in_order(FixCombination choices) {
   return choices;
 }
 
+bool saves_little(FixAxis axis) { return axis == FixAxis::allocator || axis == FixAxis::optimizer; }
+
 std::vector<FixCombination> one_less(const FixCombination& combination) {
   std::vector<FixCombination> out(combination.size(), combination);
   for (std::size_t i = 0; i < out.size(); ++i) out[i].erase(out[i].begin() + static_cast<std::ptrdiff_t>(i));
   return out;
 }
 
-bool spreads(const FixChoice& choice) { return choice.axis == FixAxis::sharding || choice.shards; }
-bool shards_weights(const FixChoice& choice) { return spreads(choice) && (choice.flags == "--fsdp full" || choice.flags == "--fsdp hybrid"); }
 // Both share weights out, or what the one saves the other has taken already.
 bool exclude_each_other(const FixChoice& a, const FixChoice& b) {
   const auto moves = [](const FixChoice& one) { return (one.axis == FixAxis::offload && one.by_layers) || one.moves; };
@@ -114,7 +119,7 @@ class FixSearch {
   // `asked`: the report of the job itself; `base`: of it without what is undone.
   FixSearch(const Json& request, const FixUndone& undone, const Request& parsed, const Report& asked, const Report& base, const Catalog& catalog, const std::filesystem::path& folder)
       : job_(asked), base_(base), capacity_(static_cast<double>(base.memory.capacity.value)), choices_(fix_choices(without(undone, request), base, parsed, catalog)),
-        trials_(request, undone, parsed, base, catalog, folder, choices_), effects_(choices_.size(), kLarge * capacity_) {}
+        trials_(request, undone, parsed, base, catalog, folder, choices_), effects_(choices_, kLarge * capacity_) {}
 
   std::vector<Fix> run() {
     if (base_.memory.fits) found_.push_back({});  // without what is undone
@@ -199,8 +204,8 @@ class FixSearch {
     for (const auto& [combination, need] : wanted) rough_[combination] = *need;
     const FixNeed& full = full_ ? alone_[*full_] : start_;
     for (std::size_t i = 0; i < choices_.size(); ++i) {
-      effects_.learn(i, start_, alone_[i], false);
-      effects_.learn(i, full, with_full_[i], true);
+      effects_.learn(i, start_, alone_[i], effects_.settings({}));
+      if (full_) effects_.learn(i, full, with_full_[i], effects_.settings({*full_}));
     }
     useful_.assign(choices_.size(), 0);
     for (std::size_t i = 0; i < choices_.size(); ++i) useful_[i] = choices_[i].axis == FixAxis::allocator ? slack_ > 1 : saves(alone_[i], start_) || saves(with_full_[i], full) || hurries(alone_[i], start_);
@@ -225,7 +230,7 @@ class FixSearch {
       const FixNeed need = rough_[both] = trials_.rough(both);
       if (!hurries(need, alone_[precision])) continue;
       useful_[i] = 1;
-      effects_.learn(i, alone_[precision], need, false);
+      effects_.learn(i, alone_[precision], need, effects_.settings({precision}));
       alone_[i].time = start_.time * need.time / alone_[precision].time;
     }
   }
@@ -366,6 +371,7 @@ class FixSearch {
         needs[i] = known != rough_.end() ? known->second : trials_.rough(all[wave[i]].choices);
       });
       for (std::size_t i = 0; i < wave.size(); ++i) rough_[all[wave[i]].choices] = needs[i];
+      for (std::size_t i : wave) learn_from(all[i].choices);
       for (std::size_t i : wave) {
         const auto now = best_known(all[i].choices);
         if (!now) continue;
@@ -398,22 +404,31 @@ class FixSearch {
   Asked foreseen(const FixCombination& combination, int layers) const {
     if (layers == 0)
       if (const auto tried = rough_.find(combination); tried != rough_.end() && tried->second.whole) return {true, tried->second.fits, tried->second.device};
-    const int count = trials_.layers(combination);
-    if (!trials_.shallow() || in_stages(combination) || (layers > 0 && count == 0)) return {};
-    const FixNeed all = roughly(combination);
-    if (!all.known) return {};
-    double device = device_of(combination, all.most(), all.outside);
-    if (layers > 0) {
-      FixCombination bare = combination;
-      std::erase_if(bare, [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
-      const FixNeed none = bare.empty() ? start_ : roughly(bare);
-      if (!none.known) return {};
-      const double without = device_of(bare, none.most(), none.outside);
-      device = without + (device - without) * layers / count;
-    }
+    const auto device = reckoned(combination, layers);
     const double surely = layers > 0 ? kSurelySome : kSurely;
-    if (device > surely * capacity_ && device < capacity_ / surely) return {};
-    return {true, device < capacity_, device};
+    if (!device || (*device > surely * capacity_ && *device < capacity_ / surely)) return {};
+    return {true, *device < capacity_, *device};
+  }
+  // From rough trials with all layers and with none.
+  std::optional<double> reckoned(const FixCombination& combination, int layers) const {
+    const int count = trials_.layers(combination);
+    if (!trials_.shallow() || in_stages(combination) || (layers > 0 && count == 0)) return std::nullopt;
+    const FixNeed all = roughly(combination);
+    if (!all.known) return std::nullopt;
+    const double device = device_of(combination, all.most(), all.outside);
+    if (layers == 0) return device;
+    FixCombination bare = combination;
+    std::erase_if(bare, [&](std::size_t i) { return choices_[i].by_layers != nullptr; });
+    const FixNeed none = bare.empty() ? start_ : roughly(bare);
+    if (!none.known) return std::nullopt;
+    const double without = device_of(bare, none.most(), none.outside);
+    return without + (device - without) * layers / count;
+  }
+  // Whether one change less is too much, by trials of both that are as far off as that of the one whose need is known.
+  bool surely_short(const FixCombination& less, int layers, const Found& known) const {
+    const auto short_one = reckoned(less, layers), whole_one = reckoned(known.choices, known.layers);
+    const Asked asked = need_of_device(known.choices, known.layers);
+    return short_one && whole_one && asked.known && *short_one * asked.device / *whole_one > kSurelyShort * capacity_;
   }
   bool fits(const FixCombination& combination) const { return need_of_device(combination).fits; }
   void ask(const std::vector<FixCombination>& wanted) const {
@@ -435,7 +450,8 @@ class FixSearch {
       for (; next < hopeful_.size() && wave.size() < kWave / 2; ++next) {
         const Candidate& one = hopeful_[next];
         const std::size_t kind = result_of(one.choices);
-        if (superfluous(one) || beaten(one) || found_of(kind, otherwise(one.choices)) >= most_found(kind, otherwise(one.choices))) continue;
+        if (superfluous(one) || beaten(one) || told(one, found_) || found_of(kind, otherwise(one.choices)) >= most_found(kind, otherwise(one.choices))) continue;
+        if (told(one, wave)) break;  // that one may not fit
         if (one.choices.size() > 1 && asked_of[{kind, otherwise(one.choices)}]++ >= (deep() ? kAsked / 2 : kAsked)) continue;
         wave.push_back(one), wanted.push_back(one.choices);
       }
@@ -505,6 +521,10 @@ class FixSearch {
     for (std::size_t i = 0; i < combination.size(); ++i)
       if (const std::size_t one = combination[i]; one > 0 && choices_[one].axis == FixAxis::offload && choices_[one].patch.contains("optimizer_impl"))
         out.push_back(combination), out.back()[i] = one - 1;
+    // What layers keep goes to the host without recomputing any of it.
+    const auto moved = std::find_if(choices_.begin(), choices_.end(), [](const FixChoice& one) { return one.axis == FixAxis::offload && one.by_layers; });
+    for (std::size_t i = 0; i < combination.size() && moved != choices_.end(); ++i)
+      if (choices_[combination[i]].moves) out.push_back(in_order([&] { FixCombination one = combination; one[i] = static_cast<std::size_t>(moved - choices_.begin()); return one; }()));
     return out;
   }
   std::optional<Found> reduced(FixCombination combination, double time) const {
@@ -515,10 +535,9 @@ class FixSearch {
       again = false;
       for (FixCombination& less : simpler(out.choices)) {
         const int layers = layered(less) ? out.layers : 0;
-        if (less.empty() || earned(out.choices, less) || hopeless(less, kBeyondDoubt) || too_few(less, layers) || !enough(less, layers)) continue;
+        if (less.empty() || earned(out.choices, less) || hopeless(less, kBeyondDoubt) || too_few(less, layers) || surely_short(less, layers, out) || !enough(less, layers)) continue;
         out.choices = std::move(less);
-        out.layers = 0;
-        fewest_layers(out);
+        out.layers = layers;  // no fewer than with what is left out
         again = out.choices.size() > 1;
         break;
       }
@@ -565,6 +584,15 @@ class FixSearch {
       return one.time < (fewer ? kHardly : 1 / kTimesAlike) * candidate.time && result_of(one.choices) <= result_of(candidate.choices) && includes_all(axes_of(candidate.choices), axes_of(one.choices));
     });
   }
+  // One of them is the same but for what saves a little, and hardly costs more.
+  template <class Some>
+  bool told(const Candidate& candidate, const std::vector<Some>& others) const {
+    const auto gist = [&](FixCombination combination) {
+      std::erase_if(combination, [&](std::size_t i) { return choices_[i].axis == FixAxis::loss || saves_little(choices_[i].axis); });
+      return combination;
+    };
+    return std::any_of(others.begin(), others.end(), [&](const Some& one) { return one.time < kHardly * candidate.time && gist(one.choices) == gist(candidate.choices); });
+  }
   // One of them changes fewer settings at hardly more cost, or none that this does not.
   bool alike(const Candidate& candidate, const std::vector<Candidate>& others) const {
     return std::any_of(others.begin(), others.end(), [&](const Candidate& one) {
@@ -605,13 +633,13 @@ class FixSearch {
     if (tried && need.host_full) return {};
     Completed out{base, without, std::nullopt, tried, without <= kEnough * capacity_};
     if (out.fits) return out;
-    const bool sharded = shares_weights(bare);
+    const FixSettings at = effects_.settings(bare);
     for (std::size_t i : by_layers_) {
       if (!allowed(i, kind) || std::any_of(bare.begin(), bare.end(), [&](std::size_t other) { return exclude_each_other(choices_[other], choices_[i]); })) continue;
       const auto known = tried ? rough_.find(with_one(bare, i)) : rough_.end();
       if (known != rough_.end() && (!known->second.known || known->second.host_full)) continue;
       FixEstimate with = known != rough_.end() ? FixEffects::from(known->second) : need;
-      if (known == rough_.end()) effects_.put(with, i, sharded);
+      if (known == rough_.end()) effects_.put(with, i, at);
       Completed now{with.time / start_.time, device_of(bare, with.most(), with.outside), i, known != rough_.end(), false};
       now.fits = now.memory <= kEnough * capacity_;
       if (now.fits) now.time = base + share_of_layers(without, now.memory) * (now.time - base);
@@ -648,12 +676,12 @@ class FixSearch {
     if (!choice) return {};
     return choices_[*choice].parts.empty() || effects_.knows(*choice) ? std::vector<std::size_t>{*choice} : choices_[*choice].parts;
   }
-  void turn(FixEstimate& need, const Turn& one, bool sharded) const {
+  void turn(FixEstimate& need, const Turn& one, const FixSettings& at) const {
     const auto old_ones = atoms(one.old_choice), new_ones = atoms(one.new_choice);
     for (std::size_t i : old_ones)
-      if (std::find(new_ones.begin(), new_ones.end(), i) == new_ones.end()) effects_.take(need, i, sharded);
+      if (std::find(new_ones.begin(), new_ones.end(), i) == new_ones.end()) effects_.take(need, i, at);
     for (std::size_t i : new_ones)
-      if (std::find(old_ones.begin(), old_ones.end(), i) == old_ones.end()) effects_.put(need, i, sharded);
+      if (std::find(old_ones.begin(), old_ones.end(), i) == old_ones.end()) effects_.put(need, i, at);
   }
   FixCombination turned(FixCombination combination, const Turn& one) const {
     if (one.old_choice) std::erase(combination, *one.old_choice);
@@ -666,7 +694,7 @@ class FixSearch {
       for (std::size_t j = 0; j < i; ++j)
         if (exclude_each_other(choices_[combination[i]], choices_[combination[j]])) return false;
     }
-    return combination.size() <= kTogetherNear;
+    return std::count_if(combination.begin(), combination.end(), [&](std::size_t i) { return !choices_[i].by_layers && !saves_little(choices_[i].axis); }) <= kTogetherNear;
   }
   // Every setting in turn chosen otherwise, left alone, or changed too.
   std::vector<Turn> turns(const FixCombination& bare, std::size_t kind) const {
@@ -689,48 +717,57 @@ class FixSearch {
   };
   using Promises = std::map<FixCombination, Promise>;
   void promise(FixCombination bare, const FixEstimate& need, int far, std::size_t kind, double best, Promises& promises) const {
-    if (bare.empty() || rough_.contains(bare) || !possible(bare)) return;
+    if (bare.empty() || need.time / start_.time >= best || rough_.contains(bare) || !possible(bare)) return;
     const Promise now{far, completed(bare, need, false, kind).worth(capacity_)};
     if (now.worth >= best) return;
     const auto [place, fresh] = promises.try_emplace(std::move(bare), now);
     if (!fresh && (now.far < place->second.far || (now.far == place->second.far && now.worth < place->second.worth))) place->second = now;
   }
-  static bool minor(const Turn& one) { return one.axis == FixAxis::allocator || one.axis == FixAxis::optimizer; }
   // One setting turned, or two.
   void look_around(const Node& node, bool two, std::size_t kind, double best, Promises& promises) const {
     std::vector<Turn> all = turns(node.bare, kind);
     const bool little = node.best.tried && (node.best.fits ? node.best.layered && node.best.time <= best : node.best.memory <= kNearly * capacity_);
-    if (two || !little) std::erase_if(all, [&](const Turn& one) { return minor(one); });
-    const bool sharded = shares_weights(node.bare);
-    best = std::min(best, kBetter * node.best.worth(capacity_));  // no steps aside
+    if (two || !little) std::erase_if(all, [&](const Turn& one) { return saves_little(one.axis); });
+    const FixSettings at = effects_.settings(node.bare);
+    const double better = std::min(best, kBetter * node.best.worth(capacity_));  // no steps aside, but from one layout to another
+    const auto limit = [&](const Turn& one) { return one.axis == FixAxis::split || one.axis == FixAxis::sharding ? best : better; };
     std::vector<FixEstimate> after(all.size(), node.need);
     for (std::size_t i = 0; i < all.size(); ++i) {
-      turn(after[i], all[i], sharded);
-      if (!two) promise(turned(node.bare, all[i]), after[i], 1, kind, best, promises);
+      turn(after[i], all[i], at);
+      if (!two) promise(turned(node.bare, all[i]), after[i], 1, kind, limit(all[i]), promises);
     }
     for (std::size_t i = 0; two && i < all.size(); ++i)
       for (std::size_t j = 0; j < i; ++j) {
         if (all[i].axis == all[j].axis) continue;
-        if (best < 1e300 && after[i].time * after[j].time / node.need.time / start_.time >= best) continue;
+        if (better < 1e300 && after[i].time * after[j].time / node.need.time / start_.time >= better) continue;
         FixEstimate need = after[i];
-        turn(need, all[j], sharded);
-        promise(turned(turned(node.bare, all[i]), all[j]), need, 2, kind, best, promises);
+        turn(need, all[j], at);
+        promise(turned(turned(node.bare, all[i]), all[j]), need, 2, kind, better, promises);
       }
   }
-  // Cheapest first, few of each layout.
-  std::vector<FixCombination> best_promised(const Promises& promises, double best, std::size_t most) const {
-    std::vector<std::pair<double, const FixCombination*>> order;
-    for (const auto& [bare, one] : promises)
-      if (one.worth < best && !rough_.contains(bare)) order.emplace_back(one.worth, &bare);
-    std::sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : *a.second < *b.second; });
-    std::vector<FixCombination> out;
-    std::map<FixCombination, std::size_t> layouts;
-    for (const auto& [worth, bare] : order) {
-      if (out.size() == most) break;
+  // Cheapest first; of a layout few at a time, and the more it was tried the less it promises.
+  using Layouts = std::map<FixCombination, std::size_t>;
+  std::vector<FixCombination> best_promised(const Promises& promises, double best, std::size_t most, Layouts& often) const {
+    struct Place {
+      double worth = 0;
+      const FixCombination* bare = nullptr;
+      std::size_t* tried = nullptr;
+    };
+    std::vector<Place> order;
+    for (const auto& [bare, one] : promises) {
+      if (one.worth >= best || rough_.contains(bare)) continue;
       FixCombination layout;
-      for (std::size_t i : *bare)
+      for (std::size_t i : bare)
         if (spreads(choices_[i]) || choices_[i].axis == FixAxis::split || choices_[i].axis == FixAxis::precision) layout.push_back(i);
-      if (++layouts[layout] <= kOfLayout) out.push_back(*bare);
+      std::size_t& tried = often[std::move(layout)];
+      order.push_back({one.worth * (1 + kOften * static_cast<double>(tried)), &bare, &tried});
+    }
+    std::sort(order.begin(), order.end(), [](const Place& a, const Place& b) { return a.worth != b.worth ? a.worth < b.worth : *a.bare < *b.bare; });
+    std::vector<FixCombination> out;
+    std::map<std::size_t*, std::size_t> now;
+    for (const Place& one : order) {
+      if (out.size() == most) break;
+      if (++now[one.tried] <= kOfLayout) ++*one.tried, out.push_back(*one.bare);
     }
     return out;
   }
@@ -749,14 +786,14 @@ class FixSearch {
         FixCombination first;
         FixEstimate need = FixEffects::from(start_);
         for (const auto& one : {precision, sharding})
-          if (one) first.push_back(*one), effects_.put(need, *one, false);
-        const bool sharded = shares_weights(first);
+          if (one) first.push_back(*one), effects_.put(need, *one, effects_.settings({}));
+        const FixSettings at = effects_.settings(first);
         for (const auto& state : states) {
           FixEstimate second = need;
-          if (state) effects_.put(second, *state, sharded);
+          if (state) effects_.put(second, *state, at);
           for (const auto& split : splits) {
             FixEstimate third = second;
-            turn(third, {FixAxis::split, std::nullopt, split}, sharded);
+            turn(third, {FixAxis::split, std::nullopt, split}, at);
             FixCombination bare = first;
             for (const auto& one : {state, split})
               if (one) bare.push_back(*one);
@@ -769,12 +806,49 @@ class FixSearch {
     std::vector<FixNeed> needs(wanted.size());
     in_parallel(wanted.size(), [&](std::size_t i) { needs[i] = trials_.rough(wanted[i]); });
     for (std::size_t i = 0; i < wanted.size(); ++i) rough_[wanted[i]] = needs[i];
+    for (const FixCombination& one : wanted) learn_from(one);
+  }
+  // What every choice of it does where the others are taken, and every other choice that was tried on top.
+  void learn_from(const FixCombination& tried) {
+    const auto learn = [&](const FixCombination& without, const FixCombination& with, std::size_t choice) {
+      const auto before = rough_.find(without), after = rough_.find(with);
+      if ((!without.empty() && before == rough_.end()) || after == rough_.end() || !learnt_.insert({with, choice}).second) return;
+      effects_.learn(choice, without.empty() ? start_ : before->second, after->second, effects_.settings(without));
+    };
+    const std::vector<FixCombination> fewer = one_less(tried);
+    for (std::size_t i = 0; i < tried.size(); ++i) learn(fewer[i], tried, tried[i]);
+    for (std::size_t i = 0; i < choices_.size(); ++i)
+      if (std::find(tried.begin(), tried.end(), i) == tried.end()) learn(tried, with_one(tried, i), i);
   }
 
+  // What other types of weights and states add may be shared out or on the host in the cheapest plans, and how long states travel is a
+  // matter of their type; nothing tells of that but trying.
+  void try_precisions(std::size_t kind, bool other_mode) {
+    std::set<FixCombination> wanted;
+    const std::vector<Node> all = nodes(kind, other_mode);
+    const auto put = [&](FixCombination one, std::size_t choice, std::optional<std::size_t> layered) {
+      std::erase_if(one, [&](std::size_t other) { return exclude_each_other(choices_[other], choices_[choice]); });
+      one = with_one(std::move(one), choice);
+      if (layered)
+        if (FixCombination both = with_one(one, *layered); possible(both) && !rough_.contains(both)) wanted.insert(std::move(both));
+      if (possible(one) && !rough_.contains(one)) wanted.insert(one);
+      return one;
+    };
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      const bool states = choices_[i].axis == FixAxis::states;
+      if ((!states && choices_[i].axis != FixAxis::precision) || static_cast<std::size_t>(choices_[i].result) != kind) continue;
+      for (std::size_t n = 0; n < std::min(kAnchors / 2, all.size()); ++n) {
+        const FixCombination one = put(all[n].bare, i, all[n].best.layered);
+        for (std::size_t o = 0; states && n == 0 && o < choices_.size(); ++o)
+          if (choices_[o].axis == FixAxis::offload && near_[o]) put(one, o, all[n].best.layered);
+      }
+    }
+    try_all({wanted.begin(), wanted.end()});
+  }
   // From the cheapest that were tried to plans that differ in one or two settings, as long as those promise to be cheaper.
   void descend(std::size_t kind, bool other_mode) {
     if (!start_.known || !std::any_of(choices_.begin(), choices_.end(), [&](const FixChoice& one) { return kind == 0 || static_cast<std::size_t>(one.result) == kind; })) return;
-    std::size_t left = (kind == 0 ? kTriedNear : kTriedNear / 2) / (other_mode ? 2 : 1);
+    std::size_t left = (trials_.shallow() ? kTriedNear : kTriedNear / 3) / (kind == 0 ? 1 : 2) / (other_mode ? 2 : 1);
     if (other_mode) {
       const auto mode = std::find_if(choices_.begin(), choices_.end(), [](const FixChoice& one) { return one.axis == FixAxis::mode; });
       if (mode == choices_.end()) return;
@@ -792,22 +866,30 @@ class FixSearch {
         if (FixCombination one = in_order({place, i}); kind == 0 && possible(one) && !rough_.contains(one)) wanted.push_back(std::move(one));
       try_all(wanted);
     }
+    if (kind > 0) try_precisions(kind, other_mode);
     Promises promises;
     std::set<FixCombination> once, twice;
     if (!other_mode) scan_layouts(kind, 1e300, promises);
+    std::size_t aside = left / 3;
+    Layouts often;
     for (int round = 0; left > 0 && round < kRounds; ++round) {
       const std::vector<Node> all = nodes(kind, other_mode);
       double best = 1e300;
       for (const Node& node : all)
         if (node.best.tried && node.best.fits) best = std::min(best, kTimesAlike * node.best.time);
       for (std::size_t i = 0; i < all.size(); ++i) {
-        if (once.insert(all[i].bare).second || i == 0) look_around(all[i], false, kind, best, promises);
+        if (!all[i].best.tried && all[i].best.worth(capacity_) < best) continue;  // first what it is completed by
+        if (once.insert(all[i].bare).second || i == 0) look_around(all[i], false, kind, kDoubtful * best, promises);
         if (i < kAnchors && twice.insert(all[i].bare).second) look_around(all[i], true, kind, best, promises);
       }
       Promises wished = promises;
       for (const Node& node : all)
         if (node.best.layered && !node.best.tried) wished[with_one(node.bare, *node.best.layered)] = {0, node.best.worth(capacity_)};
-      const std::vector<FixCombination> wanted = best_promised(wished, best, std::min(left, kWave));
+      std::vector<FixCombination> wanted = best_promised(wished, best, std::min(left, kWave / 2), often);
+      if (wanted.empty()) {
+        wanted = best_promised(wished, kDoubtful * best, std::min({left, aside, kWave / 2}), often);
+        aside -= wanted.size();
+      }
       if (wanted.empty()) break;
       try_all(wanted);
       for (const FixCombination& one : wanted)  // refused ones cost nothing
@@ -857,17 +939,23 @@ class FixSearch {
     double low_device = without.empty() ? static_cast<double>(base_.memory.device.value) : device(without), high_device = device(found.choices);
     const int count = trials_.layers(found.choices);
     int low = 0, high = count > 0 ? count : kMostLayersAsked;  // too few, enough
+    // What a layer saves, and costs of the time: nobody asks for one less where that is too few, or would save nothing.
+    const double saves = count > 0 ? (low_device - high_device) / count : 0;
+    double costs = 1;
+    if (const FixNeed all = count > 0 ? roughly(found.choices) : FixNeed{}, none = without.empty() ? start_ : count > 0 ? roughly(without) : FixNeed{}; all.known && none.known)
+      costs = std::max(0.0, all.time - none.time) / none.time / count;
     bool enough = false;
     const int tries = more + (count == 0 ? 2 * kLayerTries : deep() ? kLayerTries - 2 : kLayerTries);
     for (int i = 0; high - low > 1 && i < tries; ++i) {
       int next = low + (high - low) / 2;
       if (count == 0 && !enough) next = 1 << i;  // how many there are is not known
-      else if ((i != kHalved || deep()) && low_device > capacity_ && high_device < capacity_) next = low + static_cast<int>(std::ceil((high - low) * (low_device - capacity_) / (low_device - high_device)));
+      else if (saves > 0 && i != kHalved) next = i == 0 || enough ? high - static_cast<int>((capacity_ - high_device) / saves) : low + static_cast<int>(std::ceil((low_device - capacity_) / saves));
       next = std::clamp(next, low + 1, high - 1);
       const Asked use = need_of_device(found.choices, next);
       if (use.known && use.fits) high = next, high_device = use.device, enough = true;
       else if (use.known) low = next, low_device = use.device;
       else break;
+      if (enough && ((saves > 0 && high_device + saves > kOneMore * capacity_) || (high - low - 1) * costs < (more > 0 ? kFewEnough : kFewAtFirst))) break;
     }
     if (enough) found.layers = high;
   }
@@ -889,13 +977,14 @@ class FixSearch {
       if (!possible(less)) continue;
       const bool laid_out = more_than(found.choices, less);
       Found other{less, 1, layered(less) ? found.layers : 0, std::nullopt};
-      const bool enough = !hopeless(less, kBeyondDoubt) && !too_few(less, other.layers) && need_of_device(less, other.layers).fits;
+      auto made = trials_.whole(other.choices, other.layers);  // no estimate will do here
+      const bool enough = made && made->memory.fits;
       if (!enough) {
         const auto rough = best_known(less);
         if (!layered(less) || other.layers == 0 || !rough || rough->time * start_.time > kTimesAlike * now || hopeless(less) || !fits(less)) continue;
         fewest_layers(other, kMoreTries);
+        made = trials_.whole(other.choices, other.layers);
       }
-      auto made = trials_.whole(other.choices, other.layers);
       if (!made || !made->memory.fits || made->samples_per_s <= 0) continue;
       const double time = 1 / made->samples_per_s;
       if (time > now * (!enough ? kHardly : laid_out ? kEarned : 1e300)) continue;
@@ -906,24 +995,32 @@ class FixSearch {
     }
     return false;
   }
-  // What may make it faster yet: compiled, in the other memory format, or both.
+  // What may make it faster yet: compiled, in the other memory format, or both; and a fused optimizer, where it does so by itself.
   void hurry(Fix& fix, const FixCombination& choices) const {
-    FixCombination more;
-    for (std::size_t i = 0; i < choices_.size(); ++i)
-      if ((choices_[i].flags == kCompiled || choices_[i].axis == FixAxis::format) &&
-          std::none_of(choices.begin(), choices.end(), [&](std::size_t other) { return choices_[other].axis == choices_[i].axis; }))
-        more.push_back(i);
-    double best = fix.samples_per_s / kFaster;
-    for (std::size_t some = 1; some < (std::size_t{1} << more.size()); ++some) {
-      std::string flags;
-      Json request = fix.request;
-      for (std::size_t i = 0; i < more.size(); ++i)
-        if (some >> i & 1) request.merge_patch(choices_[more[i]].patch), flags += (flags.empty() ? "" : " ") + choices_[more[i]].flags;
-      const auto faster = trials_.whole_of(request);
-      if (!faster || !faster->memory.fits || faster->samples_per_s < best) continue;
-      best = faster->samples_per_s;
-      fix.faster = FasterFix{flags, std::move(request), faster->step, job_.samples_per_s / faster->samples_per_s - 1, faster->memory.device, faster->memory.verdict == Certainty::certain};
+    std::vector<std::size_t> more, fused;
+    for (std::size_t i = 0; i < choices_.size(); ++i) {
+      const FixAxis axis = choices_[i].axis;
+      if (std::any_of(choices.begin(), choices.end(), [&](std::size_t other) { return choices_[other].axis == axis || (axis == FixAxis::optimizer && choices_[other].patch.contains("optimizer_impl")); })) continue;
+      if (choices_[i].flags == kCompiled || axis == FixAxis::format) more.push_back(i);
+      if (axis == FixAxis::optimizer && i < alone_.size() && alone_[i].known && alone_[i].time < kFaster * start_.time) fused.push_back(i);
     }
+    double best = fix.samples_per_s / kFaster;
+    const auto try_with = [&](const FasterFix& from, const std::vector<std::size_t>& added) {
+      FasterFix now = from;
+      for (std::size_t i : added) now.request.merge_patch(choices_[i].patch), now.flags += (now.flags.empty() ? "" : " ") + choices_[i].flags;
+      const auto faster = trials_.whole_of(now.request);
+      if (!faster || !faster->memory.fits || faster->samples_per_s < best) return;
+      best = faster->samples_per_s;
+      fix.faster = FasterFix{now.flags, std::move(now.request), faster->step, job_.samples_per_s / faster->samples_per_s - 1, faster->memory.device, faster->memory.verdict == Certainty::certain};
+    };
+    const FasterFix plain{.request = fix.request};
+    for (std::size_t some = 1; some < (std::size_t{1} << more.size()); ++some) {
+      std::vector<std::size_t> added;
+      for (std::size_t i = 0; i < more.size(); ++i)
+        if (some >> i & 1) added.push_back(more[i]);
+      try_with(plain, added);
+    }
+    if (!fused.empty()) try_with(fix.faster.value_or(plain), fused);
   }
   Fix filled(Fix fix, const Report& report) const {
     fix.step = report.step;
@@ -953,6 +1050,7 @@ class FixSearch {
   std::vector<Candidate> hopeful_;
   std::vector<Found> found_;
   FixEffects effects_;
+  std::set<std::pair<FixCombination, std::size_t>> learnt_;
   std::vector<char> near_;                 // choices that plans near those tried may have, but for those by layers
   std::vector<std::size_t> by_layers_;     // and those
 };
@@ -977,7 +1075,7 @@ bool needless(const Fix& fix, const Fix& other, bool before) {
   if (simpler && less_host && 1 + other.time_cost <= kEarned * (1 + fix.time_cost) && time_at_best(other) <= kEarned * time_at_best(fix) && gist(fix) == gist(other)) return true;
   if (!std::includes(fix.axes.begin(), fix.axes.end(), other.axes.begin(), other.axes.end()) || !less_host) return false;
   const bool compiled = std::count(fix.axes.begin(), fix.axes.end(), static_cast<std::uint8_t>(FixAxis::mode)) > 0;
-  if (other.faster && other.faster->flags == kCompiled && compiled) return time_at_best(other) <= kHardly * time_at_best(fix);
+  if (other.faster && other.faster->flags.starts_with(kCompiled) && compiled) return time_at_best(other) <= kHardly * time_at_best(fix);
   return 1 + other.time_cost <= (fewer ? kHardly : 1) * (1 + fix.time_cost) && time_at_best(other) <= kHardly * time_at_best(fix) && (fewer || before);
 }
 

@@ -53,8 +53,14 @@ std::optional<std::int64_t> layers_alike_after(const Json& request, const Reques
   ModelInputs inputs = inputs_of_rank(parsed);
   const std::vector<int> kinds = parsed.model->layer_kinds(inputs);
   if (kinds.empty()) return std::nullopt;
-  const auto last = std::find_if(kinds.rbegin(), kinds.rend(), [&](int kind) { return kind != kinds.back(); });
-  const auto first = static_cast<std::int64_t>(kinds.rend() - last);
+  // Alike, or two kinds by turns, as far as both depths end with the same one.
+  const auto differs_last = [&](std::size_t turns) {
+    std::size_t i = kinds.size() - turns;
+    while (i > 0 && kinds[i - 1] == kinds[i - 1 + turns]) --i;
+    return static_cast<std::int64_t>(i);
+  };
+  std::int64_t first = differs_last(1);
+  if (first > kFewFirst && (layers - differs_last(2)) % 2 == 0) first = differs_last(2);
   if (first == 0) return 0;
   if (first > kFewFirst || layers < kDeepEnough + 2 * first) return std::nullopt;
   inputs.layers = first + kShallow;  // the first of a shallower model are the same?

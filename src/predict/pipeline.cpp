@@ -280,10 +280,10 @@ StepMoments moments_of_stage(StepMoments moments, const MemoryUse& use, Bytes in
   for (std::size_t m = 0; m < kStepParts; ++m) {
     const auto add = [&](MemoryCategory category, Bytes bytes) { moments[m][static_cast<std::size_t>(category)] += bytes; };
     add(parameters, others[0]), add(gradients, others[1]), add(optimizer_states, others[2]);
-    if (m < 2) add(activations, in_flight);
+    if (m < 3) add(activations, in_flight);
     most = std::max(most, std::accumulate(moments[m].begin(), moments[m].end(), Bytes{}));
   }
-  if (most < use.peak) moments[peak_at_work ? 1 : kStepParts - 1] = use.by_category;
+  if (most < use.peak) moments[peak_at_work ? 2 : kStepParts - 1] = use.by_category;
   return moments;
 }
 
