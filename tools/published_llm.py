@@ -468,6 +468,7 @@ def sweeps(rows):
         pace = [[row[key] / row["global_batch"] for row in members] for key in ("predicted", "measured")]
         noise = spread_of_repeats(members)
         found.append({"sweep": f"{model}, hidden {hidden}, {heads} heads, {gpus} GPUs", "plans": len(members), "tau": kendall(*pace), "noise": noise,
+                      "pairs": len(members) * (len(members) - 1) // 2,
                       "tau_beyond_noise": kendall(*pace, noise)})
     return found
 
@@ -626,6 +627,8 @@ def tables(rows, megatron=None, single_node=None):
     if found:
         lines += ["", "## Order of plans", "", "| sweep of BigScience's | runs | Kendall's tau | repeats lie apart by | tau of pairs further apart |", "|---|---|---|---|---|"]
         lines += [f"| {sweep['sweep']} | {sweep['plans']} | {sweep['tau']:.2f} | {100 * sweep['noise']:.1f}% | {sweep['tau_beyond_noise']:.2f} |" for sweep in found]
+        together = sum(sweep["tau"] * sweep["pairs"] for sweep in found) / sum(sweep["pairs"] for sweep in found)
+        lines += ["", f"All pairs of runs inside a sweep together: {together:.2f}."]
     if megatron:
         lines += ["", "## Megatron's eight points", "", "| model | recomputation | measured | predicted | error |", "|---|---|---|---|---|"]
         for point in megatron:
