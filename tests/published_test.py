@@ -14,7 +14,7 @@ import published_speedups  # noqa: E402
 # What we want, and where we stand (docs/published_speedups.md says what is counted, and what else was looked at). A change that
 # makes any of them worse fails.
 ASKED = {"median": 10.0, "p90": 25.0, "spearman": 0.6, "of_constant": 2 / 3}
-RECORDED = {"median": 9.6, "p90": 25.0, "spearman": 0.9, "of_constant": 2 / 3}
+RECORDED = {"median": 9.7, "p90": 25.0, "spearman": 0.9, "of_constant": 2 / 3}
 
 
 @unittest.skipUnless(published_speedups.published_file(), "PRECOG_REFERENCE_DATA is not set, or holds no published/published_dl.csv.gz")
