@@ -32,6 +32,8 @@ Json from_lightning(Settings& s, const ImportContext& context);
 Json linked_deepspeed(Settings& s, std::string_view key, const ImportContext& context);
 // Fields of `from` that `into` has not.
 void fill_in(Json& into, const Json& from);
+// How a plan that was read so far shards; "none" where nothing was said, or what was said is a problem already.
+std::string sharding_said(const Json& plan);
 // An optimizer by the name that a framework or a class has for it; an error where it is none of ours.
 void set_optimizer(Settings& s, std::string_view key, Json& request);
 

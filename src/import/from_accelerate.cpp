@@ -23,7 +23,7 @@ void read_fsdp(Settings& s, std::int64_t node, Json& plan) {
   else if (strategy == "hybrid-shard-zero2") s.problem("fsdp_config.fsdp_sharding_strategy", "HYBRID_SHARD_ZERO2 needs num_machines and num_processes, to know the GPUs of a node");
   else s.problem(second ? "fsdp_config.fsdp_reshard_after_forward" : "fsdp_config.fsdp_sharding_strategy", fmt::format("is '{}'; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD", strategy.substr(0, 40)));
   const std::string prefetch = normalised_name(s.text("fsdp_config.fsdp_backward_prefetch").value_or("BACKWARD_PRE")), wrap = normalised_name(s.text("fsdp_config.fsdp_auto_wrap_policy").value_or("TRANSFORMER_BASED_WRAP"));
-  if (plan.value("fsdp", "") == "full" || plan.value("fsdp", "") == "hybrid") {
+  if (const std::string sharded = sharding_said(plan); sharded == "full" || sharded == "hybrid") {
     if (prefetch == "no-prefetch" || prefetch == "backward-post") plan["backward_prefetch"] = prefetch == "no-prefetch" ? "none" : "post";
     if (s.on("fsdp_config.fsdp_forward_prefetch")) plan["forward_prefetch"] = true;
     if (wrap == "no-wrap") plan["wrap"] = "model";
@@ -48,7 +48,7 @@ void read_deepspeed(Settings& s, const ImportContext& context, Json& request) {
   if (!linked.empty()) {
     constexpr const char* kOfFile[] = {"none", "zero1", "zero2", "zero3"};
     const auto own = s.whole("deepspeed_config.zero_stage");
-    const std::string said = linked.contains("plan") && linked["plan"].is_object() ? linked["plan"].value("fsdp", "none") : "none";
+    const std::string said = linked.contains("plan") ? sharding_said(linked["plan"]) : "none";
     if (own && *own >= 0 && *own <= 3 && said != kOfFile[*own] && !(*own == 3 && said == "hybrid"))
       s.problem("deepspeed_config.zero_stage", fmt::format("is {}, and its DeepSpeed file says {}: Accelerate takes neither then; leave one out", *own, said == "none" ? "no ZeRO" : said));
     return fill_in(request, linked);
@@ -98,7 +98,7 @@ Json from_accelerate(Settings& s, const ImportContext& context) {
   }
   if (!request.contains("precision")) {
     if (precision == "no" || precision == "false") request["precision"] = "fp32-default";
-    else if (precision == "bf16" && fsdp && request["plan"].is_object() && request["plan"].value("fsdp", "") == "none")
+    else if (precision == "bf16" && fsdp && request["plan"].is_object() && sharding_said(request["plan"]) == "none")
       s.problem("fsdp_config.fsdp_sharding_strategy", "is NO_SHARD with mixed_precision bf16: FSDP's own casts around parameters that are not sharded are not modelled; MULTI_GPU (DDP under autocast) and FULL_SHARD are");
     else if (precision == "bf16") request["precision"] = fsdp ? "fsdp-bf16" : deepspeed ? "deepspeed-bf16" : megatron ? "bf16-master" : "amp-bf16";
     else if (precision == "fp16" && fsdp) s.problem("mixed_precision", "is fp16 under FSDP, which is not modelled; bf16 is");

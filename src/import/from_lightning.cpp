@@ -32,7 +32,7 @@ void read_strategy(Settings& s, Json& request) {
     else s.problem(given + "sharding_strategy", fmt::format("is '{}'; modelled: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD", strategy.substr(0, 40)));
     if (s.raw(given + "activation_checkpointing_policy") || s.raw(given + "activation_checkpointing")) request["recompute"] = "full";
     if (s.on(given + "cpu_offload")) plan["offload"] = "optimizer+parameters";
-    if (plan.value("fsdp", "") == "full" || plan.value("fsdp", "") == "hybrid") {
+    if (const std::string sharded = sharding_said(plan); sharded == "full" || sharded == "hybrid") {
       const std::string prefetch = normalised_name(s.text(given + "backward_prefetch").value_or("BACKWARD_PRE"));
       if (prefetch == "backward-post") plan["backward_prefetch"] = "post";
       if (s.on(given + "forward_prefetch")) plan["forward_prefetch"] = true;
@@ -60,7 +60,7 @@ void read_strategy(Settings& s, Json& request) {
 
 void read_plugin(Settings& s, Json& request) {
   const std::string said = normalised_name(s.text("trainer.precision").value_or("32-true"));
-  const std::string sharded = request.contains("plan") ? request["plan"].value("fsdp", "none") : "none";
+  const std::string sharded = request.contains("plan") ? sharding_said(request["plan"]) : "none";
   const bool fsdp = sharded == "full" || sharded == "hybrid", deepspeed = sharded.starts_with("zero") && s.text("trainer.strategy").value_or(s.text("trainer.strategy.class_path").value_or("")).find("eep") != std::string::npos;
   std::string name;
   if (said == "32-true" || said == "32") name = "fp32-default";

@@ -89,7 +89,7 @@ void read_batch(Settings& s, const Degrees& d, Json& request) {
 void read_precision(Settings& s, const Json& plan, Json& request) {
   const std::string own = s.text("training.dtype").value_or("float32");
   const std::string wide = s.text("training.mixed_precision_param").value_or("bfloat16"), reduced = s.text("training.mixed_precision_reduce").value_or("float32");
-  const bool shards = plan.value("fsdp", "none") != "none";
+  const bool shards = sharding_said(plan) != "none";
   std::string name = "fp32-default";
   if (own == "bfloat16") name = "bf16";
   else if (wide == "bfloat16" && shards) name = reduced == "float32" ? "fsdp-bf16-fp32reduce" : "fsdp-bf16";

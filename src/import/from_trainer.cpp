@@ -62,7 +62,7 @@ Json from_trainer(Settings& s, const ImportContext& context) {
   const bool fp16 = s.on("fp16"), bf16 = s.on("bf16"), tf32 = s.on("tf32");
   const std::string loaded = normalised_name(s.text(s.has("torch_dtype") ? "torch_dtype" : "dtype").value_or("float32"));
   if (fp16 && bf16) s.problem("bf16", "and fp16 exclude each other");
-  const bool fsdp = request.contains("plan") && request["plan"].value("fsdp", "none") != "none" && !deepspeed;
+  const bool fsdp = request.contains("plan") && sharding_said(request["plan"]) != "none" && !deepspeed;
   if (!deepspeed) {
     std::string name = tf32 ? "tf32" : "fp32-default";
     if (loaded == "bfloat16") name = "bf16";

@@ -239,6 +239,8 @@ void fill_in(Json& into, const Json& from) {
   }
 }
 
+std::string sharding_said(const Json& plan) { return plan.is_object() ? plan.value("fsdp", "none") : "none"; }
+
 Json linked_deepspeed(Settings& s, std::string_view key, const ImportContext& context) {
   const auto take = [&](Result<Imported> made, const std::string& called) -> Json {
     if (!made) {

@@ -14,6 +14,7 @@ namespace {
 // is left over goes to the first chunks. A first or last chunk may have no layer, only embedding or head.
 Result<std::vector<int>> layers_of_chunks(const Plan& plan, int layers) {
   const int chunks = plan.pp * plan.vpp;
+  if (layers == 0) return fail("plan.pp", fmt::format("is {}, but the model has no repeated layers to cut between", plan.pp));
   if (!plan.stage_layers.empty()) {
     const int given = std::accumulate(plan.stage_layers.begin(), plan.stage_layers.end(), 0);
     if (static_cast<int>(plan.stage_layers.size()) != chunks)

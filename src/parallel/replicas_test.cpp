@@ -74,7 +74,7 @@ TEST_CASE("BucketViewsAreNotCopiedBack") {
 
 TEST_CASE("SmallerBucketsAreMoreMessages") {
   CHECK(sent(spread({.dp = 4}, {}), OpKind::all_reduce).size() == 1);
-  CHECK(sent(spread({.dp = 4}, {.bucket = {1024}}), OpKind::all_reduce).size() > 1);
+  CHECK(sent(spread({.dp = 4}, {.bucket = {1024}, .first_bucket = {1024}}), OpKind::all_reduce).size() > 1);
 }
 
 TEST_CASE("FindingUnusedParametersAsksEveryRank") {
@@ -214,7 +214,7 @@ TEST_CASE("DeepSpeedsEngineSumsGradientsWhenBackwardIsDone") {
   recipe.main_gradients = MainGradients{DType::fp32, MainGradients::Made::at_step};
   const auto after_first_sum = [&](bool deepspeed) {  // operators of backward
     recipe.reduces_after_backward = deepspeed;
-    const StepGraph step = spread({.dp = 4}, {.bucket = {1024}}, recipe);
+    const StepGraph step = spread({.dp = 4}, {.bucket = {1024}, .first_bucket = {1024}}, recipe);
     int out = 0;
     bool summed = false;
     for (const Op& op : step.graph.ops) {
@@ -227,7 +227,7 @@ TEST_CASE("DeepSpeedsEngineSumsGradientsWhenBackwardIsDone") {
   CHECK(after_first_sum(false) > 0);  // DistributedDataParallel
   CHECK(after_first_sum(true) == 0);
   // One buffer for all: laid in at once, divided, averaged, each gradient copied back.
-  const StepGraph step = spread({.dp = 4}, {.bucket = {1024}}, recipe);
+  const StepGraph step = spread({.dp = 4}, {.bucket = {1024}, .first_bucket = {1024}}, recipe);
   CHECK(sent(step, OpKind::all_reduce).size() == 1);
   CHECK(moved(step, "flatten") == 2 * kParameters);
   CHECK(moved(step, "scale") == 2 * kParameters);
