@@ -7,23 +7,12 @@
 
 namespace precog {
 
-FullClockPower::FullClockPower(const GpuSpec& gpu, const ArchitectureProfile& profile) : gpu_(gpu), profile_(profile) {
-  const PowerCoefficients& c = profile.power;
-  for (std::size_t math = 0; math < drawn_.size(); ++math)
-    if (c.exponent > 0 && c.kept_rate[math] > 0) drawn_[math] = (c.limit.value - c.idle.value) / std::pow(c.kept_rate[math], c.exponent);
-}
-
-Watts FullClockPower::operator()(const Kernel& kernel, const KernelCost& cost) const {
-  const PowerCoefficients& c = profile_.power;
-  if (c.exponent <= 0 || cost.total.value <= 0) return {};
-  const double seconds = cost.total.value;
-  const double moved = static_cast<double>(kernel.read.value + kernel.written.value) / (seconds * gpu_.memory_bandwidth.value);
-  double drawn = (c.streaming.value - c.idle.value) * std::min(1.0, moved);
-  const auto math = static_cast<std::size_t>(kernel.math);
-  const double peak = gpu_.matrix.has(kernel.math) ? gpu_.matrix[kernel.math].value * profile_.gemm.math[math].efficiency : 0;
-  if (peak > 0 && c.kept_rate[math] > 0)  // tensor cores; ordinary ones never came near the limit
-    drawn += drawn_[math] * std::min(1.0, kernel.flops.value / (seconds * peak));
-  return {c.idle.value + drawn};
+Watts full_clock_power(const Kernel& kernel, const KernelCost& cost, const GpuSpec& gpu, const PowerCoefficients& power) {
+  if (power.exponent <= 0 || cost.total.value <= 0) return {};
+  const double moved = static_cast<double>(kernel.read.value + kernel.written.value) / (cost.total.value * gpu.memory_bandwidth.value);
+  const double streaming = (power.streaming.value - power.idle.value) * std::min(1.0, moved);
+  const double computing = power.watts_per_tflops[static_cast<std::size_t>(kernel.math)] * kernel.flops.value / cost.total.value * 1e-12;
+  return {power.idle.value + streaming + computing};
 }
 
 double kept_clock(Watts average, const GpuSpec& gpu, const ArchitectureProfile& profile) {

@@ -14,23 +14,14 @@ namespace precog {
 struct PowerCoefficients {
   Watts idle;       // clocks up, nothing running
   Watts streaming;  // one long memory-bound kernel after another
-  Watts limit;      // of the GPU all this was measured on
   double exponent = 0;  // dynamic power goes by clock^this, the voltage falling with it; 0: no coefficients
-  // In one arithmetic: the rate that matrix products keep up for seconds, of that in milliseconds. Says what power they would draw.
-  std::array<double, kDTypeCount> kept_rate{};
+  // Of tensor cores at full clock, by arithmetic, beyond idle; 0: never near the limit. What products draw follows from how far they fall
+  // behind over seconds at a known limit.
+  std::array<double, kDTypeCount> watts_per_tflops{};
 };
 
 // Power of the whole GPU while a kernel runs at full clock.
-class FullClockPower {
- public:
-  FullClockPower(const GpuSpec& gpu, const ArchitectureProfile& profile);
-  Watts operator()(const Kernel& kernel, const KernelCost& cost) const;
-
- private:
-  const GpuSpec& gpu_;
-  const ArchitectureProfile& profile_;
-  std::array<double, kDTypeCount> drawn_{};  // watts beyond idle, by tensor cores at their peak
-};
+Watts full_clock_power(const Kernel& kernel, const KernelCost& cost, const GpuSpec& gpu, const PowerCoefficients& power);
 
 // The clock that keeps the average within the GPU's limit, as a share of the full clock: 1 where it need not fall.
 double kept_clock(Watts average, const GpuSpec& gpu, const ArchitectureProfile& profile);

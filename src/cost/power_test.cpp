@@ -18,37 +18,35 @@ GpuSpec gpu() {
 
 ArchitectureProfile profile() {
   ArchitectureProfile profile;
-  profile.power.idle = {20}, profile.power.streaming = {60}, profile.power.limit = {100}, profile.power.exponent = 2;
-  profile.power.kept_rate[static_cast<std::size_t>(DType::bf16)] = 0.5;
+  profile.power.idle = {20}, profile.power.streaming = {60}, profile.power.exponent = 2;
+  profile.power.watts_per_tflops[static_cast<std::size_t>(DType::bf16)] = 320;
   return profile;
 }
 
 Kernel product(DType math) {
   Kernel kernel;
   kernel.math = math;
-  kernel.flops = {1};
+  kernel.flops = {1e12};
   return kernel;
 }
 
-TEST_CASE("products on tensor cores draw what makes the limit halve their rate") {
-  const GpuSpec card = gpu();
-  const ArchitectureProfile coefficients = profile();
-  const FullClockPower power(card, coefficients);
-  const KernelCost second{.compute = {1}, .total = {1}, .bound = Bound::compute};
-  // 80 W above idle are allowed at half the clock; at full clock that is 80 * 2^2.
-  CHECK(power(product(DType::bf16), second).value == doctest::Approx(20 + 320));
+TEST_CASE("tensor cores draw watts by the operations they do in a second") {
+  const KernelCost second{.compute = {1}, .total = {1}, .bound = Bound::compute}, two{.compute = {2}, .total = {2}, .bound = Bound::compute};
+  CHECK(full_clock_power(product(DType::bf16), second, gpu(), profile().power).value == doctest::Approx(20 + 320));
+  CHECK(full_clock_power(product(DType::bf16), two, gpu(), profile().power).value == doctest::Approx(20 + 160));
+  CHECK(full_clock_power(product(DType::fp32), second, gpu(), profile().power).value == doctest::Approx(20));
+}
+
+TEST_CASE("the clock falls until what is drawn beyond idle is within the limit") {
+  // 80 W of 320 are allowed: at half the clock, whose square they follow.
   CHECK(kept_clock({340}, gpu(), profile()) == doctest::Approx(0.5));
-  CHECK(power(product(DType::fp32), second).value == doctest::Approx(20));
 }
 
 TEST_CASE("a kernel that only moves bytes draws the streaming power, and half of it at half the bandwidth") {
-  const GpuSpec card = gpu();
-  const ArchitectureProfile coefficients = profile();
-  const FullClockPower power(card, coefficients);
   Kernel copy = product(DType::fp32);
   copy.flops = {0}, copy.read = {1};
-  CHECK(power(copy, {.total = {1}}).value == doctest::Approx(60));
-  CHECK(power(copy, {.total = {2}}).value == doctest::Approx(40));
+  CHECK(full_clock_power(copy, {.total = {1}}, gpu(), profile().power).value == doctest::Approx(60));
+  CHECK(full_clock_power(copy, {.total = {2}}, gpu(), profile().power).value == doctest::Approx(40));
 }
 
 TEST_CASE("within the limit, and without coefficients, the clock stays") {

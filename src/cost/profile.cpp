@@ -167,13 +167,12 @@ void read_power(Leaves leaves, PowerCoefficients& power) {
   };
   watts("idle", power.idle);
   watts("streaming", power.streaming);
-  watts("limit", power.limit);
   leaves.read("exponent", power.exponent, 1, 4);
-  Leaves kept = leaves.group("kept_rate");
-  for (const std::string& key : kept.keys()) {
+  Leaves drawn = leaves.group("watts_per_tflops");
+  for (const std::string& key : drawn.keys()) {
     auto dtype = dtype_named(key);
-    if (!dtype) kept.reader().problem(key, "is not an arithmetic");
-    else kept.read(key, power.kept_rate[static_cast<std::size_t>(*dtype)], 0.1, 1);
+    if (!dtype) drawn.reader().problem(key, "is not an arithmetic");
+    else drawn.read(key, power.watts_per_tflops[static_cast<std::size_t>(*dtype)], 0.01, 10);
   }
   leaves.done();
 }

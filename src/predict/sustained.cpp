@@ -9,7 +9,6 @@ namespace precog {
 double keep_within_power(const Request& request, const ArchitectureProfile& profile, Seconds gap, std::vector<ChunkOfStep>& chunks) {
   if (profile.power.exponent <= 0) return 1;
   const HostTimes host_time(*request.host);
-  const FullClockPower power(*request.gpu, profile);
   double busy = 0, idle = 0, host = 0, energy = 0;
   for (const ChunkOfStep& chunk : chunks) {
     for (const Call& call : chunk.program.calls) {
@@ -22,7 +21,7 @@ double keep_within_power(const Request& request, const ArchitectureProfile& prof
         const KernelCost& cost = chunk.costs[call.first_kernel + i];
         busy += times * cost.total.value;
         idle += times * gap.value * kernel.launches;
-        energy += times * cost.total.value * power(kernel, cost).value;
+        energy += times * cost.total.value * full_clock_power(kernel, cost, *request.gpu, profile.power).value;
       }
     }
   }

@@ -255,6 +255,8 @@ def main():
         entry["kernel_gap"] = leaf(fitting.kernel_gap(), gap if arch == "hopper" else estimate("hopper"), "us")
         if arch == "hopper":
             entry["power"] = fit_power.group(note)
+        elif arch == "blackwell":
+            entry["power"] = fit_power.carried(note)
         built[arch] = entry
 
     used = set()
