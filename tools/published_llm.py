@@ -101,7 +101,7 @@ def architecture(row, defaults):
             experts |= {"head_dim": 64, "qkv_bias": True}
         elif name.startswith("Qwen3"):
             experts |= {"head_dim": 128, "qk_norm": True}
-        return {"family": "mixtral", "architecture": {**decoder, **experts}}
+        return {"family": "mixtral", "architecture": {**decoder, **fused, **experts}}
     if name.startswith(("Llama", "LLaMA")):
         return {"family": "llama", "architecture": {**decoder, **fused}}
     if name.startswith("Qwen2.5"):
