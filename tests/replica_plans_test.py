@@ -76,7 +76,7 @@ class ReplicaPlans(unittest.TestCase):
         reports = {}
         for pp in (1, 2):
             for micro_batches in (1, 4):
-                kept, gone = (predict("bf16", {"pp": pp, "dp": 8 // pp, "offload": where}, micro_batches=micro_batches, cluster={"gpu": "h100-sxm", "gpus": 8}) for where in ("none", "activations"))
+                kept, gone = (predict("bf16", {"pp": pp, "dp": 8 // pp, "offload": where}, micro_batches=micro_batches, batch=4, optimizer="sgd", cluster={"gpu": "h100-sxm", "gpus": 8}) for where in ("none", "activations"))
                 self.assertLess(gone["memory"]["activations"], kept["memory"]["activations"])
                 self.assertGreaterEqual(gone["step_s"], kept["step_s"])
                 reports[pp, micro_batches] = gone

@@ -334,6 +334,13 @@ static Bytes on_host_of_node(const Request& request, const std::vector<Bytes>& b
   return most;
 }
 
+// An optimizer on the host has its states there: the GPU holds as many as one without any.
+TrainingOptions resident(const Request& request) {
+  TrainingOptions out = request.training;
+  if (request.replicas.offload_optimizer || request.replicas.offload_states) out.optimizer = OptimizerKind::sgd;
+  return out;
+}
+
 Bytes host_capacity(const Request& request) { return request.host->memory.value > 0 ? request.host->memory : request.cluster.host_memory; }
 
 PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks) {
@@ -342,7 +349,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   std::vector<BytesByType> saved_types;
   std::vector<Bytes> saved;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    traces.push_back(memory_trace(chunks[c].step, chunks[c].program, request.training, *request.gpu));
+    traces.push_back(memory_trace(chunks[c].step, chunks[c].program, resident(request), *request.gpu));
     BytesByType& types = saved_types.emplace_back(saved_by_type(chunks[c].step, chunks[c].program));
     for (std::size_t type = 0; type < types.size(); ++type) types[type] += cut.chunks[c].received_types[type];
     saved.push_back(std::accumulate(types.begin(), types.end(), Bytes{}));
@@ -356,7 +363,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   const std::vector<char> candidates = may_have_worst_moment(shape, order, cut, chunks, traces, saved, request.training.allocator);
   std::vector<MemoryUse> alone(chunks.size());  // of those
   for (std::size_t c = 0; c < chunks.size(); ++c)
-    if (candidates[c]) alone[c] = memory_use(traces[c], chunks[c].step, chunks[c].program, request.training, *request.gpu, request.cluster.gpus);
+    if (candidates[c]) alone[c] = memory_use(traces[c], chunks[c].step, chunks[c].program, resident(request), *request.gpu, request.cluster.gpus);
 
   std::vector<std::array<Bytes, 4>> most(chunks.size());  // by chunk and part of the step: what it has alone
   for (std::size_t c = 0; c < chunks.size(); ++c)
@@ -413,7 +420,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   // leave nothing, and what other micro-batches keep are whole tensors, most in segments of their own.
   const Bytes more = worst.peak - use.peak + worst.others * (request.training.allocator == Allocator::caching ? kKeptRounding : 0);
   const Phase phase = use.peak_op.valid() ? chunks[c].step.graph.ops[use.peak_op].phase : Phase::optimizer;
-  if (part_of_step(phase) != worst.part) describe_part(use, worst.part, traces[c], chunks[c].step, request.training);
+  if (part_of_step(phase) != worst.part) describe_part(use, worst.part, traces[c], chunks[c].step, resident(request));
   for (std::size_t at = 0; at < worst.flying.size(); ++at)
     for (std::size_t type = 0; type < kDTypeCount; ++type)
       if (const Bytes bytes = saved_types[cut.chunk_at[at]][type] * static_cast<double>(worst.flying[at]); bytes.value > 0)

@@ -55,6 +55,8 @@ struct PipelineMemory {
   std::string peak_at;      // in words, and where in its work
   StageMemory drawn;        // of that stage's chunks
 };
+// What the GPU has of the optimizer, where the host has its states.
+TrainingOptions resident(const Request& request);
 // What a node has for what plans keep there; 0 where nobody says.
 Bytes host_capacity(const Request& request);
 PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks);

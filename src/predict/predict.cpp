@@ -112,13 +112,6 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-// An optimizer on the host has its states there: the GPU holds as many as one without any.
-TrainingOptions resident(const Request& request) {
-  TrainingOptions out = request.training;
-  if (request.replicas.offload_optimizer || request.replicas.offload_states) out.optimizer = OptimizerKind::sgd;
-  return out;
-}
-
 // Whether anything in the request may treat layers differently that differ in nothing but their numbers.
 bool tells_layers_apart(const Request& request) {
   const auto by_number = [](std::string_view pattern) { return pattern.find_first_of("0123456789?") != std::string_view::npos; };
