@@ -52,6 +52,23 @@ class HostAndInput(unittest.TestCase):
         self.assertAlmostEqual(fed["step_s"], plain["step_s"], delta=1e-9)
         self.assertEqual(fed["breakdown"]["input"], 0)
 
+    def test_a_pipelines_first_stage_waits_for_its_batches(self):
+        job = {"model": {"name": "llama3-8b", "layers": 8}, "seq": 1024, "batch": 1, "micro_batches": 8, "precision": "bf16", "cluster": {"gpu": "h100-sxm", "gpus": 4}, "plan": {"pp": 4}}
+        plain = self.predict(**job)
+        each = plain["step_s"] / 8
+        fed = self.predict(**job, input={"seconds_per_batch": each * 7, "workers": 8})
+        self.assertEqual((fed["step_s"], fed["breakdown"].get("input", 0)), (plain["step_s"], 0))
+        late = self.predict(**job, input={"seconds_per_batch": each * 4, "workers": 2, "prefetch": 1})
+        self.assertGreaterEqual(late["step_s"], 2 * plain["step_s"])  # twice as long for each as the pipeline
+        self.assertLess(late["step_s"], 2.1 * plain["step_s"])
+        self.assertAlmostEqual(late["breakdown"]["input"], late["step_s"] - plain["step_s"], delta=0.03 * plain["step_s"])
+        self.assertEqual(late["bound"], "input")
+        by_itself = self.predict(**job, input={"seconds_per_batch": each, "workers": 0})
+        self.assertGreater(by_itself["step_s"], plain["step_s"] + 7 * each)  # every micro-batch of the first stage
+        for report in (late, by_itself):
+            parts = report["breakdown"]
+            self.assertAlmostEqual(sum(value for value in parts.values() if not isinstance(value, dict)) + sum(parts["exposed_communication"].values()), report["step_s"], delta=1e-3 * report["step_s"])
+
     def test_what_prepares_a_batch_on_the_gpu_is_added(self):
         once, twice = (self.predict(input={"seconds_per_batch": 0, "workers": 1, "gpu_bytes_per_batch": bytes}) for bytes in (96e9, 144e9))
         self.assertAlmostEqual(twice["step_s"] - once["step_s"], 0.0114, delta=0.0005)  # 48 GB at 0.88 of an H200's 4.8 TB/s

@@ -58,6 +58,47 @@ class ReplicaPlans(unittest.TestCase):
             self.assertTrue(any("host" in warning for warning in host["warnings"]))
             self.adds_up(host)
 
+    def test_the_host_holds_what_all_stages_of_a_node_leave_there(self):
+        plan = {"pp": 4, "fsdp": "zero1"}
+        for precision, cluster, micro_batches in (("deepspeed-bf16", {"gpu": "h100-sxm", "gpus": 32}, 8), ("bf16-master", {"gpu": "h100-sxm", "gpus": 8}, 4)):
+            gpu, host = (predict(precision, {**plan, "offload": where}, micro_batches=micro_batches, cluster=cluster) for where in ("none", "optimizer"))
+            self.assertEqual(host["memory"]["optimizer"], 0)
+            self.assertLess(host["peak_bytes"], gpu["peak_bytes"])
+            self.assertGreater(host["step_s"], gpu["step_s"])
+            self.adds_up(host)
+            nodes = cluster["gpus"] // 8
+            # Weights, gradients and two states in fp32, of all parameters once: the embedding's and the head's stages have most.
+            self.assertGreaterEqual(host["host_bytes_per_node"], 16 * gpu["parameters"] / nodes * 0.999)
+            self.assertLessEqual(host["host_bytes_per_node"], 8 * host["host_bytes"])
+        self.assertAlmostEqual(host["host_bytes_per_node"], 16 * gpu["parameters"], delta=1e-3 * 16 * gpu["parameters"])  # one node has all stages
+
+    def test_activations_of_micro_batches_in_flight_are_on_the_host(self):
+        reports = {}
+        for pp in (1, 2):
+            for micro_batches in (1, 4):
+                kept, gone = (predict("bf16", {"pp": pp, "dp": 8 // pp, "offload": where}, micro_batches=micro_batches, batch=4, optimizer="sgd", cluster={"gpu": "h100-sxm", "gpus": 8}) for where in ("none", "activations"))
+                self.assertLess(gone["memory"]["activations"], kept["memory"]["activations"])
+                self.assertGreaterEqual(gone["step_s"], kept["step_s"])
+                reports[pp, micro_batches] = gone
+        self.assertEqual(reports[1, 4]["host_bytes"], reports[1, 1]["host_bytes"])
+        self.assertEqual(reports[2, 4]["host_bytes"], 2 * reports[2, 1]["host_bytes"])  # 1F1B: the first stage has two in flight
+        self.assertLess(reports[2, 4]["host_bytes_per_node"], 8 * reports[2, 4]["host_bytes"])  # the last has one
+
+    def test_experts_on_the_host_and_in_groups(self):
+        experts = {"model": {"name": "mixtral-8x7b", "layers": 4}, "cluster": {"gpu": "h100-sxm", "gpus": 16}}
+        for plan in ({"ep": 8, "fsdp": "zero1"}, {"ep": 8, "tp": 2, "sp": True, "etp": 1, "fsdp": "full"}, {"ep": 4, "tp": 2, "sp": True, "etp": 4, "fsdp": "zero2"}, {"ep": 4, "pp": 2, "fsdp": "zero1"}):
+            gpu, host = (predict("bf16-master", {**plan, "offload": where}, micro_batches=4, **experts) for where in ("none", "optimizer"))
+            self.assertEqual(host["memory"]["optimizer"], 0)
+            self.assertLess(host["peak_bytes"], gpu["peak_bytes"])
+            self.assertGreater(host["step_s"], gpu["step_s"])
+            self.assertAlmostEqual(2 * host["host_bytes_per_node"], 16 * gpu["parameters"], delta=(0.2 if "pp" in plan else 0.01) * 16 * gpu["parameters"])
+            self.adds_up(host)
+        reports = [predict("fsdp-bf16", {"fsdp": "hybrid", "shard_size": size, "ep": 4}, **experts) for size in (4, 8, 16)]
+        for smaller, larger in zip(reports, reports[1:]):
+            self.assertGreater(smaller["memory"]["optimizer"], 1.9 * larger["memory"]["optimizer"])
+            self.adds_up(larger)
+        self.assertEqual(reports[-1]["step_s"], predict("fsdp-bf16", {"fsdp": "full", "ep": 4}, **experts)["step_s"])
+
     def test_fewer_recomputed_layers_are_faster_and_larger(self):
         for recompute in ("full", "per-op"):
             reports = [predict("fsdp-bf16", {"fsdp": "full"}, recompute="none"),

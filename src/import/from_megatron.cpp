@@ -330,7 +330,8 @@ class Megatron {
     s_.refuse("mtp-num-layers", "multi-token prediction is not modelled");
     s_.refuse("num-experts-per-virtual-stage", "is not modelled");
     s_.refuse("lora-*", "adapters are not read from arguments");
-    if (const auto layers = whole("cpu-offloading-num-layers"); layers && *layers > 0) plan_["offload"] = "activations", plan_["offload_layers"] = *layers;
+    if (const auto layers = whole("cpu-offloading-num-layers"); layers && *layers > 0)
+      plan_["offload"] = plan_.contains("offload") ? "optimizer+activations" : "activations", plan_["offload_layers"] = *layers;
   }
 
   void mark_harmless() {

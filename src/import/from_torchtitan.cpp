@@ -45,7 +45,7 @@ Degrees read_degrees(Settings& s, Json& plan) {
   d.tp = degree("tensor_parallel_degree", 1);
   d.pp = degree("pipeline_parallel_degree", 1);
   d.cp = degree("context_parallel_degree", 1);
-  const std::int64_t ep = degree("expert_parallel_degree", 1), etp = degree("expert_tensor_parallel_degree", d.tp);
+  const std::int64_t ep = degree("expert_parallel_degree", 1), etp = degree("expert_tensor_parallel_degree", 1);  // its default: experts are whole
   plan["tp"] = d.tp, plan["pp"] = d.pp, plan["cp"] = d.cp;
   if (d.tp > 1) plan["sp"] = true;  // its plans for TP always share the sequence out between split layers
   if (d.tp > 1 && (s.on("parallelism.enable_async_tensor_parallel") || s.on("experimental.enable_async_tensor_parallel"))) plan["tp_overlap"] = true;

@@ -374,3 +374,23 @@ TEST_CASE("MegatronSaysTheCapacityOfExperts") {
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().text().find("needs --moe-expert-capacity-factor") != std::string::npos);
 }
+
+TEST_CASE("GridsOfExpertsAreTakenOver") {
+  const auto plan = [](const std::string& flags) {
+    auto made = import_text("--num-layers 4 --hidden-size 64 --num-attention-heads 4 --num-experts 8 --micro-batch-size 1 --bf16 " + flags, "f", "megatron", false);
+    REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().text()));
+    return made->request["plan"];
+  };
+  const Json split = plan("--tensor-model-parallel-size 4 --sequence-parallel --expert-model-parallel-size 8 --expert-tensor-parallel-size 2");
+  CHECK(split["tp"] == 4);
+  CHECK(split["ep"] == 8);
+  CHECK(split["etp"] == 2);
+  CHECK(plan("--expert-tensor-parallel-size 2")["etp"] == 2);
+  CHECK_FALSE(plan("--tensor-model-parallel-size 4 --sequence-parallel --expert-model-parallel-size 8").contains("etp"));  // as layers are
+  // With a pipeline, and beside activations.
+  CHECK(plan("--pipeline-model-parallel-size 2 --use-distributed-optimizer --optimizer-cpu-offload --expert-model-parallel-size 2")["offload"] == "optimizer");
+  CHECK(plan("--use-distributed-optimizer --optimizer-cpu-offload --cpu-offloading-num-layers 2")["offload"] == "optimizer+activations");
+  auto titan = import_text("[parallelism]\ntensor_parallel_degree = 2\nexpert_parallel_degree = 4\n[training]\nlocal_batch_size = 1\n", "f", "torchtitan", false);
+  REQUIRE_MESSAGE(titan.has_value(), (titan ? "" : titan.error().text()));
+  CHECK(titan->request["plan"]["etp"] == 1);
+}

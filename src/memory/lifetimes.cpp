@@ -262,7 +262,7 @@ class Tracer {
         states_.push_back({elements * bits_of(state) / 8, MemoryCategory::optimizer_states, state, parameter.name, true});
       updated_elements_.push_back(elements);
     }
-    if (step_.master_weights.value > 0) states_.push_back({master_share().value, MemoryCategory::master_weights, DType::fp32});
+    if (step_.master_weights.value > 0) states_.push_back({masters_kept(step_, step_.shards.optimizer).value, MemoryCategory::master_weights, DType::fp32});
 
     // A gradient stays until the next step clears it; when accumulating, those of earlier micro-batches are there all
     // along and a new one is folded in as soon as it is complete.
@@ -279,18 +279,6 @@ class Tracer {
     if (!step_.shards.gradients_released)
       for (const ParameterGradient& g : step_.gradients) keep(g.gradient, g.made_by.value);
     for (TensorId shard : step_.shards.kept_gradients) keep(shard, last_use_[shard.index()]);
-  }
-
-  // Master weights are shared out as the parameters that they are copies of.
-  Bytes master_share() const {
-    double all = 0, kept = 0;
-    for (const ParameterGradient& g : step_.gradients) {
-      const auto elements = static_cast<double>(graph_.tensors[g.parameter].shape.elements());
-      all += elements;
-      kept += elements / ranks_sharing(step_, g.parameter, step_.shards.optimizer);
-    }
-    if (step_.expert_ranks == 1 || all == 0) return {step_.master_weights.value / step_.shards.optimizer};
-    return step_.master_weights * (kept / all);
   }
 
   // States appear in the first update, where what backward has given back lies free: that is where they settle.

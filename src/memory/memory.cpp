@@ -319,7 +319,7 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
   use.reserved = {replay.reserved};
   use.fragmentation = use.reserved - use.peak;
   use.capacity = gpu.memory_capacity;
-  use.host = step.on_host;
+  use.host = step.on_host + step.saved_on_host;
   describe_peak(trace, replay, step.graph, use);
   use.timeline = std::move(replay.timeline);
   find_moments(step.graph, use);
@@ -343,8 +343,8 @@ void describe_part(MemoryUse& use, StepPart part, const MemoryTrace& trace, cons
   describe_peak(trace, Replayer(trace, training.allocator, step.graph, part).run(), step.graph, use);
 }
 
-void judge_host(MemoryUse& use, int gpus_per_node, Bytes capacity) {
-  use.host_of_node = use.host * static_cast<double>(gpus_per_node);
+void judge_host(MemoryUse& use, Bytes of_node, Bytes capacity) {
+  use.host_of_node = of_node;
   use.host_capacity = capacity;
   if (capacity.value == 0 || use.host_of_node <= capacity) return;
   use.fits = false;

@@ -68,8 +68,8 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
                      const GpuSpec& gpu, int gpus);
 // Instead of the peak's, the parts, categories, types and modules of where a part of the step has most.
 void describe_part(MemoryUse& use, StepPart part, const MemoryTrace& trace, const StepGraph& step, const TrainingOptions& training);
-// `gpus_per_node` share a node's memory of `capacity` (0: not known). A job that does not fit there does not fit.
-void judge_host(MemoryUse& use, int gpus_per_node, Bytes capacity);
+// All GPUs of a node together keep `of_node` in its memory of `capacity` (0: not known). A job that does not fit there does not fit.
+void judge_host(MemoryUse& use, Bytes of_node, Bytes capacity);
 // For who adds to a use what else is there (other micro-batches, other chunks of layers): the parts, peak, reserved, device and
 // the verdict have been changed, and the types of activations; the interval, the categories and the modules follow.
 void recount(MemoryUse& use, int gpus);

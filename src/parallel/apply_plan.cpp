@@ -30,9 +30,9 @@ void shard_end_of_step(int ranks, StepGraph& step) {
     all += static_cast<double>(sizes.back());
     kept += static_cast<double>(shards.back());
   }
-  // Experts are shared among fewer.
+  // Experts are shared among others.
   const auto part_of = [&](std::int64_t elements) {
-    return step.expert_ranks > 1 && all > 0 ? static_cast<std::int64_t>(static_cast<double>(elements) * kept / all) : share_of(elements, ranks);
+    return step.experts_own_replicas() && all > 0 ? static_cast<std::int64_t>(static_cast<double>(elements) * kept / all) : share_of(elements, ranks);
   };
   Graph& graph = step.graph;
   const auto shared_out = [&](const Op& op) { return std::holds_alternative<MultiTensorAttributes>(op.attributes) && ends_step(op.phase) && !works_on_wholes(graph.name(op.label)); };
@@ -61,7 +61,7 @@ void shard_end_of_step(int ranks, StepGraph& step) {
     for (std::size_t i = 0; i < out.size(); ++i) {
       out.keep(i);
       if (next == tells.end() || *next != i) continue;
-      out.put({OpKind::all_reduce, out.old(i).phase, DType::fp32, CollectiveAttributes{{4}, ranks}}, {}, {});
+      out.put({OpKind::all_reduce, out.old(i).phase, DType::fp32, CollectiveAttributes{{4}, ranks, step.replica_stride}}, {}, {});
       ++next;
     }
     out.finish();
@@ -91,20 +91,23 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   const int all = std::max(1, plan.replicas());
   const int ranks = replicas.shard_size > 0 && plan.fsdp != Sharding::none ? replicas.shard_size * plan.cp : all, copies = all / ranks;
   step.replica_stride = plan.tp;
-  step.expert_ranks = plan.replicas_sharing_experts();
+  step.expert_stride = plan.ranks_of_experts();
+  const auto several = [&](int sharing) { return sharing > 1 || (step.experts_own_replicas() && step.expert_sharers(sharing) > 1); };
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
   if (replicas.offload_layers > 0) offload_activations(replicas.offload_layers, step);
   if (plan.fsdp == Sharding::full || replicas.offload_parameters || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
     fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, replicas, recipe, step);
-  } else if (ranks > 1 && plan.fsdp != Sharding::none) {
+  } else if (several(ranks) && plan.fsdp != Sharding::none) {
     distribute_optimizer(ranks, copies, plan.fsdp == Sharding::zero2, replicas, recipe, step);
-  } else if (all > 1) {
+  } else if (several(all)) {
     replicate(all, replicas, recipe, step);
   }
-  if (ranks > 1 && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
+  if (several(ranks) && plan.fsdp != Sharding::none) shard_end_of_step(ranks, step);
   if (by_optimizer && recipe.gathers_fp8) keep_converted(step);
-  const int owners = plan.fsdp == Sharding::none ? 1 : ranks;
-  if (replicas.offload_optimizer) offload_optimizer(owners, plan.fsdp == Sharding::full, replicas, recipe, step);
+  const Shards::Sharers owners = plan.fsdp == Sharding::none ? Shards::Sharers{} : Shards::Sharers{ranks, step.expert_sharers(ranks)};
+  // DeepSpeed's pipelines take stage 1 at most, which adds gradients up on the GPU (pipe/engine.py); Megatron's hybrid optimizer copies them in its step.
+  const bool once = plan.pp > 1 && (plan.fsdp == Sharding::none || plan.fsdp == Sharding::zero1);
+  if (replicas.offload_optimizer) offload_optimizer(owners, plan.fsdp == Sharding::full, once, replicas, recipe, step);
   else if (replicas.offload_states || replicas.offload_master || replicas.offload_parameters) offload_states(owners, replicas, replicas.state_tensors, step);
   if (plan.tp > 1) finish_split_layers(plan.tp, recipe, step);
   return step;

@@ -66,7 +66,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, const Repli
     const TensorId reduced = out.tensor(shards_kept ? share_of(bucket.elements, sharing) : 0, sent);
     out.put({sums_everywhere ? OpKind::all_reduce : OpKind::reduce_scatter, phase, sent, message}, std::vector<TensorId>(memory.valid() ? 1u : 0u, memory), std::vector{reduced});
     TensorId kept = reduced, done = reduced;
-    if (copies > 1) done = sum_over_groups(out, phase, sent, bytes_of(share_of(bucket.elements, sharing), sent), sharing, copies, reduced);
+    if (copies > 1) done = sum_over_groups(out, phase, sent, bytes_of(share_of(bucket.elements, sharing), sent), message.stride * sharing, copies, reduced);
     if (stands_still) out.put({OpKind::shard_copy, phase, DType::uint8, ShardCopyAttributes{1, 1, {1}, {1}}, "wait_for_reduction"}, {done}, {});
     if (sent != own) {  // the optimizer reads the gradients' own type
       kept = out.tensor(share_of(bucket.elements, sharing), own);
@@ -108,7 +108,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, const Repli
   }
   out.finish();
   step.shards.gradients_released = copied;
-  step.shards.optimizer = ranks;
+  step.shards.optimizer = {ranks, step.expert_sharers(ranks)};
 }
 
 }  // namespace precog

@@ -3,10 +3,15 @@
 // the sizes of messages must be known; then tokens travel to their experts' ranks and the results back. What arrives by all_to_all lies
 // in the order of the ranks it came from: with several experts on a rank it is sorted by expert, and back. Shared experts and the
 // router stay on every rank.
+// Experts that are split otherwise than their layers (etp other than tp) have a grid of their own over the stage's ranks, each of which
+// sends its own tokens: what arrived is gathered by the etp ranks that share an expert, and their sums are scattered before they travel
+// back (MoEAlltoAllTokenDispatcher over get_expert_tensor_parallel_group; parallel_state.py, expert_decoder_rank_generator). Where etp is
+// tp the ranks of a layer do so by themselves (tensor_parallel.cpp).
 // On average a rank gets as many tokens as it has. The busiest sets the pace: expert_imbalance is its tokens over the mean.
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -44,7 +49,10 @@ class ExpertParallel {
       product(op, experts, i == last_of_layer_.index());
       if (i == last_of_layer_.index()) last_of_layer_ = {};
     }
-    if (layers == 0) return fail("plan.ep", fmt::format("is {}, but this model has no experts that are run as one grouped product", plan_.ep));
+    if (layers == 0) {
+      const bool shared = plan_.ep > 1;
+      return fail(shared ? "plan.ep" : "plan.etp", fmt::format("is {}, but this model has no experts that are run as one grouped product", shared ? plan_.ep : plan_.etp));
+    }
     return std::move(graph_.out);
   }
 
@@ -55,6 +63,9 @@ class ExpertParallel {
     if (plan_.dispatch == ExpertDispatch::per_node) out.copies = copies_;
     return out;
   }
+  // Ranks that share an expert and gather its tokens; 1 where those of the layer do.
+  int gathering() const { return plan_.experts_apart() ? plan_.ranks_per_expert() : 1; }
+  std::int64_t at_experts() const { return arriving(rows_) * gathering(); }
   // A whole number for each rank that layers are split over: with sequence parallelism they share these as well.
   std::int64_t arriving(std::int64_t rows) const {
     const double share = static_cast<double>(rows) * busiest() / plan_.tp;
@@ -84,11 +95,13 @@ class ExpertParallel {
   // Between the products there are the tokens of this rank's experts.
   void resize(TensorId id) {
     Shape& shape = graph_.out.tensors[id].shape;
-    if (shape.rank() > 0 && shape[0] == rows_) shape.set(0, arriving(rows_));
+    if (shape.rank() > 0 && shape[0] == rows_) shape.set(0, at_experts());
   }
   void visit(const Op& op) {
-    if (last_of_layer_.valid())
+    if (last_of_layer_.valid()) {
       for (TensorId id : graph_.in.outputs(op)) resize(id);
+      if (gathering() > 1) return keep_with_gathered(op);
+    }
     if (op.kind == OpKind::index_select) {  // a token for each of its experts
       const Shape &from = graph_.in.tensors[graph_.in.input(op, 0)].shape, &to = graph_.in.tensors[graph_.in.output(op)].shape;
       if (from.rank() == 2 && to.rank() == 2 && from[1] == to[1] && to[0] >= from[0]) copies_ = static_cast<int>(to[0] / from[0]);
@@ -112,8 +125,10 @@ class ExpertParallel {
     const std::int64_t experts = graph_.in.tensors[graph_.in.input(op, 1)].shape[0];
     if (capacity_.padded) return send(op, tokens, experts);  // everybody knows the sizes
     CollectiveAttributes counts = group();
-    counts.bytes = {experts * plan_.ep * 8};
-    const TensorId told = graph_.out.add_tensor({.shape = {plan_.ep, experts}, .dtype = DType::int64});
+    if (plan_.experts_apart()) counts.participants = plan_.ranks_of_experts(), counts.stride = 1;
+    if (counts.participants == 1) return;  // nobody else has anything for these experts
+    counts.bytes = {experts * counts.participants * 8};
+    const TensorId told = graph_.out.add_tensor({.shape = {counts.participants, experts}, .dtype = DType::int64});
     const TensorId own = graph_.out.add_tensor({.shape = {experts}, .dtype = DType::int64});
     graph_.put(graph_.beside(op, OpKind::integer_pointwise), {}, {own});
     graph_.put(graph_.beside(op, OpKind::all_gather, counts, "experts"), {own}, {told});
@@ -123,11 +138,36 @@ class ExpertParallel {
   void send(const Op& op, TensorId tokens, std::int64_t experts) {
     Shape shape = graph_.in.tensors[tokens].shape;
     shape.set(0, arriving(rows_));
-    arrived_ = graph_.like(tokens, shape);
-    graph_.put(graph_.beside(op, OpKind::all_to_all, tokens_group(), "experts"), {tokens}, {arrived_});
+    arrived_ = tokens;
+    if (plan_.ep > 1) {
+      arrived_ = graph_.like(tokens, shape);
+      graph_.put(graph_.beside(op, OpKind::all_to_all, tokens_group(), "experts"), {tokens}, {arrived_});
+    }
+    if (gathering() > 1) arrived_ = gathered(op, arrived_);
     if (sorts(experts)) arrived_ = sorted(op, arrived_);
   }
-  bool sorts(std::int64_t experts) const { return plan_.dispatch == ExpertDispatch::all_to_all && experts > plan_.ep; }
+  CollectiveAttributes sharing_an_expert() const { return {{}, gathering(), 1, false}; }
+  TensorId gathered(const Op& at, TensorId rows) {
+    Shape shape = graph_.out.tensors[rows].shape;
+    shape.set(0, at_experts());
+    const TensorId made = graph_.like(rows, shape);
+    graph_.put(graph_.beside(at, OpKind::all_gather, sharing_an_expert(), kSplitExperts), {rows}, {made});
+    return made;
+  }
+  // What else goes with each row, weights of the routing: gathered like the rows.
+  void keep_with_gathered(const Op& op) {
+    std::vector<TensorId> inputs(graph_.in.inputs(op).begin(), graph_.in.inputs(op).end());
+    for (TensorId& id : inputs) {
+      const Tensor& tensor = graph_.out.tensors[id];
+      if (tensor.role != Role::activation || tensor.shape.rank() == 0 || tensor.shape[0] != rows_ || rows_ == at_experts()) continue;
+      auto [known, first] = with_rows_.try_emplace(id.value);
+      if (first) known->second = gathered(op, id);
+      id = known->second;
+    }
+    const std::vector<TensorId> outputs(graph_.in.outputs(op).begin(), graph_.in.outputs(op).end());
+    graph_.out.add_op(op, inputs, outputs);
+  }
+  bool sorts(std::int64_t experts) const { return plan_.dispatch == ExpertDispatch::all_to_all && experts > plan_.ep && plan_.ep * gathering() > 1; }
   TensorId sorted(const Op& at, TensorId rows) {
     const Shape shape = graph_.out.tensors[rows].shape;
     const TensorId order = graph_.out.add_tensor({.shape = {shape[0]}, .dtype = DType::int64}), made = graph_.like(rows, shape);
@@ -141,9 +181,9 @@ class ExpertParallel {
   void product(const Op& op, std::int64_t experts, bool last) {
     Op local = op;
     auto& gemm = std::get<GemmAttributes>(local.attributes);
-    const std::int64_t groups = std::clamp<std::int64_t>(experts / plan_.ep, 1, rows_);
+    const std::int64_t groups = std::clamp<std::int64_t>(experts / plan_.ep, 1, rows_ * gathering());
     gemm.batch = groups;
-    gemm.m = (arriving(rows_) + groups - 1) / groups;
+    gemm.m = (at_experts() + groups - 1) / groups;
     const TensorId result = graph_.in.output(op);
     std::vector<TensorId> inputs(graph_.in.inputs(op).begin(), graph_.in.inputs(op).end());
     if (arrived_.valid()) inputs[0] = std::exchange(arrived_, {});
@@ -153,12 +193,23 @@ class ExpertParallel {
       graph_.out.add_op(local, inputs, std::array{result});
       return;
     }
+    if (plan_.ranks_of_experts() == 1) {
+      graph_.out.add_op(local, inputs, std::array{result});
+      return;
+    }
     Shape shape = graph_.in.tensors[result].shape;
-    shape.set(0, arriving(rows_));
+    shape.set(0, at_experts());
     TensorId made = graph_.like(result, shape);
     graph_.out.add_op(local, inputs, std::array{made});
     if (sorts(experts)) made = sorted(op, made);
-    graph_.put(graph_.beside(op, OpKind::all_to_all, tokens_group(), "experts"), {made}, {result});
+    if (gathering() > 1) {
+      shape.set(0, arriving(rows_));
+      const TensorId own = plan_.ep > 1 ? graph_.like(result, shape) : result;
+      graph_.put(graph_.beside(op, OpKind::reduce_scatter, sharing_an_expert(), kSplitExperts), {made}, {own});
+      made = own;
+    }
+    if (plan_.ep > 1) graph_.put(graph_.beside(op, OpKind::all_to_all, tokens_group(), "experts"), {made}, {result});
+    with_rows_.clear();
   }
 
   const Plan& plan_;
@@ -166,6 +217,7 @@ class ExpertParallel {
   ForwardRewrite graph_;
   OpId last_of_layer_;        // the layer's last product, while its tokens are with their experts
   TensorId arrived_;          // what the first product reads
+  std::map<std::int32_t, TensorId> with_rows_;  // gathered with the rows
   std::int64_t rows_ = 0;     // tokens of one rank, once for each expert they meet
   int copies_ = 1;            // how many experts that are
 };
@@ -178,7 +230,22 @@ bool is_expert_parameter(const Graph& graph, TensorId parameter) {
 }
 
 int ranks_sharing(const StepGraph& step, TensorId parameter, int replicas) {
-  return step.expert_ranks > 1 && is_expert_parameter(step.graph, parameter) ? std::max(1, replicas / step.expert_ranks) : replicas;
+  return ranks_sharing(step, parameter, {replicas, step.expert_sharers(replicas)});
+}
+
+int ranks_sharing(const StepGraph& step, TensorId parameter, const Shards::Sharers& ranks) {
+  return step.experts_own_replicas() && is_expert_parameter(step.graph, parameter) ? ranks.experts : ranks.replicas;
+}
+
+Bytes masters_kept(const StepGraph& step, const Shards::Sharers& ranks) {
+  double all = 0, kept = 0;
+  for (const ParameterGradient& g : step.gradients) {
+    const auto elements = static_cast<double>(step.graph.tensors[g.parameter].shape.elements());
+    all += elements;
+    kept += elements / ranks_sharing(step, g.parameter, ranks);
+  }
+  if (!step.experts_own_replicas() || all == 0) return {step.master_weights.value / ranks.replicas};
+  return step.master_weights * (kept / all);
 }
 
 Result<Graph> share_experts(const Plan& plan, const ExpertCapacity& capacity, Graph forward) { return ExpertParallel(plan, capacity, std::move(forward)).run(); }

@@ -9,7 +9,6 @@ namespace precog {
 
 void finish_split_layers(int ranks, const PrecisionRecipe& recipe, StepGraph& step) {
   const DType type = step.gradients.empty() ? DType::fp32 : kept_type(recipe, step.graph.tensors[step.gradients.front().gradient].dtype);
-  step.replica_stride = 1;  // these ranks are neighbours
   Rewrite out(step);
   Graph& graph = step.graph;
   bool summed = step.summed_gradients == 0;

@@ -50,7 +50,7 @@ class FullySharded {
     else go_by_blocks();
     agree_on_scales();
     out_.finish();
-    step_.shards.parameters = step_.shards.optimizer = ranks_;
+    step_.shards.parameters = step_.shards.optimizer = {ranks_, step_.expert_sharers(ranks_)};
     step_.shards.parameter_type = stored_;
     step_.shards.parameters_on_host = on_host_;
     step_.shards.gradients_released = true;
@@ -246,7 +246,7 @@ class FullySharded {
     if (tensors == 0) return;
     const std::int64_t part = share_of(elements, ranks_);
     out_.put({OpKind::shard_copy, Phase::optimizer, DType::fp32, ShardCopyAttributes{part, foreach_launches(tensors), bytes_of(part, stored_.value_or(DType::fp32)), bytes_of(tensors, DType::fp32)}, "amax"}, {}, {});
-    if (ranks_ > 1) out_.put({OpKind::all_reduce, Phase::optimizer, DType::fp32, CollectiveAttributes{bytes_of(tensors, DType::fp32), ranks_}}, {}, {});
+    if (ranks_ > 1) out_.put({OpKind::all_reduce, Phase::optimizer, DType::fp32, CollectiveAttributes{bytes_of(tensors, DType::fp32), ranks_, step_.replica_stride}}, {}, {});
   }
 
   void copy_out(ShardGroup& group, Phase phase) {
@@ -330,7 +330,7 @@ class FullySharded {
     const std::int64_t part = share_of(elements, group.ranks);
     TensorId shard = out_.tensor(part, sent);
     reduced_ = {};
-    const bool travels = group.ranks > 1;
+    const bool travels = group.ranks > 1 || copies_ > 1;
     // Where groups hold copies, what follows the reduction inside the group runs on the stream of the sum over groups.
     const std::string_view beside = copies_ > 1 ? kAcrossGroups : "reduce_scatter";
     auto copy = [&](std::int64_t count, DType from, DType to, TensorId in, TensorId made) {
@@ -342,8 +342,10 @@ class FullySharded {
       if (divides) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {});
       reduced_ = out_.event();
       if (by_module_ && by_module_->lists) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, group.ranks, whole, whole}, kListOfRanks, true}, {message_}, {});
-      out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, group.ranks, group.stride}}, {message_}, {shard, reduced_});
-      if (copies_ > 1) sum_over_groups(out_, Phase::backward, sent, bytes_of(part, sent), group.ranks, copies_, shard);
+      // A group of one has nothing to reduce, and its copies all the same to sum up (HSDP over experts that are on a rank of their own).
+      if (group.ranks > 1) out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, group.ranks, group.stride}}, {message_}, {shard, reduced_});
+      else out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "copy"}, {message_}, {shard, reduced_});
+      if (copies_ > 1) sum_over_groups(out_, Phase::backward, sent, bytes_of(part, sent), group.stride * group.ranks, copies_, shard);
       if (divides) copy(part, sent, sent, shard, {});
     } else {
       copy(part, sent, sent, message_, shard);

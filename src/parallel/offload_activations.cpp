@@ -159,7 +159,7 @@ class OffloadActivations {
 void offload_activations(int layers, StepGraph& step) {
   OffloadActivations offload(layers, step);
   offload.run();
-  step.on_host += offload.kept_on_host();
+  step.saved_on_host += offload.kept_on_host();
 }
 
 }  // namespace precog

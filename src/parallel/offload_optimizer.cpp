@@ -25,13 +25,17 @@ bool is_kernel_of_update(const Op& op) {
 
 }  // namespace
 
-void offload_optimizer(int ranks, bool in_place, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
+void offload_optimizer(const Shards::Sharers& owners, bool in_place, bool once, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
+  const bool shared = owners.replicas > 1;
   std::int64_t share = 0;
-  for (const ParameterGradient& g : step.gradients) share += share_of(step.graph.tensors[g.parameter].shape.elements(), ranks);
+  for (const ParameterGradient& g : step.gradients) share += share_of(step.graph.tensors[g.parameter].shape.elements(), ranks_sharing(step, g.parameter, owners));
   const DType parameter = step.gradients.empty() ? DType::fp32 : step.graph.tensors[step.gradients.front().parameter].dtype;
   const DType kept = step.shards.parameter_type.value_or(parameter);
+  // What no reduction makes: all of a rank by itself, experts that nobody else has where gathered parameters are reduced unit by unit.
   std::vector<Bucket> alone;
-  if (ranks == 1) alone = fill_buckets(step, [](const Bucket& bucket, std::size_t) { return bucket.elements >= kAloneElements; });
+  if (!shared || (in_place && step.experts_own_replicas() && owners.experts == 1)) alone = fill_buckets(step, [](const Bucket& bucket, std::size_t) { return bucket.elements >= kAloneElements; });
+  std::erase_if(alone, [&](const Bucket& bucket) { return (bucket.experts ? owners.experts : owners.replicas) > 1; });
+  const Phase alone_in = once ? Phase::gradient_sync : Phase::backward;
   bool scales = static_cast<bool>(recipe.loss_scaling), accumulates = false;
   for (const Op& op : step.graph.ops) {
     scales = scales || (op.phase == Phase::optimizer && step.graph.name(op.label) == "norm");
@@ -59,7 +63,7 @@ void offload_optimizer(int ranks, bool in_place, const Replicas& how, const Prec
     const Op& op = out.old(i);
     if (ends_step(op.phase) && !updated) {
       updated = true;
-      for (; next < alone.size(); ++next) send_down(Phase::backward, alone[next].elements, gradients_of(alone[next]));
+      for (; next < alone.size(); ++next) send_down(alone_in, alone[next].elements, gradients_of(alone[next]));
       out.put({OpKind::read_back, Phase::optimizer, DType::fp32, {}, "gradients on the host"}, {}, {});
       // Where the host has the parameters too, nothing goes up: the time is the update's alone.
       const bool staged = !in_place && !how.offload_parameters, converts = in_place && !how.offload_parameters && kept != kHostType;
@@ -76,11 +80,11 @@ void offload_optimizer(int ranks, bool in_place, const Replicas& how, const Prec
     }
     out.keep(i);
     const auto* message = std::get_if<CollectiveAttributes>(&op.attributes);
-    if (op.kind == OpKind::reduce_scatter && !op.label.valid() && message && ranks > 1) {
+    if (op.kind == OpKind::reduce_scatter && !op.label.valid() && message && (shared || message->participants > 1)) {
       const std::vector<TensorId> made(graph.outputs(op).begin(), graph.outputs(op).end());
-      send_down(op.phase, share_of(message->bytes.value * 8 / bits_of(op.math), ranks), made);
+      send_down(op.phase, share_of(message->bytes.value * 8 / bits_of(op.math), message->participants), made);
     }
-    for (; next < alone.size() && alone[next].ready.index() <= i; ++next) send_down(Phase::backward, alone[next].elements, gradients_of(alone[next]));
+    for (; !once && next < alone.size() && alone[next].ready.index() <= i; ++next) send_down(alone_in, alone[next].elements, gradients_of(alone[next]));
   }
   out.finish();
   // The host's own weights, states and gradients; beside them the weights as the model reads them, where those live there too.
@@ -89,21 +93,21 @@ void offload_optimizer(int ranks, bool in_place, const Replicas& how, const Prec
   step.master_weights = {};
   step.main_gradients = {};
   step.shards.kept_gradients.clear();
-  if (ranks == 1) step.shards.gradients_released = true;
+  if (!shared && !once) step.shards.gradients_released = true;
 }
 
 // Moments, master weights, and parameters where the host has them: read and written in passing, both ways at once, a piece at a
 // time, so that nothing of them is held. The update itself is the GPU's, as ever.
-void offload_states(int ranks, const Replicas& how, int state_tensors, StepGraph& step) {
+void offload_states(const Shards::Sharers& owners, const Replicas& how, int state_tensors, StepGraph& step) {
   std::int64_t elements = 0;
   Bytes parameters;
   for (const ParameterGradient& g : step.gradients) {
-    const std::int64_t own = share_of(step.graph.tensors[g.parameter].shape.elements(), ranks);
+    const std::int64_t own = share_of(step.graph.tensors[g.parameter].shape.elements(), ranks_sharing(step, g.parameter, owners));
     elements += own;
     parameters += bytes_of(own, step.shards.parameter_type.value_or(step.graph.tensors[g.parameter].dtype));
   }
   Bytes bytes;
-  if (how.offload_states) bytes += bytes_of(elements * state_tensors, step.optimizer_state_type) + Bytes{share_of(step.master_weights.value, ranks)};
+  if (how.offload_states) bytes += bytes_of(elements * state_tensors, step.optimizer_state_type) + masters_kept(step, owners);
   if (how.offload_master || how.offload_parameters) bytes += parameters;
   Rewrite out(step);
   bool passed = false;

@@ -46,8 +46,8 @@ TEST_CASE("HybridShardsReduceInsideAndSumAcross") {
     CHECK(across[i].bytes.value == inside[i].bytes.value / 4);  // each rank sums its own shard
   }
   for (const CollectiveAttributes& gather : sent(step, OpKind::all_gather)) CHECK(gather.participants == 4);
-  CHECK(step.shards.parameters == 4);
-  CHECK(step.shards.optimizer == 4);
+  CHECK(step.shards.parameters.replicas == 4);
+  CHECK(step.shards.optimizer.replicas == 4);
   CHECK(verify(step.graph).empty());
 }
 

@@ -26,7 +26,7 @@ std::vector<Bucket> fill_buckets(const StepGraph& step, Full full) {
   opened[1].experts = true;
   for (std::size_t i = 0; i < step.gradients.size(); ++i) {
     const ParameterGradient& g = step.gradients[i];
-    const bool experts = step.expert_ranks > 1 && is_expert_parameter(step.graph, g.parameter);
+    const bool experts = step.experts_own_replicas() && is_expert_parameter(step.graph, g.parameter);
     Bucket& open = opened[experts ? 1 : 0];
     open.gradients.push_back(i);
     open.elements += step.graph.tensors[g.gradient].shape.elements();
@@ -45,7 +45,7 @@ std::vector<Bucket> fill_buckets(const StepGraph& step, Full full) {
 // The group that a bucket's gradients are shared in, of `ranks` replicas.
 inline CollectiveAttributes group_of(const Bucket& bucket, const StepGraph& step, Bytes bytes, int ranks) {
   if (!bucket.experts) return {bytes, ranks, step.replica_stride};
-  return {bytes, std::max(1, ranks / step.expert_ranks), step.replica_stride * step.expert_ranks};
+  return {bytes, step.expert_sharers(ranks), step.expert_stride};
 }
 
 class Rewrite {
@@ -99,7 +99,6 @@ class Rewrite {
     op.phase = what.phase;
     op.math = what.math;
     op.attributes = std::move(what.attributes);
-    if (auto* message = std::get_if<CollectiveAttributes>(&op.attributes); message && message->stride == 1) message->stride = step.replica_stride;
     op.on_communication_stream = what.beside;
     if (!what.label.empty()) op.label = graph.intern(what.label);
     return graph.add_op(op, inputs, outputs);
@@ -131,13 +130,13 @@ inline DType kept_type(const PrecisionRecipe& recipe, DType gradient) {
 }
 
 // What a group of ranks has reduced, summed over the `copies` groups that hold the same shards; on a stream of its own, where the
-// label kAcrossGroups puts it. Reads what the reduction made, so that it comes after.
+// label kAcrossGroups puts it. Reads what the reduction made, so that it comes after. Groups lie `group_span` ranks apart.
 inline constexpr std::string_view kAcrossGroups = "replicas";
 // Every rank's part of a message, copied one by one; the host makes a view of each first.
 inline constexpr std::string_view kListOfRanks = "rank_parts";
-inline TensorId sum_over_groups(Rewrite& out, Phase phase, DType type, Bytes shard, int ranks, int copies, TensorId reduced) {
+inline TensorId sum_over_groups(Rewrite& out, Phase phase, DType type, Bytes shard, int group_span, int copies, TensorId reduced) {
   const TensorId summed = out.event();
-  out.put({OpKind::all_reduce, phase, type, CollectiveAttributes{shard, copies, out.step.replica_stride * ranks}, kAcrossGroups}, {reduced}, {summed});
+  out.put({OpKind::all_reduce, phase, type, CollectiveAttributes{shard, copies, group_span}, kAcrossGroups}, {reduced}, {summed});
   return summed;
 }
 
@@ -147,10 +146,11 @@ void replicate(int ranks, const Replicas& how, const PrecisionRecipe& recipe, St
 // ZeRO 1 and 2; and ZeRO 3, FSDP. `ranks` share one copy, of which there are `copies`.
 void distribute_optimizer(int ranks, int copies, bool gradients_too, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
 void fully_shard(int ranks, int copies, bool keep_gathered, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
-// What the optimizer's kernels did becomes the host's work; `ranks` share its elements out.
-void offload_optimizer(int ranks, bool in_place, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
+// What the optimizer's kernels did becomes the host's work; `owners` share its elements out. What nobody shares goes down once, when
+// all of backward is done, or as backward goes.
+void offload_optimizer(const Shards::Sharers& owners, bool in_place, bool once, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step);
 // States (and master weights) come up for the update and go down again; parameters too, where the host has them.
-void offload_states(int ranks, const Replicas& how, int state_tensors, StepGraph& step);
+void offload_states(const Shards::Sharers& owners, const Replicas& how, int state_tensors, StepGraph& step);
 // What the first layers keep for backward waits in the host's memory.
 void offload_activations(int layers, StepGraph& step);
 // What tensor-parallel ranks tell each other once a step.

@@ -67,11 +67,11 @@ ShardGroups::ShardGroups(int ranks, const Replicas& how, const PrecisionRecipe& 
   }
   std::map<int, ShardGroup> experts;
   const auto group_of = [&](TensorId parameter, int unit) -> ShardGroup& {
-    const bool apart = step.expert_ranks > 1 && is_expert_parameter(graph, parameter);
+    const bool apart = step.experts_own_replicas() && is_expert_parameter(graph, parameter);
     ShardGroup& group = apart ? experts[unit] : groups[unit];
     group.of_experts = apart;
     group.ranks = ranks_sharing(step, parameter, ranks);
-    group.stride = apart ? step.replica_stride * step.expert_ranks : step.replica_stride;
+    group.stride = apart ? step.expert_stride : step.replica_stride;
     return group;
   };
   for (auto [parameter, unit] : owner) {

@@ -74,7 +74,7 @@ Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_ch
     PRECOG_TRY(limited, limit_experts(capacity, std::move(forward)));
     forward = std::move(limited);
   }
-  if (plan.ep > 1) {
+  if (plan.ep > 1 || plan.experts_apart()) {
     PRECOG_TRY(shared, share_experts(plan, capacity, std::move(forward)));
     forward = std::move(shared);
   }
@@ -84,6 +84,10 @@ Result<ShardedLayers> shard_layers(const Plan& plan, Graph forward, bool each_ch
     out = std::move(split);
   } else {
     out.graph = std::move(forward);
+  }
+  if (plan.experts_apart() && plan.ranks_per_expert() > 1) {
+    PRECOG_TRY(split, split_experts(plan, std::move(out.graph), chunks));
+    out.graph = std::move(split);
   }
   out.chunks = std::move(chunks);
   out.model_flops = sums.model_flops * (1.0 / plan.tp);

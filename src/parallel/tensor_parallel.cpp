@@ -25,7 +25,9 @@ constexpr std::int64_t kVocabularyUnit = 128;
 
 class TensorParallel {
  public:
-  TensorParallel(const Plan& plan, Graph forward, const DistinctChunks& chunks) : plan_(plan), chunks_(chunks), ranks_(plan.tp), in_(std::move(forward)), out_(in_.empty_with_names()) {
+  // `ranks` split layers, or experts alone.
+  TensorParallel(const Plan& plan, int ranks, bool experts_alone, Graph forward, const DistinctChunks& chunks)
+      : plan_(plan), chunks_(chunks), ranks_(ranks), experts_alone_(experts_alone), in_(std::move(forward)), out_(in_.empty_with_names()) {
     const std::size_t room = in_.tensors.size() * 3 / 2;
     out_.tensors.reserve(room);
     out_.tensors = in_.tensors;
@@ -69,11 +71,11 @@ class TensorParallel {
                        ranks_, some.empty() ? "; it has no linear layers" : "; its linear layers: ", join(some, ", "));
   }
   void refuse(const Op& op, std::string_view why) {
-    if (problems_.empty()) problems_.push_back({"plan.tp", fmt::format("{}{}{}: {}", module(op), op.module.valid() ? ", " : "", name_of(in_, op), why)});
+    if (problems_.empty()) problems_.push_back({experts_alone_ ? "plan.etp" : "plan.tp", fmt::format("{}{}{}: {}", module(op), op.module.valid() ? ", " : "", name_of(in_, op), why)});
   }
   bool divides(const Op& op, std::int64_t extent, std::string_view what) {
     if (extent % ranks_ == 0) return true;
-    refuse(op, fmt::format("{} {} cannot be shared out to {} ranks; take a tp that divides it", extent, what, ranks_));
+    refuse(op, fmt::format("{} {} cannot be shared out to {} ranks; take {} that divides it", extent, what, ranks_, experts_alone_ ? "an etp" : "a tp"));
     return false;
   }
 
@@ -154,7 +156,7 @@ class TensorParallel {
 
   // Into work that is split by features: each rank's gradient will be a summand.
   TensorId enter(const Op& at, TensorId id) {
-    if (!needs_gradient(id) || inside_.contains(id.value)) return id;
+    if (experts_alone_ || !needs_gradient(id) || inside_.contains(id.value)) return id;  // what comes to experts was gathered: its gradient is summed there
     auto [known, first] = entries_.try_emplace({id.value, at.block});
     if (!first) return known->second;
     const TensorId made = like(id, {}, true);
@@ -278,8 +280,9 @@ class TensorParallel {
   // --- operators ---
 
   void visit(const Op& op) {
+    if (experts_alone_) return visit_features(op);
     if (is_experts(module(op))) {
-      if (plan_.whole_experts()) return visit_own_rows(op);
+      if (plan_.experts_apart()) return plan_.sp ? visit_own_rows(op) : visit_dropped(op);
       return plan_.ep > 1 && plan_.sp ? visit_sent_experts(op) : visit_experts(op);
     }
     complete_sums(op);
@@ -348,9 +351,10 @@ class TensorParallel {
 
   static bool is_experts(std::string_view path) { return path == "experts" || path.ends_with(".experts"); }
 
-  // What of summands leaves the experts is added up before anything else reads it.
+  // What of summands leaves the experts is added up before anything else reads it, and what each rank has of rows that all had before is gathered.
   void complete_sums(const Op& op) {
     for (TensorId id : in_.inputs(op)) {
+      if (!plan_.sp && !arrived_ && placed(stand_in(id)).sequence) stands_for_[id.value] = gather(op, stand_in(id), true);
       if (!placed(stand_in(id)).partial) continue;
       const TensorId sum = like(id, {}, false);
       reduce(op, stand_in(id), sum);
@@ -394,7 +398,34 @@ class TensorParallel {
     if (op.kind == OpKind::view && op.input_count == 1 && is_parameter(operand(op, 0)) && whole(operand(op, 0)).rank() == 3) return visit_experts(op);  // looked at before tokens arrive
     return arrived_ ? visit_experts(op) : visit_own_rows(op);
   }
-  // Where each rank has its own tokens of the sequence: rows are a rank's part, weights whole. Whole experts work so throughout.
+  // Whole experts, though every rank of a layer has all tokens: each sends its part of the rows (DeepSpeed's moe/mappings.py, drop_tokens), and
+  // what comes back is gathered (gather_tokens).
+  void visit_dropped(const Op& op) {
+    const bool sends = op.kind == OpKind::all_to_all;
+    if (sends || arrived_) {
+      arrived_ = arrived_ != sends;
+      visit_own_rows(op);
+      if (!arrived_) door_.clear();  // rows are all there again
+      return;
+    }
+    complete_sums(op);
+    visit_layer(op);
+  }
+  // Where experts are split and layers are another matter: all tokens of an expert are there, and its sums are scattered (expert_parallel.cpp).
+  void visit_features(const Op& op) {
+    const Operands inputs = operands(op);
+    const auto any = [&](auto is) { return std::any_of(inputs.begin(), inputs.end(), [&](TensorId id) { return is(placed(id)); }); };
+    if (any([](const Placement& p) { return p.partial; })) {
+      if (op.kind != OpKind::reduce_scatter)
+        for (TensorId id : in_.outputs(op)) placed_[id.index()].partial = true;
+      return keep(op, inputs);
+    }
+    if (op.kind == OpKind::grouped_linear) return visit_grouped(op, {inputs.begin(), inputs.end()});
+    if (op.kind == OpKind::view && is_experts(module(op)) && op.input_count == 1 && is_parameter(inputs[0])) return visit_weight_view(op);
+    if (any([](const Placement& p) { return p.split(); })) return visit_layer(op);
+    keep(op, inputs);
+  }
+  // Where each rank has its own tokens of the sequence: rows are a rank's part, weights whole. Experts with a grid of their own work so throughout.
   void visit_own_rows(const Op& op) {
     Operands inputs = operands(op);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -410,7 +441,7 @@ class TensorParallel {
       gemm->m = (rows + gemm->batch - 1) / gemm->batch;
     }
     for (TensorId id : in_.outputs(op)) {
-      if (op.kind == OpKind::all_to_all) expert_rows_.insert(whole(id)[0]);
+      if (op.kind == OpKind::all_to_all || (op.kind == OpKind::all_gather && in_.tensors[id].dtype != DType::int64)) expert_rows_.insert(whole(id)[0]);
       const bool weight = op.kind == OpKind::view && op.input_count == 1 && is_parameter(inputs[0]);
       if (!weight && counts_rows(id)) settle(id, {0, whole(id)[0] % sequence_ == 0 ? sequence_ : whole(id)[0], true, false});
     }
@@ -746,6 +777,7 @@ class TensorParallel {
   const Plan& plan_;
   const DistinctChunks& chunks_;
   const std::int64_t ranks_;
+  const bool experts_alone_;
   Graph in_, out_;
   std::vector<Shape> whole_;  // per tensor of out_, as below
   std::vector<Placement> placed_;
@@ -772,10 +804,15 @@ Result<ShardedLayers> split_layers(const Plan& plan, Graph forward, const Distin
   const std::int64_t before = vocabulary_of(forward);
   forward = pad_vocabulary(std::move(forward), kVocabularyUnit * plan.tp);
   const std::int64_t after = vocabulary_of(forward);
-  auto out = TensorParallel(plan, std::move(forward), chunks).run();
+  auto out = TensorParallel(plan, plan.tp, false, std::move(forward), chunks).run();
   if (out && after != before)
     out->notes.push_back(fmt::format("vocabulary of {} made {}, a multiple of {} for each of {} tensor-parallel ranks, as Megatron does", before, after, kVocabularyUnit, plan.tp));
   return out;
+}
+
+Result<Graph> split_experts(const Plan& plan, Graph forward, const DistinctChunks& chunks) {
+  PRECOG_TRY(split, TensorParallel(plan, plan.ranks_per_expert(), true, std::move(forward), chunks).run());
+  return std::move(split.graph);
 }
 
 }  // namespace precog

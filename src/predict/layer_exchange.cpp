@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/weights_alone.h"
+#include "parallel/layer_plans.h"
 
 namespace precog {
 namespace {
@@ -12,7 +13,8 @@ constexpr std::size_t kNear = 12;
 
 const CollectiveShape* exchange_of(const Graph& graph, const KernelProgram& program, std::size_t i) {
   const Call& call = program.calls[i];
-  if (!call.collective || call.kernel_count == 0 || !graph.ops[call.op].label.valid()) return nullptr;
+  const NameId label = graph.ops[call.op].label;
+  if (!call.collective || call.kernel_count == 0 || !label.valid() || graph.name(label) == kSplitExperts) return nullptr;
   return std::get_if<CollectiveShape>(&program.kernels[call.first_kernel].shape);
 }
 

@@ -116,7 +116,7 @@ void share_out(const Plan& plan, const PipelineStages& cut, std::vector<ChunkOfS
   }
 }
 
-PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap) {
+PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap, Seconds copy) {
   const PipelineShape shape = pipeline_shape(request);
   PipelineParts out;
   for (const ChunkOfStep& chunk : chunks) {
@@ -179,6 +179,10 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     times.tied = picoseconds(collective_cost(sum, request.cluster, *request.gpu).total);
   }
   times.step = picoseconds(request.host->step);
+  if (const auto& input = request.input) {
+    times.input.before = picoseconds(copy + (input->workers > 0 ? Seconds{} : input->per_batch));
+    if (input->workers > 0) times.input.every = picoseconds(input->per_batch / input->workers), times.input.ahead = static_cast<std::int64_t>(input->workers) * input->prefetch;
+  }
   times.all_wait = request.training.clip_grad_norm || request.precision->loss_scaling;
   return out;
 }
@@ -187,7 +191,9 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
   const PipelineShape shape = pipeline_shape(request);
   const auto m = static_cast<double>(shape.micro_batches);
   // The same pipeline with less and less of its communication: what each kind adds is what of it is exposed.
-  PipelineTimes silent = parts.times;
+  PipelineTimes fed = parts.times;  // at once
+  fed.input = {};
+  PipelineTimes silent = fed;
   silent.tied = 0;
   const PipelineTimes untied = silent;
   for (ChunkTimes& chunk : silent.chunks) chunk.sync = 0;
@@ -197,10 +203,14 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
   const Picoseconds bare = pipeline_length(shape, silent), sending = pipeline_length(shape, unreduced);
   const bool reduces = std::any_of(parts.times.chunks.begin(), parts.times.chunks.end(), [](const ChunkTimes& chunk) { return chunk.sync > 0; });
   const Picoseconds reducing = reduces ? pipeline_length(shape, untied) : sending;
-  const Picoseconds all = parts.times.tied > 0 ? pipeline_length(shape, parts.times) : reducing;
+  const Picoseconds all = parts.times.tied > 0 ? pipeline_length(shape, fed) : reducing;
 
   StepTimes out;
   out.length = seconds(all);
+  if (request.input) {
+    out.length = seconds(std::max(all, pipeline_length(shape, parts.times)));
+    out.input = out.length - seconds(all);
+  }
   out.exposed["send_recv"] = seconds(sending - bare);
   std::string reduction = "all_reduce";
   for (const ChunkParts& chunk : parts.chunks)
@@ -238,6 +248,13 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
   if (added > copies) out.exposed[reduction] += added - copies;
   out.bubble = std::max(Seconds{}, seconds(bare) - working - std::max(Seconds{}, copies - added));
   return out;
+}
+
+static std::vector<std::size_t> positions_of(const PipelineShape& shape, int stage) {
+  std::vector<std::size_t> own;
+  for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
+  if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));
+  return own;
 }
 
 // Which chunks a stage may be at work on when it has more than any stage ever has: the allocator is asked about those only. Where
@@ -289,13 +306,50 @@ StepMoments moments_of_stage(StepMoments moments, const MemoryUse& use, Bytes in
 
 }  // namespace
 
+// By stage: what one of its GPUs has in the host's memory, with as many micro-batches between forward and backward as it ever has.
+static std::vector<Bytes> on_host_by_stage(const PipelineShape& shape, const PipelineOrder& order, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks) {
+  std::vector<Bytes> out;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    Bytes all_along, most;
+    for (std::size_t at : positions_of(shape, stage)) all_along += chunks[cut.chunk_at[at]].step.on_host;
+    follow(shape, order[static_cast<std::size_t>(stage)], [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) {
+      Bytes now = chunks[cut.chunk_at[static_cast<std::size_t>(work.position)]].step.saved_on_host;
+      for (std::size_t at : positions_of(shape, stage)) now += chunks[cut.chunk_at[at]].step.saved_on_host * static_cast<double>(in_flight[at]);
+      most = std::max(most, now);
+    });
+    out.push_back(all_along + most);
+  }
+  return out;
+}
+
+// Of the node that keeps most: ranks lie stage by stage, so that its GPUs may belong to several.
+static Bytes on_host_of_node(const Request& request, const std::vector<Bytes>& by_stage) {
+  const int of_stage = std::max(1, request.cluster.gpus / request.plan.pp), node = std::max(1, std::min(request.cluster.gpus_per_node, request.cluster.gpus));
+  Bytes most;
+  for (int first = 0; first < request.cluster.gpus; first += node) {
+    Bytes here;
+    for (int rank = first; rank < std::min(first + node, request.cluster.gpus); ++rank) here += by_stage[static_cast<std::size_t>(rank / of_stage)];
+    most = std::max(most, here);
+  }
+  return most;
+}
+
+// An optimizer on the host has its states there: the GPU holds as many as one without any.
+TrainingOptions resident(const Request& request) {
+  TrainingOptions out = request.training;
+  if (request.replicas.offload_optimizer || request.replicas.offload_states) out.optimizer = OptimizerKind::sgd;
+  return out;
+}
+
+Bytes host_capacity(const Request& request) { return request.host->memory.value > 0 ? request.host->memory : request.cluster.host_memory; }
+
 PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks) {
   PipelineShape shape = pipeline_shape(request);
   std::vector<MemoryTrace> traces;
   std::vector<BytesByType> saved_types;
   std::vector<Bytes> saved;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    traces.push_back(memory_trace(chunks[c].step, chunks[c].program, request.training, *request.gpu));
+    traces.push_back(memory_trace(chunks[c].step, chunks[c].program, resident(request), *request.gpu));
     BytesByType& types = saved_types.emplace_back(saved_by_type(chunks[c].step, chunks[c].program));
     for (std::size_t type = 0; type < types.size(); ++type) types[type] += cut.chunks[c].received_types[type];
     saved.push_back(std::accumulate(types.begin(), types.end(), Bytes{}));
@@ -309,7 +363,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   const std::vector<char> candidates = may_have_worst_moment(shape, order, cut, chunks, traces, saved, request.training.allocator);
   std::vector<MemoryUse> alone(chunks.size());  // of those
   for (std::size_t c = 0; c < chunks.size(); ++c)
-    if (candidates[c]) alone[c] = memory_use(traces[c], chunks[c].step, chunks[c].program, request.training, *request.gpu, request.cluster.gpus);
+    if (candidates[c]) alone[c] = memory_use(traces[c], chunks[c].step, chunks[c].program, resident(request), *request.gpu, request.cluster.gpus);
 
   std::vector<std::array<Bytes, 4>> most(chunks.size());  // by chunk and part of the step: what it has alone
   for (std::size_t c = 0; c < chunks.size(); ++c)
@@ -330,9 +384,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   std::vector<Bytes> at_work(static_cast<std::size_t>(shape.stages));  // by stage: the most that other micro-batches keep meanwhile
   for (int stage = 0; stage < shape.stages; ++stage) {
     if (!candidates[cut.chunk_at[static_cast<std::size_t>(stage)]]) continue;
-    std::vector<std::size_t> own;  // the stage's positions
-    for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
-    if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));
+    const std::vector<std::size_t> own = positions_of(shape, stage);
     const auto consider = [&](std::size_t position, StepPart part, const std::vector<std::int64_t>& in_flight) {
       Moment now{.stage = stage, .position = position, .part = part};
       for (std::size_t at : own) {
@@ -368,7 +420,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   // leave nothing, and what other micro-batches keep are whole tensors, most in segments of their own.
   const Bytes more = worst.peak - use.peak + worst.others * (request.training.allocator == Allocator::caching ? kKeptRounding : 0);
   const Phase phase = use.peak_op.valid() ? chunks[c].step.graph.ops[use.peak_op].phase : Phase::optimizer;
-  if (part_of_step(phase) != worst.part) describe_part(use, worst.part, traces[c], chunks[c].step, request.training);
+  if (part_of_step(phase) != worst.part) describe_part(use, worst.part, traces[c], chunks[c].step, resident(request));
   for (std::size_t at = 0; at < worst.flying.size(); ++at)
     for (std::size_t type = 0; type < kDTypeCount; ++type)
       if (const Bytes bytes = saved_types[cut.chunk_at[at]][type] * static_cast<double>(worst.flying[at]); bytes.value > 0)
@@ -386,6 +438,11 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   recount(use, request.cluster.gpus);
   use.moments = moments_of_stage(moments, use, at_work[static_cast<std::size_t>(worst.stage)], {worst.parameters, worst.gradients, worst.optimizer}, worst.part != StepPart::end);
   out.drawn.saved = std::move(saved);
+  if (request.replicas.offloads()) {
+    const std::vector<Bytes> by_stage = on_host_by_stage(shape, order, cut, chunks);
+    use.host = *std::max_element(by_stage.begin(), by_stage.end());
+    judge_host(use, on_host_of_node(request, by_stage), host_capacity(request));
+  }
   return out;
 }
 

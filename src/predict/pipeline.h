@@ -38,7 +38,8 @@ struct PipelineParts {
   PipelineTimes times;             // by position
 };
 
-PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap);
+// `copy`: what a batch takes of the GPU before the step, where the request says how batches come.
+PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks, Seconds gap, Seconds copy = {});
 
 StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>& chunks, const PipelineParts& parts);  // of the mean GPU
 
@@ -54,6 +55,10 @@ struct PipelineMemory {
   std::string peak_at;      // in words, and where in its work
   StageMemory drawn;        // of that stage's chunks
 };
+// What the GPU has of the optimizer, where the host has its states.
+TrainingOptions resident(const Request& request);
+// What a node has for what plans keep there; 0 where nobody says.
+Bytes host_capacity(const Request& request);
 PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks);
 
 // For traces and pictures: the pipeline with all its micro-batches or, of many, a few rounds of them.

@@ -112,13 +112,6 @@ Error located(Error error, const std::string& where) {
   return error;
 }
 
-// An optimizer on the host has its states there: the GPU holds as many as one without any.
-TrainingOptions resident(const Request& request) {
-  TrainingOptions out = request.training;
-  if (request.replicas.offload_optimizer || request.replicas.offload_states) out.optimizer = OptimizerKind::sgd;
-  return out;
-}
-
 // Whether anything in the request may treat layers differently that differ in nothing but their numbers.
 bool tells_layers_apart(const Request& request) {
   const auto by_number = [](std::string_view pattern) { return pattern.find_first_of("0123456789?") != std::string_view::npos; };
@@ -297,7 +290,7 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
 
 MemoryUse step_memory(const Request& request, const ChunkOfStep& whole) {
   MemoryUse memory = memory_use(whole.step, whole.program, resident(request), *request.gpu, request.cluster.gpus);
-  judge_host(memory, std::min(request.cluster.gpus, request.cluster.gpus_per_node), request.host->memory.value > 0 ? request.host->memory : request.cluster.host_memory);
+  judge_host(memory, memory.host * static_cast<double>(std::min(request.cluster.gpus, request.cluster.gpus_per_node)), host_capacity(request));
   return memory;
 }
 
@@ -350,8 +343,9 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   MemoryUse memory;
   std::string peak_at;
   PipelineParts parts;
+  const Seconds copy = request.input ? prepared_on_gpu(*request.input, request, *profile) : Seconds{};
   if (pipelined) {
-    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap); },
+    parts = stages.run("schedule", [&] { return pipeline_parts(request, cut, chunks, gap, copy); },
                                            [](const PipelineParts& made) { return to_text(made); });
     times = stages.run("sim", [&] { return pipeline_times(request, chunks, parts); },
                        [&](const StepTimes&) { return to_text(drawn_pipeline(request, parts).timeline()); });
@@ -362,7 +356,6 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   } else {
     const ChunkOfStep& whole = chunks.front();
     out.schedule = stages.run("schedule", [&] {
-      const Seconds copy = request.input ? prepared_on_gpu(*request.input, request, *profile) : Seconds{};
       return make_schedule(whole.program, whole.costs, gap, whole.step.graph, *request.host, request.training.micro_batches,
                            request.input ? &*request.input : nullptr, copy);
     }, [&](const Schedule& schedule) { return schedule_text(schedule, whole.program, whole.step.graph, nullptr); });

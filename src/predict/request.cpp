@@ -30,7 +30,6 @@ Result<Request> RequestReader::read() {
   read_profile();
   read_input();
   read_run();
-  if (request_.input && request_.plan.pp > 1) root_.problem("input", "is not modelled together with a pipeline (pp); leave one out");
   root_.reject_unknown_keys();
   // Who imported a configuration knows batches by its names.
   if (const std::string names = imported ? batches_said_by(*imported) : std::string(); !names.empty())

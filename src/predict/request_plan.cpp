@@ -31,16 +31,15 @@ void RequestReader::read_plan() {
 
 void RequestReader::check_experts(JsonReader& plan, std::int64_t dp) {
   const Plan& p = request_.plan;
-  if (p.ep == 1) {
+  if (p.ep == 1)
     for (const char* key : {"expert_dispatch", "expert_overlap"})
       if (plan.has(key)) plan.problem(key, "is about tokens that travel to their experts: it needs an ep of at least 2");
-    return;
-  }
+  // Their own grid over the stage's ranks (Megatron-Core's parallel_state.py asks no more than this).
   const std::int64_t ranks = dp * p.tp * p.cp, each = p.ranks_per_expert();
-  if (ranks % (p.ep * each) != 0)
+  if (ranks % each != 0)
+    plan.problem("etp", fmt::format("is {}; each expert is shared by so many of a stage's tp x cp x dp = {} ranks, so it must divide {}", each, ranks, ranks));
+  else if (ranks / each % p.ep != 0)
     plan.problem("ep", fmt::format("is {}; experts are shared out among a stage's tp x cp x dp = {} ranks, {} for each expert (etp), so it must divide {}", p.ep, ranks, each, ranks / each));
-  else if (p.ep * each % p.tp != 0)
-    plan.problem("ep", fmt::format("is {}; with whole experts (etp 1) it must be a multiple of tp = {}: whole experts with more copies than their layers are not modelled", p.ep, p.tp));
 }
 
 // Returns how many stages there are: a factor of the GPU count.
@@ -109,15 +108,11 @@ std::int64_t RequestReader::read_split_layers(JsonReader& plan) {
   capacity.padded = plan.boolean("expert_padding").value_or(false);
   if (capacity.padded && capacity.factor == 0) plan.problem("expert_padding", "fills experts up to their capacity: it needs expert_capacity");
   if (capacity.padded && out.expert_imbalance > 1) plan.problem("expert_imbalance", "says how much the busiest expert has, and with expert_padding all have their capacity: leave one out");
-  if (auto etp = plan.integer("etp", 1, 4096); etp) {
+  if (auto etp = plan.integer("etp", 1, 4096)) {
     out.etp = static_cast<int>(*etp);
-    if (*etp != out.tp && *etp != 1)
-      plan.problem("etp", out.tp == 1 ? fmt::format("is {}; an expert is split as its layer is, and tp is 1: say 1, or a larger tp", *etp)
-                                      : fmt::format("is {}; an expert is split as its layer is, tp = {} ways, or not at all: say {} or 1", *etp, out.tp, out.tp));
-    else if (*etp < out.tp && out.ep == 1)
-      plan.problem("etp", fmt::format("is 1 with tp = {}: whole experts on ranks that share a layer need expert parallelism, an ep that is a multiple of tp", out.tp));
-    else if (*etp < out.tp && !out.sp)
-      plan.problem("etp", fmt::format("is 1 with tp = {}: each rank sends its own tokens to whole experts, so that sequences must be shared out: sp", out.tp));
+    // DeepSpeed's whole experts on other ranks get tokens of which each rank drops the others' share.
+    if (out.experts_apart() && !(*etp == 1 && out.ep > 1) && out.tp > 1 && !out.sp)
+      plan.problem("etp", fmt::format("is {} with tp = {}: each rank sends its own tokens to experts that are split otherwise than their layers, so that sequences must be shared out: sp (Megatron-Core refuses to train experts with tensor parallelism without it)", *etp, out.tp));
   }
   out.dispatch = choice<ExpertDispatch>(plan, "expert_dispatch", {{"all_to_all", ExpertDispatch::all_to_all}, {"deepep", ExpertDispatch::per_node}, {"hybridep", ExpertDispatch::per_node}},
                                         ExpertDispatch::all_to_all);

@@ -26,7 +26,11 @@ void RequestReader::read_replicas(JsonReader& plan, std::int64_t dp) {
   }
   if (!size && copies) size = std::max<std::int64_t>(1, dp / *copies);
   if (size && *size < dp) out.shard_size = static_cast<int>(std::max<std::int64_t>(1, *size));
-  if (out.shard_size > 0 && request_.plan.ep > 1) plan.problem(size ? "shard_size" : "replicate", "together with expert parallelism (ep) is not modelled");
+  // torchtitan's experts borrow ranks of one group only (parallel_dims.py); Megatron's optimizer instances divide the experts' own replicas.
+  const Plan& p = request_.plan;
+  if (out.shard_size > 0 && p.experts_own_replicas() && static_cast<std::int64_t>(out.shard_size) * p.cp * p.tp % p.ranks_of_experts() != 0)
+    plan.problem(plan.has("replicate") && !plan.has("shard_size") ? "replicate" : plan.has("shard_size") ? "shard_size" : "fsdp",
+                 fmt::format("makes groups of {} x cp x tp = {} ranks, of which ep x etp = {} share the experts out: a group must have whole sets of them", out.shard_size, static_cast<std::int64_t>(out.shard_size) * p.cp * p.tp, p.ranks_of_experts()));
   read_offload(plan, shards, dp);
   read_module_gathers(plan);
   read_unit_gathers(plan);
@@ -108,12 +112,14 @@ void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp)
   if (activations) out.offload_layers = static_cast<int>(layers.value_or(4096));
   if (out.offload_optimizer && out.offload_states) plan.problem("offload", "is optimizer, which the host updates, and states, which the GPU updates: choose one");
   if (!out.offloads()) return;
-  if (!shards && dp > 1 && (out.offload_optimizer || out.offload_states || out.offload_master))
+  const Plan& p = request_.plan;
+  const bool copies_of_experts = p.experts_own_replicas() && dp * p.tp * p.cp > p.ranks_of_experts();
+  if (!shards && (dp > 1 || copies_of_experts) && (out.offload_optimizer || out.offload_states || out.offload_master))
     plan.problem("offload", "of the optimizer needs its states to be shared out: fsdp zero1, zero2 or full (DeepSpeed refuses it without, too)");
   if (out.offload_parameters && dp > 1 && request_.plan.fsdp != Sharding::full)
     plan.problem("offload", "of parameters needs them to be shared out: fsdp full (DeepSpeed's offload_param is of stage 3 only)");
-  if (request_.plan.pp > 1) plan.problem("offload", "together with a pipeline (pp) is not modelled");
-  if (request_.plan.ep > 1) plan.problem("offload", "together with expert parallelism (ep) is not modelled");
+  if (request_.plan.pp > 1 && layers)
+    plan.problem("offload_layers", "together with a pipeline (pp): Megatron's cpu_offloading_num_layers refuses it, too; leave it out for all layers (its fine-grained offloading, DeepSpeed's cpu_checkpointing)");
 }
 
 // Recipes of fully_shard's own (fp32 shards that are cast as they are gathered, weights that travel in fp8) are nothing without

@@ -34,7 +34,6 @@ void RequestReader::read_input() {
   if (auto bytes = input->number("bytes_per_batch", 0, 1e13)) out.copied = Bytes{static_cast<std::int64_t>(*bytes)};
   if (auto bytes = input->number("gpu_bytes_per_batch", 0, 1e15)) out.on_gpu = Bytes{static_cast<std::int64_t>(*bytes)};
   input->reject_unknown_keys();
-  if (request_.plan.pp > 1) root_.problem("input", "is modelled without pipeline stages only; leave it out, or pp at 1");
   request_.input = out;
 }
 

@@ -71,7 +71,7 @@ void RequestReader::read_training() {
                                                                : OptimizerImpl::foreach_);
   if (request_.training.optimizer == OptimizerKind::lamb) check_lamb();
   request_.replicas.state_tensors = static_cast<int>(state_tensors(request_.training.optimizer));
-  if (request_.replicas.offload_layers > 0 && request_.mode != Mode::eager) root_.problem("plan.offload", "of activations in a compiled mode is not modelled");
+  if (request_.replicas.offload_layers > 0 && request_.mode != Mode::eager) root_.problem("plan.offload", "of activations in a compiled mode is not modelled: the compiler chooses itself what backward keeps and what it computes again, and offloads of that what code has marked (PyTorch's partitioners.py, enable_activation_offloading); take mode eager");
   // Beside weights that products read in fp8 the 16-bit ones are the masters.
   if (request_.replicas.offload_master && request_.precision && !request_.precision->master_weights && !request_.precision->fp8)
     root_.problem("plan.offload", fmt::format("of master weights: precision '{}' has none (deepspeed-bf16, bf16-master and apex-o2 have)", request_.precision->name));

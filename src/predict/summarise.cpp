@@ -58,8 +58,10 @@ std::vector<std::string> split_layers_text(const Plan& plan, std::string replica
   if (plan.pp > 1) parts.push_back(fmt::format("{} pipeline stages ({})", plan.pp, plan.vpp > 1 ? fmt::format("{}, {} chunks each", to_text(plan.schedule), plan.vpp) : std::string(to_text(plan.schedule))));
   if (plan.tp > 1) parts.push_back(fmt::format("layers split {} ways{}", plan.tp, plan.sp ? " with sequence parallelism" : ""));
   if (plan.cp > 1) parts.push_back(fmt::format("sequences split {} ways ({})", plan.cp, plan.exchange == ContextExchange::ring ? "ring" : "all-to-all"));
+  const std::string each = !plan.experts_apart() ? "" : plan.ranks_per_expert() == 1 ? "each whole" : fmt::format("each split {} ways", plan.ranks_per_expert());
+  if (plan.ep == 1 && plan.experts_apart()) parts.push_back("experts " + each);
   if (plan.ep > 1)
-    parts.push_back(fmt::format("experts split {} ways{}{}{}", plan.ep, plan.whole_experts() ? ", each whole" : "",
+    parts.push_back(fmt::format("experts split {} ways{}{}{}{}", plan.ep, each.empty() ? "" : ", ", each,
                                 plan.dispatch == ExpertDispatch::per_node ? ", tokens sent once to a node" : "", plan.expert_overlap ? ", beside other micro-batches' work" : ""));
   if (!replicas.empty()) parts.push_back(std::move(replicas));
   return parts;

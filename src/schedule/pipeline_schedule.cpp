@@ -10,11 +10,11 @@ namespace {
 using Kind = PipelineWork::Kind;
 using What = PipelineSpan::What;
 
-// Lays the pipeline out as tasks: per stage a queue of work, one of messages it sends, one of its gradients' reduction.
+// Lays the pipeline out as tasks: per stage a queue of work, one of messages it sends, one of its gradients' reduction; two loaders.
 class Pipeline {
  public:
   Pipeline(const PipelineShape& shape, const PipelineTimes& times)
-      : shape_(shape), times_(times), order_(pipeline_order(shape)), graph_(3 * shape.stages + 1),
+      : shape_(shape), times_(times), order_(pipeline_order(shape)), graph_(3 * shape.stages + 3),
         forwarded_(static_cast<std::size_t>(shape.positions()) * static_cast<std::size_t>(shape.micro_batches), kNotYet), backwarded_(forwarded_) {
     ensure(times.chunks.size() == static_cast<std::size_t>(shape.positions()), "every chunk has its times");
     const std::size_t stages = order_.size();
@@ -89,12 +89,25 @@ class Pipeline {
       if (work.kind == Kind::activations) duration -= chunk.weights;
     }
     duration = std::max<Picoseconds>(0, duration);
+    if (work.kind == Kind::forward && (work.position == 0 || work.position + 1 == shape_.positions())) take_batch(stage, operand(work));
     const What what = static_cast<What>(work.kind);
     const std::int32_t done = add(stage, duration, {operand(work), shape_.overlaps_messages() ? -1 : last_message_[s]}, {stage, what, work.position, work.micro_batch, {}});
     last_work_[s] = done;
     if (last && chunk.sync > 0) last_sync_[s] = add(2 * shape_.stages + stage, chunk.sync, {done}, {stage, What::sync, work.position, work.micro_batch, {}});
     if (work.kind == Kind::forward) forwarded_[at(work.position, work.micro_batch)] = sent(stage, work, work.position + 1, done);
     if (work.kind == Kind::backward || work.kind == Kind::activations) backwarded_[at(work.position, work.micro_batch)] = sent(stage, work, work.position - 1, done);
+  }
+
+  // The step begins with as many batches as loaders keep ahead: who lags behind over a whole step sets its length (pipeline_length).
+  void take_batch(int stage, std::int32_t operand) {
+    const PipelineInput& input = times_.input;
+    if (input.before == 0 && input.every == 0) return;
+    std::vector<std::int32_t>& taken = taken_[stage == 0 ? 0 : 1];
+    const auto ahead = static_cast<std::size_t>(input.ahead);
+    const PipelineSpan not_drawn{stage, What::end, -1, 0, {}};
+    std::int32_t loaded = -1;
+    if (input.every > 0 && taken.size() >= ahead) loaded = add(3 * shape_.stages + (stage == 0 ? 1 : 2), input.every, {taken[taken.size() - ahead]}, not_drawn);
+    taken.push_back(add(stage, input.before, {operand, loaded, shape_.overlaps_messages() ? -1 : last_message_[static_cast<std::size_t>(stage)]}, not_drawn));
   }
 
   // When what was made is where it is needed next.
@@ -132,6 +145,7 @@ class Pipeline {
   TaskGraph graph_;
   std::vector<PipelineSpan> labels_;
   std::vector<std::int32_t> forwarded_, backwarded_;  // per position and micro-batch: the task after which the next may read it
+  std::vector<std::int32_t> taken_[2];                // by the first and the last stage: tasks that took a batch
   std::vector<std::size_t> next_;
   std::vector<std::int32_t> last_message_, last_sync_, last_work_;
   std::vector<std::vector<std::int64_t>> left_, begun_;  // per stage and position: backwards to finish, and begun
@@ -141,7 +155,7 @@ class Pipeline {
 
 PipelineTimeline simulate_pipeline(const PipelineShape& shape, const PipelineTimes& times) { return Pipeline(shape, times).run(); }
 
-Picoseconds pipeline_length(const PipelineShape& shape, const PipelineTimes& times) {
+static Picoseconds length_of_work(const PipelineShape& shape, const PipelineTimes& times) {
   // A round is what the schedules repeat after: a group of as many micro-batches as stages, from both ends in DualPipe.
   const std::int64_t round = shape.stages * (shape.schedule == PipelineSchedule::dualpipe ? 2 : 1);
   const std::int64_t few = 4 * round + shape.micro_batches % round;
@@ -155,6 +169,10 @@ Picoseconds pipeline_length(const PipelineShape& shape, const PipelineTimes& tim
     if (c - b == b - a) return c + (shape.micro_batches - few - 2 * round) / round * (c - b);
   }
   return length(shape.micro_batches);
+}
+
+Picoseconds pipeline_length(const PipelineShape& shape, const PipelineTimes& times) {
+  return std::max(length_of_work(shape, times), shape.micro_batches * times.input.every);
 }
 
 }  // namespace precog

@@ -50,11 +50,20 @@ struct ChunkTimes {
   Picoseconds end = 0;      // loss scaling and optimizer
 };
 
+// How micro-batches reach the first stage, and their labels the last: each has a loader of its own (Megatron-LM's get_batch on both; DeepSpeed's
+// _exec_load_micro_batch).
+struct PipelineInput {
+  Picoseconds before = 0;   // of the stage itself, before each forward: what the loop loads by itself, the copy to the GPU
+  Picoseconds every = 0;    // workers beside it finish one so often; 0: there are none
+  std::int64_t ahead = 0;   // and keep so many
+};
+
 struct PipelineTimes {
   std::vector<ChunkTimes> chunks;                         // by position
   std::vector<Picoseconds> send_forward, send_backward;   // a message between position i and i + 1
   Picoseconds tied = 0;      // the sum of a shared embedding's gradients over the first and the last stage
   Picoseconds step = 0;      // what each stage's host needs between two steps, while nothing runs
+  PipelineInput input;
   bool all_wait = false;     // no stage updates before all have their gradients: a norm or an overflow is every stage's concern
 };
 

@@ -167,3 +167,27 @@ TEST_CASE("NoStageDoesTwoThingsAtOnce") {
     }
   }
 }
+
+TEST_CASE("TheFirstAndTheLastStageWaitForTheirBatches") {
+  const PipelineShape shape{PipelineSchedule::one_f_one_b, 4, 1, 8};
+  PipelineTimes times = uniform(shape, 10, 20);
+  const Picoseconds fed = pipeline_length(shape, times);
+  CHECK(fed == (8 + 3) * 30);
+  // Workers that keep up, with enough kept for the first stage's run of forwards.
+  times.input = {.every = 20, .ahead = 4};
+  CHECK(pipeline_length(shape, times) == fed);
+  // Workers that do not: the step is as long as they need for its batches.
+  times.input = {.every = 100, .ahead = 2};
+  CHECK(pipeline_length(shape, times) >= 8 * 100);
+  times.input = {.every = 1000, .ahead = 2};
+  const Picoseconds slow = pipeline_length(shape, times);
+  CHECK(slow == 8 * 1000);
+  // What a loop loads by itself is part of both stages' forwards: of m + p - 1 turns, whose slowest piece they are, all are longer; the middle stages hide nothing.
+  times.input = {.before = 5};
+  PipelineTimes longer = times;
+  longer.input = {};
+  longer.chunks.front().forward += 5;
+  longer.chunks.back().forward += 5;
+  CHECK(pipeline_length(shape, times) == pipeline_length(shape, longer));
+  CHECK(pipeline_length(shape, times) > fed);
+}

@@ -54,7 +54,7 @@ struct Plan {
   int cp = 1;       // ranks that share each sequence
   ContextExchange exchange = ContextExchange::ring;
   int ep = 1;   // ranks, of all of a stage's, that share the experts
-  int etp = 0;  // ranks that share each expert: tp of them, or one (0: tp)
+  int etp = 0;  // ranks that share each expert (0: tp)
   ExpertDispatch dispatch = ExpertDispatch::all_to_all;
   bool expert_overlap = false;  // tokens travel beside another micro-batch's computation
   double expert_imbalance = 1;  // tokens of the busiest rank's experts over the mean
@@ -67,8 +67,10 @@ struct Plan {
   int gpus_per_replica() const { return tp * cp * pp; }
   int replicas() const { return dp * cp; }  // ranks that have the same parameters: they share gradients
   int ranks_per_expert() const { return etp > 0 ? etp : tp; }
-  bool whole_experts() const { return ep > 1 && tp > 1 && ranks_per_expert() == 1; }  // layers are split, experts are not
-  int replicas_sharing_experts() const { return ep * ranks_per_expert() / tp; }       // of replicas(): together they have each expert once
+  // Experts have a grid of their own: etp x ep x (their own replicas) make the tp x cp x dp ranks of a stage, whose layers are split otherwise.
+  bool experts_apart() const { return ranks_per_expert() != tp; }
+  bool experts_own_replicas() const { return ranks_of_experts() != tp; }  // their gradients are shared by others than their layers' are
+  int ranks_of_experts() const { return ep * ranks_per_expert(); }  // neighbours that together have each expert once
 };
 
 // Who hands out the GPU's memory: PyTorch's caching allocator as it comes, the same with expandable segments
