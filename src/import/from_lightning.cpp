@@ -65,7 +65,8 @@ void read_plugin(Settings& s, Json& request) {
   std::string name;
   if (said == "32-true" || said == "32") name = "fp32-default";
   else if (said == "bf16-mixed" || said == "bf16") name = fsdp ? "fsdp-bf16" : deepspeed ? "deepspeed-bf16" : "amp-bf16";
-  else if ((said == "16-mixed" || said == "16") && fsdp) return s.problem("trainer.precision", "is 16-mixed under FSDP, which is not modelled; bf16-mixed is");
+  // Autocast over parameters that are gathered in fp32, gradients reduced in fp16 (fabric/plugins/precision/fsdp.py, mixed_precision_config).
+  else if ((said == "16-mixed" || said == "16") && fsdp) name = "amp-fp16+gradients-fp16";
   else if (said == "16-mixed" || said == "16") name = deepspeed ? "deepspeed-fp16" : "amp-fp16";
   else if (said == "bf16-true") name = "bf16";
   else if (said == "16-true") name = "fp16";

@@ -330,13 +330,44 @@ TEST_CASE("BatchesAreCalledAsTheFileCallsThem") {
   CHECK(open->said_by.at("batch") == "train_micro_batch_size_per_gpu (\"auto\")");
 }
 
+TEST_CASE("TorchtitansZeroBubbleV") {
+  const std::string toml = "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nlocal_batch_size = 8\nseq_len = 8192\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = ";
+  const auto made = import_text(toml + "\"ZBVZeroBubble\"\n", "f");
+  REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().text()));
+  CHECK(made->request["plan"]["schedule"] == "zbv");
+  CHECK_FALSE(made->request["plan"].contains("vpp"));
+  CHECK(problem(toml + "\"InterleavedZeroBubble\"\n").find("ZBVZeroBubble") != std::string::npos);
+}
+
+TEST_CASE("SixteenBitsUnderFsdp") {
+  const auto made = [](const std::string& text) {
+    auto out = import_text(text, "f");
+    REQUIRE_MESSAGE(out.has_value(), (out ? "" : out.error().text()));
+    return out->request;
+  };
+  const auto accelerate = [&](const std::string& precision, const std::string& strategy) {
+    return made("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\nmixed_precision: " + precision + "\nfsdp_config:\n  fsdp_sharding_strategy: " + strategy + "\n");
+  };
+  CHECK(accelerate("fp16", "FULL_SHARD")["precision"] == "fsdp-fp16");
+  CHECK(accelerate("fp16", "FULL_SHARD")["plan"]["fsdp"] == "full");
+  for (const char* precision : {"bf16", "fp16"}) {
+    const Json whole = accelerate(precision, "NO_SHARD");
+    CHECK(whole["precision"] == std::string("fsdp-") + precision);
+    CHECK(whole["plan"]["fsdp"] == "hybrid");
+    CHECK(whole["plan"]["shard_size"] == 1);
+  }
+  CHECK(accelerate("no", "NO_SHARD")["plan"]["fsdp"] == "none");
+  CHECK(made(R"({"per_device_train_batch_size": 1, "output_dir": "o", "fsdp": "full_shard", "fp16": true})")["precision"] == "fsdp-fp16");
+  // Lightning's parameters are gathered in fp32 and cast by autocast; only gradients travel in fp16.
+  CHECK(made("trainer:\n  devices: 8\n  strategy: fsdp\n  precision: 16-mixed\n")["precision"] == "amp-fp16+gradients-fp16");
+}
+
 TEST_CASE("AccelerateThatContradictsItselfIsRefused") {
   const auto yaml = [](const std::string& rest) { return problem("compute_environment: LOCAL_MACHINE\n" + rest, "accelerate"); };
   CHECK(yaml("distributed_type: 'NO'\nnum_processes: 8\n").find("starts one process") != std::string::npos);
   CHECK(yaml("distributed_type: 'NO'\nnum_processes: 1\n").empty());
   CHECK(yaml("distributed_type: MULTI_GPU\nnum_processes: 9\nnum_machines: 2\n").find("multiple of num_machines = 2") != std::string::npos);
   CHECK(yaml("distributed_type: MULTI_GPU\nnum_processes: 8\nnum_machines: 0\n").find("num_machines") != std::string::npos);
-  CHECK(yaml("distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_sharding_strategy: NO_SHARD\n").find("fsdp_sharding_strategy: is NO_SHARD with mixed_precision bf16") != std::string::npos);
   const std::string engine = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  deepspeed_config_file: {zero_optimization: {stage: 2}, bf16: {enabled: true}}\n  zero_stage: ";
   CHECK(yaml(engine + "3\n").find("zero_stage: is 3, and its DeepSpeed file says zero2") != std::string::npos);
   CHECK(yaml(engine + "2\n").empty());

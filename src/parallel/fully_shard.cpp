@@ -330,7 +330,7 @@ class FullySharded {
     const std::int64_t part = share_of(elements, group.ranks);
     TensorId shard = out_.tensor(part, sent);
     reduced_ = {};
-    const bool travels = group.ranks > 1;
+    const bool travels = group.ranks > 1 || copies_ > 1;
     // Where groups hold copies, what follows the reduction inside the group runs on the stream of the sum over groups.
     const std::string_view beside = copies_ > 1 ? kAcrossGroups : "reduce_scatter";
     auto copy = [&](std::int64_t count, DType from, DType to, TensorId in, TensorId made) {
@@ -342,7 +342,8 @@ class FullySharded {
       if (divides) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {});
       reduced_ = out_.event();
       if (by_module_ && by_module_->lists) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, group.ranks, whole, whole}, kListOfRanks, true}, {message_}, {});
-      out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, group.ranks, group.stride}}, {message_}, {shard, reduced_});
+      if (group.ranks > 1) out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, group.ranks, group.stride}}, {message_}, {shard, reduced_});
+      else out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {shard, reduced_});  // nobody to share with: a copy
       if (copies_ > 1) sum_over_groups(out_, Phase::backward, sent, bytes_of(part, sent), group.ranks, copies_, shard);
       if (divides) copy(part, sent, sent, shard, {});
     } else {

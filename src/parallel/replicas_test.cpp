@@ -51,6 +51,67 @@ TEST_CASE("HybridShardsReduceInsideAndSumAcross") {
   CHECK(verify(step.graph).empty());
 }
 
+TEST_CASE("GroupsOfOneCastAndSumWholeParameters") {
+  PrecisionRecipe recipe = uniform(DType::bf16);  // FSDP's NO_SHARD with mixed precision
+  recipe.master_weights = MasterWeights{DType::fp32, MasterWeights::Copied::on_gather};
+  recipe.main_gradients = MainGradients{DType::fp32, MainGradients::Made::after_reduce};
+  recipe.reduced_gradients = DType::bf16;
+  const StepGraph step = spread({.dp = 8, .fsdp = Sharding::full}, {.shard_size = 1}, recipe);
+  CHECK(sent(step, OpKind::all_gather).empty());
+  CHECK(sent(step, OpKind::reduce_scatter).empty());
+  std::int64_t bytes = 0;
+  for (const CollectiveAttributes& message : sent(step, OpKind::all_reduce)) {
+    CHECK(message.participants == 8);
+    CHECK(message.stride == 1);
+    bytes += message.bytes.value;
+  }
+  CHECK(bytes == 2 * kParameters);
+  CHECK(count(step.graph, OpKind::cast) >= 4);  // each parameter, from its fp32
+  CHECK(step.shards.optimizer == 1);
+  CHECK(verify(step.graph).empty());
+}
+
+TEST_CASE("Fp16ShardsAreDividedScaledAndCheckedByAll") {
+  PrecisionRecipe recipe = uniform(DType::fp16);
+  recipe.master_weights = MasterWeights{DType::fp32, MasterWeights::Copied::on_gather};
+  recipe.main_gradients = MainGradients{DType::fp32, MainGradients::Made::after_reduce};
+  recipe.loss_scaling = true;
+  recipe.optimizer_state = DType::fp32;
+  const auto with = [&](DType sent, OptimizerImpl impl) {
+    recipe.reduced_gradients = sent;
+    TrainingOptions training;
+    training.optimizer_impl = impl;
+    return spread({.dp = 4, .fsdp = Sharding::full}, {}, recipe, training);
+  };
+  const auto divisions = [](const StepGraph& step) {  // bytes that passes beside the reductions write, in the type that travels
+    std::int64_t out = 0;
+    for (const Op& op : step.graph.ops)
+      if (op.kind == OpKind::shard_copy && op.phase == Phase::backward && step.graph.name(op.label) == "reduce_scatter" && op.math == DType::fp16) out += std::get<ShardCopyAttributes>(op.attributes).written.value;
+    return out;
+  };
+  const StepGraph narrow = with(DType::fp16, OptimizerImpl::foreach_), wide = with(DType::fp32, OptimizerImpl::foreach_);
+  const std::int64_t padded = kParameters + 2 * (128 + 1);  // ten rows of the second layer's become twelve
+  const auto reduced = [](const StepGraph& step) {
+    std::int64_t out = 0;
+    for (const CollectiveAttributes& message : sent(step, OpKind::reduce_scatter)) out += message.bytes.value;
+    return out;
+  };
+  CHECK(reduced(narrow) == 2 * padded);
+  CHECK(reduced(wide) == 4 * padded);
+  CHECK(divisions(narrow) == 2 * padded + 2 * padded / 4);  // the message before, its share after
+  CHECK(divisions(wide) == 0);
+  // One flag goes around, and the host waits for it, except where the optimizer reads it on the GPU.
+  for (const StepGraph* step : {&narrow, &wide}) {
+    const auto flags = sent(*step, OpKind::all_reduce);
+    REQUIRE(flags.size() == 1);
+    CHECK(flags[0].bytes.value == 4);
+    CHECK(flags[0].participants == 4);
+    CHECK(count(step->graph, OpKind::read_back) == 1);
+    CHECK(verify(step->graph).empty());
+  }
+  CHECK(count(with(DType::fp16, OptimizerImpl::fused).graph, OpKind::read_back) == 0);
+}
+
 TEST_CASE("OneGroupIsNoHybrid") {
   const StepGraph all = spread({.dp = 4, .fsdp = Sharding::full}, {}), one = spread({.dp = 4, .fsdp = Sharding::full}, {.shard_size = 4});
   CHECK(to_text(all.graph) == to_text(one.graph));

@@ -159,7 +159,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
   const int apart = std::max(1, request.cluster.gpus / shape.stages), node = std::max(1, request.cluster.gpus_per_node);
   auto message = [&](std::size_t position, Bytes bytes) {
     if (bytes.value == 0) return Picoseconds{0};
-    const int from = static_cast<int>(position % static_cast<std::size_t>(shape.stages)), to = (from + 1) % shape.stages;
+    const int from = shape.stage_of(static_cast<int>(position), 0), to = shape.stage_of(static_cast<int>(position) + 1, 0);
     const bool one_node = from * apart / node == to * apart / node;
     // Ranks that share a layer have all of it, or each its tokens (sequence parallelism). In the first case Megatron and DeepSpeed have each
     // rank send its part, and gather on the other side, where NVLink is (Narayanan et al. 2021, section 4.1; DeepSpeed's PartitionedTensor).
@@ -173,7 +173,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     times.send_forward.push_back(message(i, cut.sent_forward[i]));
     times.send_backward.push_back(message(i, cut.sent_backward[i]));
   }
-  if (cut.tied_elements > 0) {
+  if (cut.tied_elements > 0 && shape.stage_of(shape.positions() - 1, 0) != 0) {  // both ends on one stage need nobody else
     const Bytes bytes = gradient_bytes(request, cut.tied_elements, chunks.front());
     const CollectiveShape sum{bytes, 2, Collective::all_reduce, apart * (shape.stages - 1)};
     times.tied = picoseconds(collective_cost(sum, request.cluster, *request.gpu).total);
@@ -302,7 +302,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   }
   // More rounds than these put no more in flight, except where all forwards come first.
   if (shape.schedule != PipelineSchedule::gpipe) {
-    const std::int64_t round = shape.stages * (shape.schedule == PipelineSchedule::dualpipe ? 2 : 1);
+    const std::int64_t round = shape.round();
     if (shape.micro_batches > 4 * round) shape.micro_batches = 4 * round + shape.micro_batches % round;
   }
   const PipelineOrder order = pipeline_order(shape);
@@ -331,8 +331,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   for (int stage = 0; stage < shape.stages; ++stage) {
     if (!candidates[cut.chunk_at[static_cast<std::size_t>(stage)]]) continue;
     std::vector<std::size_t> own;  // the stage's positions
-    for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
-    if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));
+    for (int position : shape.positions_of(stage)) own.push_back(static_cast<std::size_t>(position));
     const auto consider = [&](std::size_t position, StepPart part, const std::vector<std::int64_t>& in_flight) {
       Moment now{.stage = stage, .position = position, .part = part};
       for (std::size_t at : own) {

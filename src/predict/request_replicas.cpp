@@ -129,7 +129,7 @@ void RequestReader::settle_sharding() {
   Sharding& sharding = request_.plan.fsdp;
   if (request_.plan.dp > 1 && !sharding_given_) sharding = Sharding::full;
   if (request_.plan.dp > 1 && (sharding == Sharding::none || sharding == Sharding::zero1))
-    root_.problem("plan.fsdp", fmt::format("is {}; precision '{}' casts parameters as they are gathered, so it must be full or zero2 (or left out)",
+    root_.problem("plan.fsdp", fmt::format("is {}; precision '{}' casts parameters as they are gathered, so it must be full or zero2 (or left out); FSDP's NO_SHARD is hybrid with shard_size 1",
                                            to_text(sharding), recipe.name));
 }
 
