@@ -58,7 +58,6 @@ class Pipelines(unittest.TestCase):
     def test_the_v_has_less_bubble(self):
         plain, v = (step("--gpus", 4, "--pp", 4, "--micro-batches", 16, "--schedule", name) for name in ("1f1b", "zbv"))
         self.assertLess(v["breakdown"]["pipeline_bubble"], plain["breakdown"]["pipeline_bubble"])
-        self.assertIn("2 chunks each", v["sharding"])
 
     def test_the_same_work_whatever_the_schedule(self):
         busy = [step("--gpus", 4, "--pp", 4, "--micro-batches", 16, *flags)["gpu_busy_s"] for flags in ([], ["--schedule", "gpipe"], ["--schedule", "zb"])]
