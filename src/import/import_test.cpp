@@ -63,7 +63,7 @@ TEST_CASE("DeepSpeedOffloadIsTakenOverAndWhatCannotBeIsRefused") {
   CHECK(problem(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})").find("offload_param") != std::string::npos);
   CHECK(problem(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}})").find("nvme") != std::string::npos);
   CHECK(problem(R"({"zero_optimization": {"stage": 4}})").find("stages 0 to 3") != std::string::npos);
-  CHECK(problem(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true}})").find("ZeRO++") != std::string::npos);
+  CHECK(problem(R"({"zero_optimization": {"stage": 1, "zero_quantized_weights": true}})").find("ZeRO++") != std::string::npos);
   CHECK(problem(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}})").find("exclude each other") != std::string::npos);
   CHECK(problem(R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})").find("OneBitAdam") != std::string::npos);
   const auto lamb = import_text(R"({"train_batch_size": 8, "zero_optimization": {"stage": 0}, "optimizer": {"type": "Lamb"}})", "f");
@@ -330,6 +330,20 @@ TEST_CASE("BatchesAreCalledAsTheFileCallsThem") {
   CHECK(open->said_by.at("batch") == "train_micro_batch_size_per_gpu (\"auto\")");
 }
 
+TEST_CASE("MegatronGathersWeightsInFp8AndSharesCheckpoints") {
+  const std::string flags = "python pretrain_gpt.py --tensor-model-parallel-size 2 --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --micro-batch-size 1 --bf16 ";
+  const auto made = [&](const std::string& more) {
+    auto out = import_text(flags + more, "f");
+    REQUIRE_MESSAGE(out.has_value(), (out ? "" : out.error().text()));
+    return out->request;
+  };
+  CHECK(made("--fp8-format hybrid --fp8-param-gather --use-distributed-optimizer")["precision"] == "bf16-master+te-fp8-delayed+fp8-all-gather");
+  CHECK(problem(flags + "--fp8-format hybrid --fp8-param-gather").find("use-distributed-optimizer") != std::string::npos);
+  CHECK(problem(flags + "--fp8-param-gather --use-distributed-optimizer").find("fp8-format") != std::string::npos);
+  CHECK(made("--recompute-granularity full --recompute-method uniform --distribute-saved-activations")["plan"]["share_checkpoints"] == true);
+  CHECK(made("--use-distributed-optimizer --optimizer-cpu-offload --optimizer-offload-fraction 0.4")["plan"]["offload_fraction"] == 0.4);
+}
+
 TEST_CASE("TorchtitansZeroBubbleV") {
   const std::string toml = "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nlocal_batch_size = 8\nseq_len = 8192\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = ";
   const auto made = import_text(toml + "\"ZBVZeroBubble\"\n", "f");
@@ -373,10 +387,40 @@ TEST_CASE("AccelerateThatContradictsItselfIsRefused") {
   CHECK(yaml(engine + "2\n").empty());
 }
 
-TEST_CASE("APartOfTheOptimizerOnTheHostIsRefused") {
-  const auto with = [](const char* ratio) { return problem(fmt::format(R"({{"train_batch_size": 8, "zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu", "ratio": {}}}}}}})", ratio)); };
-  CHECK(with("0.3").find("offload_optimizer.ratio: is 0.3") != std::string::npos);
-  CHECK(with("1.0").empty());
+TEST_CASE("APartOfTheOptimizerOnTheHostIsTakenOver") {
+  const auto with = [](int stage, const char* ratio) {
+    return import_text(fmt::format(R"({{"train_batch_size": 8, "zero_optimization": {{"stage": {}, "offload_optimizer": {{"device": "cpu", "ratio": {}}}}}}})", stage, ratio), "f").value().request["plan"];
+  };
+  CHECK(with(3, "0.3")["offload_fraction"] == 0.3);
+  CHECK(with(3, "0.3")["offload"] == "optimizer");
+  CHECK_FALSE(with(3, "1.0").contains("offload_fraction"));
+  CHECK_FALSE(with(2, "0.3").contains("offload_fraction"));  // stage 3's alone
+}
+
+TEST_CASE("ZeroPlusPlusIsStageThrees") {
+  const auto plan = [](const std::string& more) { return import_text(R"({"train_batch_size": 64, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, )" + more + "}}", "f").value().request["plan"]; };
+  CHECK(plan(R"("zero_hpz_partition_size": 8)")["zero3"]["secondary_ranks"] == 8);
+  CHECK_FALSE(plan(R"("zero_hpz_partition_size": 1)")["zero3"].contains("secondary_ranks"));
+  CHECK(plan(R"("zero_quantized_weights": true)")["zero3"]["quantised_weights"] == true);
+  CHECK(plan(R"("zero_quantized_gradients": true)")["zero3"]["quantised_gradients"] == true);
+  CHECK(plan(R"("zero_quantized_gradients": false)")["zero3"].empty());
+  CHECK(problem(R"({"zero_optimization": {"stage": 2, "zero_quantized_weights": true}})").find("it needs stage 3, not 2") != std::string::npos);
+  CHECK(problem(R"({"zero_optimization": {"stage": 3, "zero_quantized_nontrainable_weights": true}})").find("not modelled") != std::string::npos);
+}
+
+TEST_CASE("CheckpointsOnTheHostOrSharedOut") {
+  const auto deepspeed = [](const std::string& more) { return import_text(R"({"train_batch_size": 8, "zero_optimization": {"stage": 1}, "activation_checkpointing": {)" + more + "}}", "f").value(); };
+  const Imported host = deepspeed(R"("cpu_checkpointing": true)");
+  CHECK(host.request["recompute"] == "full");
+  CHECK(host.request["plan"]["offload"] == "activations");
+  const Imported alone = deepspeed(R"("partition_activations": true)");
+  CHECK_FALSE(alone.request["plan"].contains("share_checkpoints"));
+  CHECK(alone.notes.size() >= 1);
+  const auto split = import_text(R"({"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2}, "activation_checkpointing": {"partition_activations": true}})", "f");
+  CHECK(split.value().request["plan"]["share_checkpoints"] == true);
+  const auto lightning = import_text("trainer:\n  devices: 8\n  precision: bf16-mixed\n  strategy:\n    class_path: lightning.pytorch.strategies.DeepSpeedStrategy\n    init_args:\n      stage: 3\n      offload_optimizer: true\n      cpu_checkpointing: true\n", "f");
+  CHECK(lightning.value().request["plan"]["offload"] == "optimizer+activations");
+  CHECK(lightning.value().request["recompute"] == "full");
 }
 
 TEST_CASE("ZeroThreeIsTakenOverWithHowFarItGathersAhead") {
