@@ -191,13 +191,7 @@ class FullySharded {
     bucket_.elements += elements;
   }
   void empty_bucket() {
-    const bool narrow = by_module_->quantised_gradients && node_ranks_ < ranks_;  // on one node DeepSpeed reduces as ever
-    if (!narrow) reduce(bucket_);
-    for (std::size_t i : narrow ? bucket_.gradients : std::vector<std::size_t>{}) {
-      ShardGroup alone = of_all_ranks();
-      alone.gradients = {i};
-      reduce(alone, exchanged_in_4_bits(graph_.tensors[step_.gradients[i].gradient].shape, ranks_));
-    }
+    reduce(bucket_);
     bucket_ = of_all_ranks();
   }
   void finish_modules(bool& done) {
@@ -366,7 +360,26 @@ class FullySharded {
       if (group) release(*group, Phase::backward), reduce(*group);
   }
 
-  void reduce(ShardGroup& group, bool in_4_bits = false) {
+  // On one node DeepSpeed reduces as ever.
+  bool tensor_by_tensor() const { return by_module_ && by_module_->quantised_gradients && node_ranks_ < ranks_; }
+  bool in_4_bits(const Shape& gradient) const { return tensor_by_tensor() && exchanged_in_4_bits(gradient, ranks_); }
+  // Each of a message's gradients by itself, one after the other.
+  std::vector<TensorId> reduce_each(const ShardGroup& group, DType sent) {
+    std::vector<TensorId> shards;
+    TensorId after = message_;
+    for (std::size_t i : group.gradients) {
+      const Shape shape = graph_.tensors[step_.gradients[i].gradient].shape;
+      const std::int64_t elements = in_4_bits(shape) ? shape.elements() : padded(shape, group);
+      shards.push_back(out_.tensor(share_of(elements, group.ranks), sent));
+      reduced_ = out_.event();
+      if (in_4_bits(shape)) exchange_in_4_bits(out_, shape, sent, node_ranks_, ranks_ / node_ranks_, {message_, after}, shards.back(), reduced_);
+      else out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{bytes_of(elements, sent), group.ranks, group.stride}}, {message_, after}, {shards.back(), reduced_});
+      after = reduced_;
+    }
+    return shards;
+  }
+
+  void reduce(ShardGroup& group) {
     if (group.gradients.empty()) return;
     const DType own = graph_.tensors[step_.gradients[group.gradients.front()].gradient].dtype;
     const DType kept = kept_type(recipe_, own), sent = recipe_.reduced_gradients.value_or(kept), wanted = stored_.value_or(kept);
@@ -374,7 +387,8 @@ class FullySharded {
     std::int64_t elements = 0;
     for (std::size_t i : group.gradients) {
       inputs.push_back(step_.gradients[i].gradient);
-      elements += in_4_bits ? graph_.tensors[inputs.back()].shape.elements() : padded(graph_.tensors[inputs.back()].shape, group);
+      const Shape& shape = graph_.tensors[inputs.back()].shape;
+      elements += in_4_bits(shape) ? shape.elements() : padded(shape, group);
     }
     if (reduced_.valid()) inputs.push_back(reduced_);      // one reduction at a time: the one before must be done ...
     if (message_.valid()) inputs.push_back(message_);      // ... and gives its message back only now
@@ -382,36 +396,38 @@ class FullySharded {
     const Bytes read = bytes_of(elements, own), whole = bytes_of(elements, sent);
     out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, read, whole}, "chunk_cat"}, inputs, std::vector{message_});
     const std::int64_t part = share_of(elements, group.ranks);
-    TensorId shard = out_.tensor(part, sent);
-    reduced_ = {};
+    std::vector<TensorId> shards = tensor_by_tensor() ? reduce_each(group, sent) : std::vector{out_.tensor(part, sent)};
+    const TensorId shard = shards.front();
+    if (!tensor_by_tensor()) reduced_ = {};
     const bool travels = group.ranks > 1 || copies_ > 1;
     // Where groups hold copies, what follows the reduction inside the group runs on the stream of the sum over groups.
     const std::string_view beside = copies_ > 1 ? kAcrossGroups : "reduce_scatter";
-    auto copy = [&](std::int64_t count, DType from, DType to, TensorId in, TensorId made) {
+    auto copy = [&](std::int64_t count, DType from, DType to, const std::vector<TensorId>& in, TensorId made) {
       out_.put({OpKind::shard_copy, Phase::backward, to, ShardCopyAttributes{count, 1, bytes_of(count, from), bytes_of(count, to)},
-                travels ? beside : "copy", travels}, std::vector{in}, std::vector<TensorId>(made.valid() ? 1u : 0u, made));
+                travels ? beside : "copy", travels}, in, std::vector<TensorId>(made.valid() ? 1u : 0u, made));
     };
-    if (travels) {
-      const bool divides = sent == DType::fp16 && !in_4_bits;  // the range of fp16: divided by about the root of the ranks before and after
+    if (travels && !tensor_by_tensor()) {
+      const bool divides = sent == DType::fp16;  // the range of fp16: divided by about the root of the ranks before and after
       if (divides) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {});
       reduced_ = out_.event();
       if (by_module_ && by_module_->lists) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, group.ranks, whole, whole}, kListOfRanks, true}, {message_}, {});
-      if (in_4_bits) exchange_in_4_bits(out_, graph_.tensors[step_.gradients[group.gradients.front()].gradient].shape, sent, node_ranks_, ranks_ / node_ranks_, message_, shard, reduced_);
-      else if (group.ranks > 1) out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, group.ranks, group.stride}}, {message_}, {shard, reduced_});
+      if (group.ranks > 1) out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, group.ranks, group.stride}}, {message_}, {shard, reduced_});
       else out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {shard, reduced_});  // nobody to share with: a copy
       if (copies_ > 1) sum_over_groups(out_, Phase::backward, sent, bytes_of(part, sent), group.ranks, copies_, shard);
-      if (divides) copy(part, sent, sent, shard, {});
-    } else {
-      copy(part, sent, sent, message_, shard);
+      if (divides) copy(part, sent, sent, shards, {});
+    } else if (!travels) {
+      copy(part, sent, sent, {message_}, shard);
     }
     if (sent != wanted) {
       const TensorId converted = out_.tensor(part, wanted);
-      if (travels) copy(part, sent, wanted, shard, converted);
+      if (travels) copy(part, sent, wanted, shards, converted);
       else out_.put({OpKind::cast, Phase::backward, wanted, CastAttributes{.to = wanted}}, {shard}, {converted});
-      shard = converted;
+      shards = {converted};
     }
-    if (accumulates_) out_.put({OpKind::accumulate_gradient, Phase::accumulate, wanted, {}, beside, travels}, {shard}, {});
-    step_.shards.kept_gradients.push_back(shard);
+    for (TensorId left : shards) {
+      if (accumulates_) out_.put({OpKind::accumulate_gradient, Phase::accumulate, wanted, {}, beside, travels}, {left}, {});
+      step_.shards.kept_gradients.push_back(left);
+    }
   }
 
   // What stays between gathers is no tensor of the graph; this one stands for it where an operator reads it.

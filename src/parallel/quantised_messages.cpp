@@ -13,20 +13,19 @@ std::int64_t scales_of(std::int64_t elements) {
 
 bool exchanged_in_4_bits(const Shape& gradient, int ranks) { return gradient.rank() > 1 && gradient.elements() % (2 * std::int64_t{ranks}) == 0; }
 
-void exchange_in_4_bits(Rewrite& out, const Shape& gradient, DType sent, int local, int nodes, TensorId message, TensorId part, TensorId done) {
+void exchange_in_4_bits(Rewrite& out, const Shape& gradient, DType sent, int local, int nodes, std::vector<TensorId> after, TensorId part, TensorId done) {
   const std::int64_t elements = gradient.elements(), ranks = std::int64_t{local} * nodes, own = elements / ranks;
   const std::int64_t scales = std::max({gradient[0], gradient[1], ranks}), fewer = scales / local;
   const auto narrow = [](std::int64_t count, std::int64_t scaled) { return Bytes{count / 2 + 4 * scaled}; };
-  TensorId last = message;
   const auto kernel = [&](std::int64_t count, std::int64_t launches, Bytes read, Bytes written, TensorId made) {
-    out.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{count, launches, read, written}, "reduce_scatter", true}, {last}, {made});
-    last = made;
+    out.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{count, launches, read, written}, "reduce_scatter", true}, after, std::vector{made});
+    after = {made};
   };
   const auto exchange = [&](std::int64_t count, std::int64_t scaled, int participants, int stride) {
     const TensorId numbers = out.tensor(narrow(count, 0).value, DType::uint8), factors = out.tensor(scaled, DType::fp32);
-    out.put({OpKind::all_to_all, Phase::backward, DType::int8, CollectiveAttributes{narrow(count, 0), participants, stride}}, {last}, {numbers});
-    out.put({OpKind::all_to_all, Phase::backward, DType::fp32, CollectiveAttributes{{4 * scaled}, participants, stride}}, {last, numbers}, {factors});
-    last = factors;
+    out.put({OpKind::all_to_all, Phase::backward, DType::int8, CollectiveAttributes{narrow(count, 0), participants, stride}}, after, std::vector{numbers});
+    out.put({OpKind::all_to_all, Phase::backward, DType::fp32, CollectiveAttributes{{4 * scaled}, participants, stride}}, {numbers}, {factors});
+    after = {numbers, factors};
   };
   const auto bytes = [&](std::int64_t count) { return bytes_of(count, sent); };
   const int stride = out.step.replica_stride;
@@ -37,7 +36,7 @@ void exchange_in_4_bits(Rewrite& out, const Shape& gradient, DType sent, int loc
   exchange(node, fewer, nodes, stride * local);
   kernel(node, 1, narrow(node, fewer), bytes(node), out.tensor(node, sent));  // dequantize
   // sum(chunks) / nodes: from 0 on, a pass for each chunk, and one to divide.
-  out.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{own, nodes + 1, bytes(2 * nodes * own), bytes((nodes + 1) * own)}, "reduce_scatter", true}, {last}, {part, done});
+  out.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{own, nodes + 1, bytes(2 * nodes * own), bytes((nodes + 1) * own)}, "reduce_scatter", true}, after, std::vector{part, done});
 }
 
 }  // namespace precog

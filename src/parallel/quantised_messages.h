@@ -13,8 +13,8 @@ std::int64_t scales_of(std::int64_t elements);
 // Whether a gradient goes by all_to_all in 4 bits; others are reduced as ever, each by itself.
 bool exchanged_in_4_bits(const Shape& gradient, int ranks);
 
-// One gradient of `message` (a flat copy in `sent`), quantised, exchanged inside the node, summed and quantised again, exchanged between the nodes,
+// One gradient of a message in `sent` that is there `after` these, quantised, exchanged inside the node, summed and quantised again, exchanged between the nodes,
 // summed; leaves this rank's part in `part`. Everything is on the reduction's stream.
-void exchange_in_4_bits(Rewrite& out, const Shape& gradient, DType sent, int local, int nodes, TensorId message, TensorId part, TensorId done);
+void exchange_in_4_bits(Rewrite& out, const Shape& gradient, DType sent, int local, int nodes, std::vector<TensorId> after, TensorId part, TensorId done);
 
 }  // namespace precog

@@ -41,6 +41,12 @@ std::map<int, Checkpoint> find_checkpoints(const Rewrite& steps) {
   return out;
 }
 
+TensorId last_made(const Graph& graph) {
+  for (std::size_t i = graph.ops.size(); i-- > 0;)
+    if (const Op& op = graph.ops[graph.ops.id_at(i)]; op.output_count > 0 && op.kind != OpKind::view) return graph.outputs(op)[0];
+  return {};
+}
+
 }  // namespace
 
 void share_checkpoints(int ranks, StepGraph& step) {
@@ -52,11 +58,12 @@ void share_checkpoints(int ranks, StepGraph& step) {
     const int block = out.old(i).block;
     const auto at = checkpoints.find(block);
     const bool here = at != checkpoints.end(), forward = out.old(i).phase == Phase::forward;
-    if (here && !forward && !at->second.parts.empty()) {  // the layer's backward begins
+    if (here && !forward && !at->second.parts.empty()) {  // the layer's backward begins: all before it must be done, as for every collective that is issued
+      const TensorId before = last_made(out.graph);
       for (std::size_t t = 0; t < at->second.tensors.size(); ++t) {
         const TensorId whole = at->second.tensors[t];
         CollectiveAttributes message{out.graph.bytes(whole), ranks};
-        const OpId gather = out.put({OpKind::all_gather, Phase::recompute, out.graph.tensors[whole].dtype, message, "checkpoint"}, {at->second.parts[t]}, {reads.copy_of(whole)});
+        const OpId gather = out.put({OpKind::all_gather, Phase::recompute, out.graph.tensors[whole].dtype, message, "checkpoint"}, {at->second.parts[t], before}, {reads.copy_of(whole)});
         std::get<CollectiveAttributes>(out.graph.ops[gather].attributes).stride = 1;  // not the replicas', which put() takes for granted
         of_block(gather, block);
       }

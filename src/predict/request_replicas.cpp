@@ -104,6 +104,7 @@ void RequestReader::read_zero_plus_plus(JsonReader& zero3, ModuleGathers& out) {
   if (plan.tp * plan.cp * plan.pp > 1) zero3.problem(first, "is ZeRO++, which groups all ranks of the job: it needs tp, cp and pp of 1");
   if (request_.replicas.shard_size > 0) zero3.problem(first, "is ZeRO++, and a shard_size MiCS: leave one out");
   if (request_.replicas.offload_parameters) zero3.problem(first, "together with parameters on the host (offload) is not modelled");
+  if (request_.replicas.offload_optimizer && out.quantised_gradients) zero3.problem("quantised_gradients", "together with an optimizer on the host (offload) is not modelled");
 }
 
 void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp) {
