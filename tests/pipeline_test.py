@@ -22,7 +22,7 @@ def parts(report):
 
 class Pipelines(unittest.TestCase):
     def test_every_schedule_adds_up(self):
-        for flags in (["--schedule", "gpipe"], ["--schedule", "1f1b"], ["--vpp", 3], ["--schedule", "zb"], ["--schedule", "dualpipe"],
+        for flags in (["--schedule", "gpipe"], ["--schedule", "1f1b"], ["--vpp", 3], ["--schedule", "zb"], ["--schedule", "zbv"], ["--schedule", "dualpipe"],
                       ["--mode", "compile"], ["--fsdp", "zero1"], ["--recompute", "full"], ["--precision", "amp-fp16"], ["--clip-grad-norm", 1]):
             with self.subTest(flags):
                 report = step("--gpus", 8, "--pp", 4, "--global-batch", 128, *flags)
@@ -32,7 +32,8 @@ class Pipelines(unittest.TestCase):
                 self.assertIn("stage", report["peak_at"])
 
     def test_memory_over_the_step_reaches_the_peak(self):
-        for flags in (["--schedule", "gpipe", "--global-batch", 32], ["--global-batch", 128], ["--vpp", 3, "--global-batch", 128], ["--schedule", "zb", "--global-batch", 128]):
+        for flags in (["--schedule", "gpipe", "--global-batch", 32], ["--global-batch", 128], ["--vpp", 3, "--global-batch", 128], ["--schedule", "zb", "--global-batch", 128],
+                      ["--schedule", "zbv", "--global-batch", 128]):
             with self.subTest(flags):
                 report = step("--gpus", 8, "--pp", 4, *flags)
                 points = report["memory"]["timeline"]
@@ -53,6 +54,10 @@ class Pipelines(unittest.TestCase):
             report = step("--gpus", 4, "--pp", 4, "--micro-batches", micro_batches)
             shares.append(report["breakdown"]["pipeline_bubble"] / report["step_s"])
         self.assertEqual(shares, sorted(shares, reverse=True))
+
+    def test_the_v_has_less_bubble(self):
+        plain, v = (step("--gpus", 4, "--pp", 4, "--micro-batches", 16, "--schedule", name) for name in ("1f1b", "zbv"))
+        self.assertLess(v["breakdown"]["pipeline_bubble"], plain["breakdown"]["pipeline_bubble"])
 
     def test_the_same_work_whatever_the_schedule(self):
         busy = [step("--gpus", 4, "--pp", 4, "--micro-batches", 16, *flags)["gpu_busy_s"] for flags in ([], ["--schedule", "gpipe"], ["--schedule", "zb"])]
@@ -103,6 +108,7 @@ class Pipelines(unittest.TestCase):
     def test_what_is_impossible_says_why(self):
         for flags, why in ((["--pp", 32, "--gpus", 32], "24 repeated layers"), (["--pp", 4, "--vpp", 2, "--gpus", 4, "--micro-batches", 6], "multiple of pp"),
                            (["--vpp", 2], "pp of at least 2"), (["--pp", 4, "--gpus", 4, "--schedule", "interleaved"], "at least 2 chunks"),
+                           (["--pp", 4, "--gpus", 4, "--schedule", "zbv", "--vpp", 4], "two chunks of layers per stage"),
                            (["--pp", 3, "--gpus", 3, "--schedule", "dualpipe", "--micro-batches", 8], "even number of stages"),
                            (["--pp", 4, "--gpus", 4, "--schedule", "dualpipe", "--micro-batches", 4], "at least 2 x pp"),
                            (["--pp", 4, "--gpus", 6], "no whole number"), (["--pp", 4, "--gpus", 4, "--schedule", "fastest"], "known: gpipe")):

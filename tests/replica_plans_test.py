@@ -162,6 +162,44 @@ class ReplicaPlans(unittest.TestCase):
         everything = predict("fsdp-bf16", {"fsdp": "full", "ep": 8}, **{**job, "cluster": {"gpu": "h100-sxm", "gpus": 8}})
         self.adds_up(everything)  # experts that no other rank has
 
+    def test_zero_plus_plus_sends_less_between_nodes(self):
+        plan = {"fsdp": "zero3", "zero3": {"persistent_elements": 0, "reuse_elements": 0}}
+        changed = lambda **fields: {**plan, "zero3": {**plan["zero3"], **fields}}
+        plain = predict("deepspeed-bf16", plan)
+        second, narrow, gradients = (predict("deepspeed-bf16", changed(**{key: value}))
+                                     for key, value in (("secondary_ranks", 8), ("quantised_weights", True), ("quantised_gradients", True)))
+        for report in (second, narrow, gradients):
+            self.adds_up(report)
+        # A second copy: two bytes of every parameter over eight ranks.
+        self.assertAlmostEqual(second["memory"]["parameters"] - plain["memory"]["parameters"], 2 * plain["parameters"] / 8, delta=0.01 * plain["parameters"])
+        for report in (second, narrow):
+            self.assertLess(report["breakdown"]["exposed_communication"]["all_gather"], plain["breakdown"]["exposed_communication"]["all_gather"])
+        self.assertIn("all_to_all", gradients["breakdown"]["exposed_communication"])
+        # Only a step's first forward gathers between nodes.
+        once, often = (predict("deepspeed-bf16", changed(secondary_ranks=8), micro_batches=count)["step_s"] for count in (1, 4))
+        all_along = [predict("deepspeed-bf16", plan, micro_batches=count)["step_s"] for count in (1, 4)]
+        self.assertGreater((all_along[1] - all_along[0]) - (often - once), 2.5 * (all_along[0] - once))
+
+    def test_a_part_of_the_optimizer_on_the_host_is_between_all_and_nothing(self):
+        reports = [predict("deepspeed-bf16", {"fsdp": "zero3", "offload": "optimizer", "offload_fraction": fraction}) for fraction in (0, 0.25, 0.5, 1)]
+        self.assertEqual(reports[0]["step_s"], predict("deepspeed-bf16", {"fsdp": "zero3"})["step_s"])
+        for less, more in zip(reports, reports[1:]):
+            self.assertLess(less["step_s"], more["step_s"])
+            self.assertGreater(less["peak_bytes"], more["peak_bytes"])
+        half = 0.5 * (12 * reports[0]["parameters"] / 32)  # two moments and a master copy, fp32, of 32 ranks
+        self.assertAlmostEqual(reports[0]["memory"]["optimizer"] - reports[2]["memory"]["optimizer"], half, delta=0.02 * half)
+
+    def test_shared_checkpoints_take_less_memory_and_more_time(self):
+        whole, shared = (predict("bf16", {"tp": 4, **more}, recompute="full", batch=8) for more in ({}, {"share_checkpoints": True}))
+        kept = 4 * 8 * 1024 * 4096 * 2  # what four layers begin with
+        self.assertAlmostEqual(whole["peak_bytes"] - shared["peak_bytes"], 0.75 * kept, delta=0.3 * kept)
+        self.assertGreater(shared["step_s"], whole["step_s"])
+        self.adds_up(shared)
+
+    def test_lamb_with_states_shared_out(self):
+        alone, shared = (predict("bf16-master", plan, optimizer="lamb") for plan in ({}, {"fsdp": "zero1"}))
+        self.assertLess(shared["memory"]["optimizer"], 0.1 * alone["memory"]["optimizer"])
+        self.adds_up(predict("bf16-master", {"tp": 4}, optimizer="lamb"))
 
 class Imports(unittest.TestCase):
     FLAGS = {"deepspeed_zero2.json": ["--model", "gpt2", "--gpus", "8"], "deepspeed_offload.json": ["--model", "gpt2", "--gpus", "8"],

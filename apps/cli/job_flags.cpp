@@ -67,7 +67,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--sp", "/plan/sp", ValueKind::truth, "", kPlan, "sequence parallelism", ""},
     {"--pp", "/plan/pp", ValueKind::whole, "N", kPlan, "pipeline stages", ""},
     {"--vpp", "/plan/vpp", ValueKind::whole, "N", kPlan, "virtual stages per GPU", ""},
-    {"--schedule", "/plan/schedule", ValueKind::text, "NAME", kPlan, "gpipe, 1f1b, interleaved, zb, dualpipe", "gpipe|1f1b|interleaved|zb|dualpipe"},
+    {"--schedule", "/plan/schedule", ValueKind::text, "NAME", kPlan, "gpipe, 1f1b, interleaved, zb, zbv, dualpipe", "gpipe|1f1b|interleaved|zb|zbv|dualpipe"},
     {"--cp", "/plan/cp", ValueKind::whole, "N", kPlan, "context-parallel degree", ""},
     {"--ep", "/plan/ep", ValueKind::whole, "N", kPlan, "expert-parallel degree", ""},
     {"--tokens", "/run/tokens", ValueKind::number, "N", kRun, "train on so many tokens", ""},

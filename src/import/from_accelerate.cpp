@@ -97,12 +97,11 @@ Json from_accelerate(Settings& s, const ImportContext& context) {
       s.problem("mixed_precision", fmt::format("is {}, and its DeepSpeed file says {}: make them agree, or leave \"auto\" there", precision, engine_says == "fp32-default" ? "that neither fp16 nor bf16 is enabled" : engine_says));
   }
   if (!request.contains("precision")) {
+    // Whole parameters under FSDP's own casts and reductions, unit by unit: groups of one.
+    if (fsdp && (precision == "bf16" || precision == "fp16") && sharding_said(request["plan"]) == "none") request["plan"]["fsdp"] = "hybrid", request["plan"]["shard_size"] = 1;
     if (precision == "no" || precision == "false") request["precision"] = "fp32-default";
-    else if (precision == "bf16" && fsdp && request["plan"].is_object() && sharding_said(request["plan"]) == "none")
-      s.problem("fsdp_config.fsdp_sharding_strategy", "is NO_SHARD with mixed_precision bf16: FSDP's own casts around parameters that are not sharded are not modelled; MULTI_GPU (DDP under autocast) and FULL_SHARD are");
     else if (precision == "bf16") request["precision"] = fsdp ? "fsdp-bf16" : deepspeed ? "deepspeed-bf16" : megatron ? "bf16-master" : "amp-bf16";
-    else if (precision == "fp16" && fsdp) s.problem("mixed_precision", "is fp16 under FSDP, which is not modelled; bf16 is");
-    else if (precision == "fp16") request["precision"] = deepspeed ? "deepspeed-fp16" : megatron ? "fp16-master" : "amp-fp16";
+    else if (precision == "fp16") request["precision"] = fsdp ? "fsdp-fp16" : deepspeed ? "deepspeed-fp16" : megatron ? "fp16-master" : "amp-fp16";
     else if (precision == "fp8") {
       const std::string backend = normalised_name(s.text("fp8_config.backend").value_or("TE"));
       if (backend == "te") request["precision"] = "amp-bf16+te-fp8-delayed";

@@ -53,6 +53,19 @@ void read_gathers(Settings& s, Json& plan) {
   }
 }
 
+void read_zero_plus_plus(Settings& s, std::int64_t stage, Json& plan) {
+  const std::string section = "zero_optimization.";
+  const auto group = s.whole(section + "zero_hpz_partition_size");
+  for (auto [key, field, said] : {std::tuple{"zero_hpz_partition_size", "secondary_ranks", group && *group > 1}, {"zero_quantized_weights", "quantised_weights", s.on(section + "zero_quantized_weights")},
+                                  {"zero_quantized_gradients", "quantised_gradients", s.on(section + "zero_quantized_gradients")}}) {
+    if (!said) continue;
+    if (stage != 3) s.problem(section + key, fmt::format("is ZeRO++'s: it needs stage 3, not {}", stage));
+    else if (std::string_view(field) == "secondary_ranks") plan["zero3"][field] = *group;
+    else plan["zero3"][field] = true;
+  }
+  s.refuse(section + "zero_quantized_nontrainable_weights", "frozen weights that are kept in 8 bits are not modelled");
+}
+
 void read_zero(Settings& s, Json& request) {
   const std::int64_t stage = s.whole("zero_optimization.stage").value_or(0);
   constexpr const char* kNames[] = {"none", "zero1", "zero2", "zero3"};
@@ -64,10 +77,7 @@ void read_zero(Settings& s, Json& request) {
     request["plan"]["fsdp"] = "hybrid";
     request["plan"]["shard_size"] = *group;
   }
-  if (auto group = s.whole("zero_optimization.zero_hpz_partition_size"); group && *group > 1)
-    s.problem("zero_optimization.zero_hpz_partition_size", fmt::format("is {}: a second copy of the parameters for backward (hpZ) is not modelled; leave it out, or say plan.fsdp hybrid for one copy per group", *group));
-  for (const char* key : {"zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients", "zero_optimization.zero_quantized_nontrainable_weights"})
-    s.refuse(key, "messages quantised by ZeRO++ are not modelled");
+  read_zero_plus_plus(s, stage, request["plan"]);
   auto device = [&](const std::string& section) {
     const std::string named = normalised_name(s.text(section + ".device").value_or("none"));
     if (named != "none" && named != "cpu") s.problem(section + ".device", fmt::format("is '{}'; only the host's memory (cpu) is modelled", named.substr(0, 40)));
@@ -76,8 +86,11 @@ void read_zero(Settings& s, Json& request) {
   };
   const bool optimizer = device("zero_optimization.offload_optimizer") || s.on("zero_optimization.cpu_offload");
   const bool parameters = device("zero_optimization.offload_param") || s.on("zero_optimization.cpu_offload_params");
-  if (auto ratio = s.number("zero_optimization.offload_optimizer.ratio"); ratio && optimizer && *ratio != 1)
-    s.problem("zero_optimization.offload_optimizer.ratio", fmt::format("is {:g}: an optimizer of which the GPU updates a part and the host the rest (ZeRO-Offload++) is not modelled; 1 is", *ratio));
+  // ZeRO-Offload++; stage_1_and_2.py does not look at it.
+  if (auto ratio = s.number("zero_optimization.offload_optimizer.ratio"); ratio && optimizer && *ratio != 1) {
+    if (stage == 3) request["plan"]["offload_fraction"] = *ratio, s.note("zero_optimization.offload_optimizer.ratio goes by whole sub-groups (sub_group_size) in DeepSpeed; modelled as the ratio itself");
+    else s.note(fmt::format("zero_optimization.offload_optimizer.ratio is stage 3's: stage {} has all of the optimizer on the host", stage));
+  }
   if (optimizer) {
     if (stage == 0) s.problem("zero_optimization.offload_optimizer", "needs stage 1, 2 or 3");
     request["plan"]["offload"] = "optimizer";
@@ -105,8 +118,12 @@ Json from_deepspeed(Settings& s, const ImportContext& context) {
   if (auto degree = s.whole("sequence_parallel_size"); degree && *degree > 1) request["plan"]["cp"] = *degree, request["plan"]["cp_exchange"] = "all_to_all";
   if (s.on("compile.enabled")) request["mode"] = "compile";
   s.refuse("compile.deepcompile", "DeepCompile's own schedule is not modelled");
-  s.refuse("activation_checkpointing.cpu_checkpointing", "checkpoints that travel to the host are not modelled");
-  s.refuse("activation_checkpointing.partition_activations", "checkpoints that model-parallel ranks share out are not modelled");
+  // Both are about checkpoints: whoever says so has them.
+  const bool to_host = s.on("activation_checkpointing.cpu_checkpointing"), shared = s.on("activation_checkpointing.partition_activations");
+  if (to_host || shared) request["recompute"] = "full";
+  if (to_host) request["plan"]["offload"] = request["plan"].contains("offload") ? request["plan"]["offload"].get<std::string>() + "+activations" : "activations";
+  if (shared && request["plan"].value("tp", 1) > 1) request["plan"]["share_checkpoints"] = true;
+  else if (shared) s.note("activation_checkpointing.partition_activations shares checkpoints out among ranks that split layers, of which the file says nothing: say plan.share_checkpoints with --tp");
   s.refuse("quantize_training.enabled", "quantised training is not modelled");
   s.refuse("elasticity.enabled", "the batch of an elastic job changes with its GPUs; set the batch you have");
   s.refuse("curriculum_learning.enabled", "the sequence length changes as training goes; set the one you want predicted");
@@ -115,7 +132,7 @@ Json from_deepspeed(Settings& s, const ImportContext& context) {
   s.refuse("progressive_layer_drop.enabled", "layers that are dropped by chance are not modelled");
   bool checkpoints = false;
   for (const std::string& key : s.keys()) checkpoints = checkpoints || key.starts_with("activation_checkpointing.");
-  if (checkpoints) s.note("activation_checkpointing says how, not whether: say --recompute full where the model checkpoints its layers");
+  if (checkpoints && !to_host && !shared) s.note("activation_checkpointing says how, not whether: say --recompute full where the model checkpoints its layers");
   s.harmless({"optimizer.params.*", "scheduler.*", "steps_per_print", "wall_clock_breakdown", "dump_state", "fp16.*", "bf16.*", "bfloat16.*", "amp.*", "torch_autocast.*",
               "activation_checkpointing.*", "tensorboard.*", "wandb.*", "csv_monitor.*", "comet.*", "monitor_config.*", "comms_logger.*", "flops_profiler.*", "autotuning.*",
               "zero_allow_untested_optimizer", "zero_force_ds_cpu_optimizer", "prescale_gradients", "gradient_predivide_factor", "checkpoint.*", "data_types.grad_accum_dtype", "aio.*",

@@ -16,7 +16,7 @@ void read_strategy(Settings& s, Json& request) {
   else if (of_class.ends_with("DDPStrategy")) name = "ddp";
   else if (of_class.ends_with("DeepSpeedStrategy")) name = fmt::format("deepspeed-stage-{}", s.whole(given + "stage").value_or(2));
   else if (!of_class.empty()) return s.problem("trainer.strategy.class_path", fmt::format("is '{}'; modelled: DDPStrategy, FSDPStrategy, DeepSpeedStrategy", of_class.substr(0, 80)));
-  Json& plan = request["plan"];
+  Json plan = Json::object();  // not a reference into the request, whose other fields are written meanwhile
   const bool by_name = name.ends_with("-offload"), optimizer = by_name || s.on(given + "offload_optimizer");
   if (by_name) name.resize(name.size() - 8);
   if (s.on(given + "gradient_as_bucket_view")) plan["bucket_views"] = true;
@@ -44,7 +44,10 @@ void read_strategy(Settings& s, Json& request) {
     else s.problem("trainer.strategy", fmt::format("is '{}'; modelled: deepspeed_stage_1, _2, _3, with _offload or without", name.substr(0, 40)));
     if (optimizer) plan["offload"] = "optimizer";
     if ((by_name && stage == "3") || s.on(given + "offload_parameters")) plan["offload"] = optimizer ? "optimizer+parameters" : "parameters";
-    s.refuse(given + "cpu_checkpointing", "checkpoints that travel to the host are not modelled");
+    if (s.on(given + "cpu_checkpointing")) {  // of models that checkpoint their layers with DeepSpeed's function
+      request["recompute"] = "full";
+      plan["offload"] = plan.contains("offload") ? plan["offload"].get<std::string>() + "+activations" : "activations";
+    }
   } else if (name == "model-parallel") {
     if (auto tp = s.whole(given + "tensor_parallel_size")) plan["tp"] = *tp;
     plan["fsdp"] = "full";
@@ -52,6 +55,7 @@ void read_strategy(Settings& s, Json& request) {
   } else {
     s.problem("trainer.strategy", fmt::format("is '{}'; modelled: ddp, fsdp, deepspeed_stage_1 to 3", name.substr(0, 40)));
   }
+  request["plan"] = std::move(plan);
   s.harmless({"trainer.strategy.init_args.static_graph", "trainer.strategy.init_args.auto_wrap_policy*",
               "trainer.strategy.init_args.state_dict_type", "trainer.strategy.init_args.use_orig_params", "trainer.strategy.init_args.process_group_backend", "trainer.strategy.init_args.timeout",
               "trainer.strategy.init_args.limit_all_gathers", "trainer.strategy.init_args.*bucket_size", "trainer.strategy.init_args.overlap_comm", "trainer.strategy.init_args.contiguous_gradients",
@@ -65,7 +69,8 @@ void read_plugin(Settings& s, Json& request) {
   std::string name;
   if (said == "32-true" || said == "32") name = "fp32-default";
   else if (said == "bf16-mixed" || said == "bf16") name = fsdp ? "fsdp-bf16" : deepspeed ? "deepspeed-bf16" : "amp-bf16";
-  else if ((said == "16-mixed" || said == "16") && fsdp) return s.problem("trainer.precision", "is 16-mixed under FSDP, which is not modelled; bf16-mixed is");
+  // Autocast over parameters that are gathered in fp32, gradients reduced in fp16 (fabric/plugins/precision/fsdp.py, mixed_precision_config).
+  else if ((said == "16-mixed" || said == "16") && fsdp) name = "amp-fp16+gradients-fp16";
   else if (said == "16-mixed" || said == "16") name = deepspeed ? "deepspeed-fp16" : "amp-fp16";
   else if (said == "bf16-true") name = "bf16";
   else if (said == "16-true") name = "fp16";

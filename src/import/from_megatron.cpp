@@ -103,7 +103,7 @@ class Megatron {
     if (auto instances = whole("num-distributed-optimizer-instances"); instances && *instances > 1) plan_["replicate"] = *instances;
     if (s_.on("optimizer-cpu-offload")) {
       plan_["offload"] = "optimizer";
-      if (s_.number("optimizer-offload-fraction").value_or(1) < 1) s_.problem("optimizer-offload-fraction", "below 1: an optimizer that is partly on the host is not modelled");
+      if (const double fraction = s_.number("optimizer-offload-fraction").value_or(1); fraction < 1) plan_["offload_fraction"] = fraction;
     }
   }
 
@@ -283,7 +283,13 @@ class Megatron {
       if (!fp16 && !bf16) s_.problem("bf16", "is missing: fp8 layers sit in a model of bf16");
       s_.raw("fp4-format");
     }
-    s_.refuse("fp8-param-gather", "parameters that are kept and gathered in fp8 are not modelled");
+    // Weights are kept in fp8 and gathered so by the optimizer that is shared out (megatron/training/arguments.py asks for one of these); MXFP8's are gathered in bf16.
+    if (s_.on("fp8-param-gather")) {
+      if (!fp8) s_.problem("fp8-param-gather", "needs --fp8-format (Megatron stops without it, too)");
+      else if (recipe == "mxfp8") s_.problem("fp8-param-gather", "with fp8-recipe mxfp8 gathers in bf16 and converts then, which is not modelled; delayed, tensorwise and blockwise are");
+      else if (!s_.on("use-distributed-optimizer") && !s_.on("use-megatron-fsdp") && !s_.on("use-custom-fsdp") && !s_.on("use-torch-fsdp2")) s_.problem("fp8-param-gather", "needs --use-distributed-optimizer (Megatron stops without it, too)");
+      else name += "+fp8-all-gather";
+    }
     request_["precision"] = name;
     const bool local = s_.text("transformer-impl").value_or("transformer_engine") == "local" || s_.on("use-legacy-models");
     request_["stack"] = local ? "megatron" : "te";
@@ -295,7 +301,7 @@ class Megatron {
     const std::string granularity = s_.text("recompute-granularity").value_or(s_.on("recompute-activations") ? "selective" : s_.on("checkpoint-activations") ? "full" : "none");
     const std::string method = s_.text("recompute-method").value_or("uniform");
     const auto count = whole("recompute-num-layers");
-    s_.refuse("distribute-saved-activations", "checkpoints that tensor-parallel ranks share out are not modelled");
+    if (s_.on("distribute-saved-activations")) plan_["share_checkpoints"] = true;
     if (granularity != "none" && granularity != "full" && granularity != "selective") return s_.problem("recompute-granularity", fmt::format("is '{}'; known: full, selective", granularity.substr(0, 40)));
     request_["recompute"] = granularity;
     if (granularity == "selective") {

@@ -67,7 +67,8 @@ void read_schedule(Settings& s, const Degrees& d, Json& plan) {
   if (d.pp == 1) return;
   if (name == "1f1b" || name == "gpipe") plan["schedule"] = name;
   else if (name == "interleaved1f1b") plan["schedule"] = "interleaved", plan["vpp"] = 2;  // two stages per rank unless layers say otherwise
-  else s.problem("parallelism.pipeline_parallel_schedule", fmt::format("is '{}'; modelled: 1F1B, GPipe, Interleaved1F1B (--schedule zb or dualpipe come nearest to others)", name.substr(0, 40)));
+  else if (name == "zbvzerobubble") plan["schedule"] = "zbv";
+  else s.problem("parallelism.pipeline_parallel_schedule", fmt::format("is '{}'; modelled: 1F1B, GPipe, Interleaved1F1B, ZBVZeroBubble (--schedule zb or dualpipe come nearest to others)", name.substr(0, 40)));
 }
 
 void read_batch(Settings& s, const Degrees& d, Json& request) {

@@ -67,8 +67,7 @@ Json from_trainer(Settings& s, const ImportContext& context) {
     std::string name = tf32 ? "tf32" : "fp32-default";
     if (loaded == "bfloat16") name = "bf16";
     else if (bf16) name = fsdp ? "fsdp-bf16" : "amp-bf16";
-    else if (fp16 && fsdp) s.problem("fp16", "under FSDP is not modelled; bf16 is");
-    else if (fp16) name = "amp-fp16";
+    else if (fp16) name = fsdp ? "fsdp-fp16" : "amp-fp16";
     if (request.contains("eight_bit")) name += "+optimizer-8bit";
     request["precision"] = name;
   } else if ((fp16 || bf16) && !request.contains("precision")) {

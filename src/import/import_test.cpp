@@ -63,7 +63,7 @@ TEST_CASE("DeepSpeedOffloadIsTakenOverAndWhatCannotBeIsRefused") {
   CHECK(problem(R"({"zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}})").find("offload_param") != std::string::npos);
   CHECK(problem(R"({"zero_optimization": {"stage": 3, "offload_optimizer": {"device": "nvme"}}})").find("nvme") != std::string::npos);
   CHECK(problem(R"({"zero_optimization": {"stage": 4}})").find("stages 0 to 3") != std::string::npos);
-  CHECK(problem(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true}})").find("ZeRO++") != std::string::npos);
+  CHECK(problem(R"({"zero_optimization": {"stage": 1, "zero_quantized_weights": true}})").find("ZeRO++") != std::string::npos);
   CHECK(problem(R"({"train_batch_size": 8, "fp16": {"enabled": true}, "bf16": {"enabled": true}})").find("exclude each other") != std::string::npos);
   CHECK(problem(R"({"train_batch_size": 8, "optimizer": {"type": "OneBitAdam"}})").find("OneBitAdam") != std::string::npos);
   const auto lamb = import_text(R"({"train_batch_size": 8, "zero_optimization": {"stage": 0}, "optimizer": {"type": "Lamb"}})", "f");
@@ -330,22 +330,97 @@ TEST_CASE("BatchesAreCalledAsTheFileCallsThem") {
   CHECK(open->said_by.at("batch") == "train_micro_batch_size_per_gpu (\"auto\")");
 }
 
+TEST_CASE("MegatronGathersWeightsInFp8AndSharesCheckpoints") {
+  const std::string flags = "python pretrain_gpt.py --tensor-model-parallel-size 2 --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --micro-batch-size 1 --bf16 ";
+  const auto made = [&](const std::string& more) {
+    auto out = import_text(flags + more, "f");
+    REQUIRE_MESSAGE(out.has_value(), (out ? "" : out.error().text()));
+    return out->request;
+  };
+  CHECK(made("--fp8-format hybrid --fp8-param-gather --use-distributed-optimizer")["precision"] == "bf16-master+te-fp8-delayed+fp8-all-gather");
+  CHECK(problem(flags + "--fp8-format hybrid --fp8-param-gather").find("use-distributed-optimizer") != std::string::npos);
+  CHECK(problem(flags + "--fp8-param-gather --use-distributed-optimizer").find("fp8-format") != std::string::npos);
+  CHECK(made("--recompute-granularity full --recompute-method uniform --distribute-saved-activations")["plan"]["share_checkpoints"] == true);
+  CHECK(made("--use-distributed-optimizer --optimizer-cpu-offload --optimizer-offload-fraction 0.4")["plan"]["offload_fraction"] == 0.4);
+}
+
+TEST_CASE("TorchtitansZeroBubbleV") {
+  const std::string toml = "[model]\nname = \"llama3\"\nflavor = \"8B\"\n[training]\nlocal_batch_size = 8\nseq_len = 8192\n[parallelism]\npipeline_parallel_degree = 4\npipeline_parallel_schedule = ";
+  const auto made = import_text(toml + "\"ZBVZeroBubble\"\n", "f");
+  REQUIRE_MESSAGE(made.has_value(), (made ? "" : made.error().text()));
+  CHECK(made->request["plan"]["schedule"] == "zbv");
+  CHECK_FALSE(made->request["plan"].contains("vpp"));
+  CHECK(problem(toml + "\"InterleavedZeroBubble\"\n").find("ZBVZeroBubble") != std::string::npos);
+}
+
+TEST_CASE("SixteenBitsUnderFsdp") {
+  const auto made = [](const std::string& text) {
+    auto out = import_text(text, "f");
+    REQUIRE_MESSAGE(out.has_value(), (out ? "" : out.error().text()));
+    return out->request;
+  };
+  const auto accelerate = [&](const std::string& precision, const std::string& strategy) {
+    return made("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\nmixed_precision: " + precision + "\nfsdp_config:\n  fsdp_sharding_strategy: " + strategy + "\n");
+  };
+  CHECK(accelerate("fp16", "FULL_SHARD")["precision"] == "fsdp-fp16");
+  CHECK(accelerate("fp16", "FULL_SHARD")["plan"]["fsdp"] == "full");
+  for (const char* precision : {"bf16", "fp16"}) {
+    const Json whole = accelerate(precision, "NO_SHARD");
+    CHECK(whole["precision"] == std::string("fsdp-") + precision);
+    CHECK(whole["plan"]["fsdp"] == "hybrid");
+    CHECK(whole["plan"]["shard_size"] == 1);
+  }
+  CHECK(accelerate("no", "NO_SHARD")["plan"]["fsdp"] == "none");
+  CHECK(made(R"({"per_device_train_batch_size": 1, "output_dir": "o", "fsdp": "full_shard", "fp16": true})")["precision"] == "fsdp-fp16");
+  // Lightning's parameters are gathered in fp32 and cast by autocast; only gradients travel in fp16.
+  CHECK(made("trainer:\n  devices: 8\n  strategy: fsdp\n  precision: 16-mixed\n")["precision"] == "amp-fp16+gradients-fp16");
+}
+
 TEST_CASE("AccelerateThatContradictsItselfIsRefused") {
   const auto yaml = [](const std::string& rest) { return problem("compute_environment: LOCAL_MACHINE\n" + rest, "accelerate"); };
   CHECK(yaml("distributed_type: 'NO'\nnum_processes: 8\n").find("starts one process") != std::string::npos);
   CHECK(yaml("distributed_type: 'NO'\nnum_processes: 1\n").empty());
   CHECK(yaml("distributed_type: MULTI_GPU\nnum_processes: 9\nnum_machines: 2\n").find("multiple of num_machines = 2") != std::string::npos);
   CHECK(yaml("distributed_type: MULTI_GPU\nnum_processes: 8\nnum_machines: 0\n").find("num_machines") != std::string::npos);
-  CHECK(yaml("distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_sharding_strategy: NO_SHARD\n").find("fsdp_sharding_strategy: is NO_SHARD with mixed_precision bf16") != std::string::npos);
   const std::string engine = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  deepspeed_config_file: {zero_optimization: {stage: 2}, bf16: {enabled: true}}\n  zero_stage: ";
   CHECK(yaml(engine + "3\n").find("zero_stage: is 3, and its DeepSpeed file says zero2") != std::string::npos);
   CHECK(yaml(engine + "2\n").empty());
 }
 
-TEST_CASE("APartOfTheOptimizerOnTheHostIsRefused") {
-  const auto with = [](const char* ratio) { return problem(fmt::format(R"({{"train_batch_size": 8, "zero_optimization": {{"stage": 3, "offload_optimizer": {{"device": "cpu", "ratio": {}}}}}}})", ratio)); };
-  CHECK(with("0.3").find("offload_optimizer.ratio: is 0.3") != std::string::npos);
-  CHECK(with("1.0").empty());
+TEST_CASE("APartOfTheOptimizerOnTheHostIsTakenOver") {
+  const auto with = [](int stage, const char* ratio) {
+    return import_text(fmt::format(R"({{"train_batch_size": 8, "zero_optimization": {{"stage": {}, "offload_optimizer": {{"device": "cpu", "ratio": {}}}}}}})", stage, ratio), "f").value().request["plan"];
+  };
+  CHECK(with(3, "0.3")["offload_fraction"] == 0.3);
+  CHECK(with(3, "0.3")["offload"] == "optimizer");
+  CHECK_FALSE(with(3, "1.0").contains("offload_fraction"));
+  CHECK_FALSE(with(2, "0.3").contains("offload_fraction"));  // stage 3's alone
+}
+
+TEST_CASE("ZeroPlusPlusIsStageThrees") {
+  const auto plan = [](const std::string& more) { return import_text(R"({"train_batch_size": 64, "bf16": {"enabled": true}, "zero_optimization": {"stage": 3, )" + more + "}}", "f").value().request["plan"]; };
+  CHECK(plan(R"("zero_hpz_partition_size": 8)")["zero3"]["secondary_ranks"] == 8);
+  CHECK_FALSE(plan(R"("zero_hpz_partition_size": 1)")["zero3"].contains("secondary_ranks"));
+  CHECK(plan(R"("zero_quantized_weights": true)")["zero3"]["quantised_weights"] == true);
+  CHECK(plan(R"("zero_quantized_gradients": true)")["zero3"]["quantised_gradients"] == true);
+  CHECK(plan(R"("zero_quantized_gradients": false)")["zero3"].empty());
+  CHECK(problem(R"({"zero_optimization": {"stage": 2, "zero_quantized_weights": true}})").find("it needs stage 3, not 2") != std::string::npos);
+  CHECK(problem(R"({"zero_optimization": {"stage": 3, "zero_quantized_nontrainable_weights": true}})").find("not modelled") != std::string::npos);
+}
+
+TEST_CASE("CheckpointsOnTheHostOrSharedOut") {
+  const auto deepspeed = [](const std::string& more) { return import_text(R"({"train_batch_size": 8, "zero_optimization": {"stage": 1}, "activation_checkpointing": {)" + more + "}}", "f").value(); };
+  const Imported host = deepspeed(R"("cpu_checkpointing": true)");
+  CHECK(host.request["recompute"] == "full");
+  CHECK(host.request["plan"]["offload"] == "activations");
+  const Imported alone = deepspeed(R"("partition_activations": true)");
+  CHECK_FALSE(alone.request["plan"].contains("share_checkpoints"));
+  CHECK(alone.notes.size() >= 1);
+  const auto split = import_text(R"({"train_batch_size": 8, "tensor_parallel": {"autotp_size": 2}, "activation_checkpointing": {"partition_activations": true}})", "f");
+  CHECK(split.value().request["plan"]["share_checkpoints"] == true);
+  const auto lightning = import_text("trainer:\n  devices: 8\n  precision: bf16-mixed\n  strategy:\n    class_path: lightning.pytorch.strategies.DeepSpeedStrategy\n    init_args:\n      stage: 3\n      offload_optimizer: true\n      cpu_checkpointing: true\n", "f");
+  CHECK(lightning.value().request["plan"]["offload"] == "optimizer+activations");
+  CHECK(lightning.value().request["recompute"] == "full");
 }
 
 TEST_CASE("ZeroThreeIsTakenOverWithHowFarItGathersAhead") {

@@ -257,7 +257,7 @@ class Tracer {
     reside({step_.main_gradients.value, MemoryCategory::gradient_buckets, DType::fp32});
     for (const ParameterGradient& g : step_.gradients) {
       const Tensor& parameter = graph_.tensors[g.parameter];
-      const std::int64_t elements = share(parameter.shape.elements(), ranks_sharing(step_, g.parameter, step_.shards.optimizer));
+      const std::int64_t elements = static_cast<std::int64_t>(static_cast<double>(share(parameter.shape.elements(), ranks_sharing(step_, g.parameter, step_.shards.optimizer))) * step_.shards.updated_here);
       for (std::int64_t i = 0; i < state_tensors(training_.optimizer); ++i)
         states_.push_back({elements * bits_of(state) / 8, MemoryCategory::optimizer_states, state, parameter.name, true});
       updated_elements_.push_back(elements);

@@ -44,15 +44,19 @@ void shard_end_of_step(int ranks, StepGraph& step) {
         graph.tensors[made].shape = {part_of(many.elements)};
     many.elements = part_of(many.elements);
   };
-  // What was found in one share must be known to all: a flag, or a sum of squares.
-  const auto told = [&](std::size_t i) {
+  // What was found in one share must be known to all: a flag, or a sum of squares; LAMB's updates' are of each tensor (apex's
+  // contrib/optimizers/distributed_fused_lamb.py, __compute_contrib_update_norm; weights every rank has whole). In bytes; 0: nothing.
+  const auto told = [&](std::size_t i) -> std::int64_t {
     const auto op = [&](std::size_t at) -> const Op& { return graph.ops[graph.ops.id_at(at)]; };
+    if (!shared_out(op(i))) return 0;
     const bool checks = op(i).kind == OpKind::unscale_and_check && (i + 1 == graph.ops.size() || op(i + 1).kind != OpKind::unscale_and_check);
-    return shared_out(op(i)) && (checks || graph.name(op(i).label) == "norm");
+    const std::string_view label = graph.name(op(i).label);
+    if (label == "lamb update norms") return 4 * std::get<MultiTensorAttributes>(op(i).attributes).tensors;
+    return checks || label == "norm" ? 4 : 0;
   };
-  std::vector<std::size_t> tells;
+  std::vector<std::pair<std::size_t, std::int64_t>> tells;
   for (std::size_t i = 0; i < graph.ops.size(); ++i)
-    if (told(i)) tells.push_back(i);
+    if (const std::int64_t bytes = told(i)) tells.emplace_back(i, bytes);
   for (Op& op : graph.ops)
     if (shared_out(op)) shard(op);
   if (!tells.empty()) {
@@ -60,8 +64,8 @@ void shard_end_of_step(int ranks, StepGraph& step) {
     auto next = tells.begin();
     for (std::size_t i = 0; i < out.size(); ++i) {
       out.keep(i);
-      if (next == tells.end() || *next != i) continue;
-      out.put({OpKind::all_reduce, out.old(i).phase, DType::fp32, CollectiveAttributes{{4}, ranks, step.replica_stride}}, {}, {});
+      if (next == tells.end() || next->first != i) continue;
+      out.put({OpKind::all_reduce, out.old(i).phase, DType::fp32, CollectiveAttributes{{next->second}, ranks, step.replica_stride}}, {}, {});
       ++next;
     }
     out.finish();
@@ -94,6 +98,7 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   step.expert_stride = plan.ranks_of_experts();
   const auto several = [&](int sharing) { return sharing > 1 || (step.experts_own_replicas() && step.expert_sharers(sharing) > 1); };
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
+  if (replicas.share_checkpoints) share_checkpoints(plan.tp, step);
   if (replicas.offload_layers > 0) offload_activations(replicas.offload_layers, step);
   if (plan.fsdp == Sharding::full || replicas.offload_parameters || (gathers && (ranks == 1 || plan.fsdp == Sharding::zero2))) {
     fully_shard(ranks, copies, plan.fsdp == Sharding::zero2, replicas, recipe, step);

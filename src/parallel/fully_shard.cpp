@@ -15,11 +15,14 @@
 //
 // DeepSpeed's ZeRO 3 (runtime/zero/partitioned_param_coordinator.py, stage3.py) goes by modules instead: when one begins, what it lacks is
 // gathered, and in one more message the parameters that come next, up to prefetch elements and as many as may live; what is wanted again
-// within a distance is kept, which is so of the last modules of forward; gradients are reduced when a bucket of them is full.
+// within a distance is kept, which is so of the last modules of forward; gradients are reduced when a bucket of them is full. ZeRO++ adds to
+// that: a second copy of the weights that backward gathers inside the node, made when forward lets the first go (_partition_param_sec), and
+// messages of fewer bits (quantised_messages.h).
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "parallel/quantised_messages.h"
 #include "parallel/rewrite.h"
 #include "parallel/shard_groups.h"
 
@@ -32,7 +35,7 @@ constexpr std::int64_t kQuantiseKernels = 3;
 class FullySharded {
  public:
   FullySharded(int ranks, int copies, bool keep_gathered, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step)
-      : ranks_(ranks), copies_(copies), keep_gathered_(keep_gathered), on_host_(how.offload_parameters), gathers_(how.gathers), by_module_(how.by_module ? &*how.by_module : nullptr), recipe_(recipe),
+      : ranks_(ranks), copies_(copies), node_ranks_(std::min(ranks, how.node_ranks)), keep_gathered_(keep_gathered), on_host_(how.offload_parameters), gathers_(how.gathers), by_module_(how.by_module ? &*how.by_module : nullptr), recipe_(recipe),
         step_(step), groups_(ranks, how, recipe, step), out_(step), graph_(step.graph) {
     bucket_ = of_all_ranks();
     if (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather) stored_ = recipe.master_weights->dtype;
@@ -97,6 +100,7 @@ class FullySharded {
   void go_by_modules() {
     keep_what_is_wanted_soon();
     keep_persistent();
+    keep_second_copy();
     std::size_t reduced = 0;
     bool root_done = false;
     for (std::size_t i = 0; i < out_.size(); ++i) {
@@ -126,6 +130,16 @@ class FullySharded {
         if (!type) type = parameter.dtype;
       }
     if (elements > 0) graph_.add_tensor({.shape = {elements}, .dtype = *type, .role = Role::buffer, .name = graph_.intern("persistent_parameters")});
+  }
+
+  // In the type that the model computes in, from the first forward of a step to its end.
+  bool has_second_copy() const { return by_module_ && by_module_->secondary > 0; }
+  void keep_second_copy() {
+    if (!has_second_copy()) return;
+    std::map<DType, std::int64_t> elements;
+    for (const ShardGroup& group : groups_.all) elements[gathered_type(group)] += share_of(group.elements, by_module_->secondary);
+    for (const auto& [type, count] : elements)
+      if (count > 0) graph_.add_tensor({.shape = {count}, .dtype = type, .role = Role::buffer, .name = graph_.intern("second_copy")});
   }
 
   // Those that backward asks for before so many others have been used.
@@ -160,6 +174,10 @@ class FullySharded {
   }
 
   void let_go(ShardGroup& group, Phase phase) {
+    if (has_second_copy() && phase == Phase::forward && group.whole.valid()) {
+      const Bytes part = bytes_of(share_of(group.elements, by_module_->secondary), gathered_type(group));
+      out_.put({OpKind::shard_copy, phase, gathered_type(group), ShardCopyAttributes{group.elements / by_module_->secondary, static_cast<std::int64_t>(group.parameters.size()), part, part}, "second_copy"}, {group.whole}, {});
+    }
     release(group, phase);
     if (group.here) live_ -= group.elements;
     group.here = false;
@@ -192,11 +210,13 @@ class FullySharded {
   }
   void gather_own(ShardGroup& group, Phase phase, TensorId after) {
     if (group.parameters.empty() || (group.ranks == 1 && !on_host_)) return;
-    const DType type = gathered_type(group), kept = stored_.value_or(type);
+    const bool second = has_second_copy() && phase != Phase::forward;
+    const DType type = gathered_type(group), kept = second ? type : stored_.value_or(type);
+    const int ranks = second ? std::min(by_module_->secondary, group.ranks) : group.ranks;
     if (group.ranks == 1) return arrive_from_host(group, phase, after);
     const std::int64_t tensors = static_cast<std::int64_t>(group.parameters.size());
-    const std::int64_t plain = share_of(group.elements - group.quantised_elements, group.ranks), narrow = share_of(group.quantised_elements, group.ranks);
-    const Bytes shard = {share_of(group.gathered.value, group.ranks)};
+    const std::int64_t plain = share_of(group.elements - group.quantised_elements, ranks), narrow = share_of(group.quantised_elements, ranks);
+    const Bytes shard = {share_of(group.gathered.value, ranks)};
     std::vector<TensorId> waits;
     if (const TensorId first = gathers_.limited ? after : arrived_; first.valid()) waits.push_back(first);
     if (on_host_) {  // this rank's shard comes up before it is sent round
@@ -215,13 +235,41 @@ class FullySharded {
       copy(a.elements, a.launches, a.read, a.written, out_.tensor(narrow, DType::fp8));
     }
     if (plain > 0 && kept != type) copy(plain, foreach_launches(tensors), bytes_of(plain, kept), bytes_of(plain, type), out_.tensor(plain, type));
+    if (by_module_ && by_module_->quantised_weights) return gather_quantised(group, phase, ranks, tensors, waits);
     group.arriving = out_.tensor(group.gathered.value, DType::uint8);
     copy(plain + narrow, foreach_launches(tensors), shard, shard, group.arriving);
     arrived_ = group.arrived = out_.event();
     const bool lists = by_module_ && by_module_->lists;
     const TensorId sent = lists ? out_.event() : group.arrived;
-    out_.put({OpKind::all_gather, phase, type, CollectiveAttributes{group.gathered, group.ranks, group.stride}}, {group.arriving}, {sent});
+    out_.put({OpKind::all_gather, phase, type, CollectiveAttributes{group.gathered, ranks, group.stride}}, {group.arriving}, {sent});
     if (lists) out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{group.elements, group.ranks, group.gathered, group.gathered}, kListOfRanks, true}, {group.arriving, sent}, {group.arrived});
+  }
+
+  // The shards laid together, made 8 bits wide, and gathered; their scales after them.
+  void gather_quantised(ShardGroup& group, Phase phase, int ranks, std::int64_t tensors, std::vector<TensorId> waits) {
+    const DType type = gathered_type(group);
+    const std::int64_t part = share_of(group.elements, ranks), scales = scales_of(part);
+    const TensorId flat = out_.tensor(part, type), factors = out_.tensor(scales * ranks, DType::fp32), gathered = out_.event();
+    group.arriving = out_.tensor(part * ranks, DType::int8);
+    arrived_ = group.arrived = out_.event();
+    const Bytes wide = bytes_of(part, type), narrow{part + 4 * scales};
+    out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{part, foreach_launches(tensors), wide, wide}, "all_gather", true}, waits, std::vector{flat});
+    out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{part, 1, wide, narrow}, "all_gather", true}, {flat}, {group.arriving});
+    out_.put({OpKind::all_gather, phase, DType::int8, CollectiveAttributes{{part * ranks}, ranks, group.stride}}, {group.arriving}, {gathered});
+    out_.put({OpKind::all_gather, phase, DType::fp32, CollectiveAttributes{{4 * scales * ranks}, ranks, group.stride}}, {gathered}, {factors, group.arrived});
+    widened_[group.arriving.value] = {part * ranks, scales * ranks, {}, factors};
+  }
+  // What arrived in 8 bits, as wide as the model wants it: once for a message, where its first parameters are waited for.
+  TensorId widened(ShardGroup& group, Phase phase) {
+    const auto found = widened_.find(group.arriving.value);
+    if (found == widened_.end()) return group.arriving;
+    Widened& message = found->second;
+    if (message.whole.valid()) return message.whole;
+    const DType type = gathered_type(group);
+    message.whole = out_.tensor(message.elements, type);
+    out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{message.elements, 1, {message.elements + 4 * message.scales}, bytes_of(message.elements, type)}, "dequantise"},
+             {group.arriving, group.arrived, message.factors}, {message.whole});
+    return message.whole;
   }
 
   // A rank by itself has all of a group's parameters come up, in the type that the host keeps them in.
@@ -280,7 +328,7 @@ class FullySharded {
       return;
     }
     out_.put({OpKind::shard_copy, phase, type, ShardCopyAttributes{group.elements, 1, group.gathered, group.gathered}, "split_with_sizes_copy"},
-             {group.arriving, group.arrived}, {group.whole, copied_out_});
+             {widened(group, phase), group.arrived}, {group.whole, copied_out_});
   }
 
   void gather_in_forward(ShardGroup& group) {
@@ -312,6 +360,25 @@ class FullySharded {
       if (group) release(*group, Phase::backward), reduce(*group);
   }
 
+  // On one node DeepSpeed reduces as ever.
+  bool tensor_by_tensor() const { return by_module_ && by_module_->quantised_gradients && node_ranks_ < ranks_; }
+  bool in_4_bits(const Shape& gradient) const { return tensor_by_tensor() && exchanged_in_4_bits(gradient, ranks_); }
+  // Each of a message's gradients by itself, one after the other.
+  std::vector<TensorId> reduce_each(const ShardGroup& group, DType sent) {
+    std::vector<TensorId> shards;
+    TensorId after = message_;
+    for (std::size_t i : group.gradients) {
+      const Shape shape = graph_.tensors[step_.gradients[i].gradient].shape;
+      const std::int64_t elements = in_4_bits(shape) ? shape.elements() : padded(shape, group);
+      shards.push_back(out_.tensor(share_of(elements, group.ranks), sent));
+      reduced_ = out_.event();
+      if (in_4_bits(shape)) exchange_in_4_bits(out_, shape, sent, node_ranks_, ranks_ / node_ranks_, {message_, after}, shards.back(), reduced_);
+      else out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{bytes_of(elements, sent), group.ranks, group.stride}}, {message_, after}, {shards.back(), reduced_});
+      after = reduced_;
+    }
+    return shards;
+  }
+
   void reduce(ShardGroup& group) {
     if (group.gradients.empty()) return;
     const DType own = graph_.tensors[step_.gradients[group.gradients.front()].gradient].dtype;
@@ -320,7 +387,8 @@ class FullySharded {
     std::int64_t elements = 0;
     for (std::size_t i : group.gradients) {
       inputs.push_back(step_.gradients[i].gradient);
-      elements += padded(graph_.tensors[inputs.back()].shape, group);
+      const Shape& shape = graph_.tensors[inputs.back()].shape;
+      elements += in_4_bits(shape) ? shape.elements() : padded(shape, group);
     }
     if (reduced_.valid()) inputs.push_back(reduced_);      // one reduction at a time: the one before must be done ...
     if (message_.valid()) inputs.push_back(message_);      // ... and gives its message back only now
@@ -328,36 +396,38 @@ class FullySharded {
     const Bytes read = bytes_of(elements, own), whole = bytes_of(elements, sent);
     out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, read, whole}, "chunk_cat"}, inputs, std::vector{message_});
     const std::int64_t part = share_of(elements, group.ranks);
-    TensorId shard = out_.tensor(part, sent);
-    reduced_ = {};
+    std::vector<TensorId> shards = tensor_by_tensor() ? reduce_each(group, sent) : std::vector{out_.tensor(part, sent)};
+    const TensorId shard = shards.front();
+    if (!tensor_by_tensor()) reduced_ = {};
     const bool travels = group.ranks > 1 || copies_ > 1;
     // Where groups hold copies, what follows the reduction inside the group runs on the stream of the sum over groups.
     const std::string_view beside = copies_ > 1 ? kAcrossGroups : "reduce_scatter";
-    auto copy = [&](std::int64_t count, DType from, DType to, TensorId in, TensorId made) {
+    auto copy = [&](std::int64_t count, DType from, DType to, const std::vector<TensorId>& in, TensorId made) {
       out_.put({OpKind::shard_copy, Phase::backward, to, ShardCopyAttributes{count, 1, bytes_of(count, from), bytes_of(count, to)},
-                travels ? beside : "copy", travels}, std::vector{in}, std::vector<TensorId>(made.valid() ? 1u : 0u, made));
+                travels ? beside : "copy", travels}, in, std::vector<TensorId>(made.valid() ? 1u : 0u, made));
     };
-    if (travels) {
+    if (travels && !tensor_by_tensor()) {
       const bool divides = sent == DType::fp16;  // the range of fp16: divided by about the root of the ranks before and after
       if (divides) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {});
       reduced_ = out_.event();
       if (by_module_ && by_module_->lists) out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, group.ranks, whole, whole}, kListOfRanks, true}, {message_}, {});
-      // A group of one has nothing to reduce, and its copies all the same to sum up (HSDP over experts that are on a rank of their own).
       if (group.ranks > 1) out_.put({OpKind::reduce_scatter, Phase::backward, sent, CollectiveAttributes{whole, group.ranks, group.stride}}, {message_}, {shard, reduced_});
-      else out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "copy"}, {message_}, {shard, reduced_});
+      else out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, whole, whole}, "reduce_scatter", true}, {message_}, {shard, reduced_});  // nobody to share with: a copy, and its copies all the same to sum up
       if (copies_ > 1) sum_over_groups(out_, Phase::backward, sent, bytes_of(part, sent), group.stride * group.ranks, copies_, shard);
-      if (divides) copy(part, sent, sent, shard, {});
-    } else {
-      copy(part, sent, sent, message_, shard);
+      if (divides) copy(part, sent, sent, shards, {});
+    } else if (!travels) {
+      copy(part, sent, sent, {message_}, shard);
     }
     if (sent != wanted) {
       const TensorId converted = out_.tensor(part, wanted);
-      if (travels) copy(part, sent, wanted, shard, converted);
+      if (travels) copy(part, sent, wanted, shards, converted);
       else out_.put({OpKind::cast, Phase::backward, wanted, CastAttributes{.to = wanted}}, {shard}, {converted});
-      shard = converted;
+      shards = {converted};
     }
-    if (accumulates_) out_.put({OpKind::accumulate_gradient, Phase::accumulate, wanted, {}, beside, travels}, {shard}, {});
-    step_.shards.kept_gradients.push_back(shard);
+    for (TensorId left : shards) {
+      if (accumulates_) out_.put({OpKind::accumulate_gradient, Phase::accumulate, wanted, {}, beside, travels}, {left}, {});
+      step_.shards.kept_gradients.push_back(left);
+    }
   }
 
   // What stays between gathers is no tensor of the graph; this one stands for it where an operator reads it.
@@ -370,13 +440,18 @@ class FullySharded {
   // MultiTensorApply over two lists: 64 tensors a launch; shards are too small for its other limit to matter much.
   static std::int64_t foreach_launches(std::int64_t tensors) { return (tensors + 63) / 64; }
 
-  int ranks_, copies_;
+  int ranks_, copies_, node_ranks_;
   bool keep_gathered_, on_host_, accumulates_ = false;
   UnitGathers gathers_;
   const ModuleGathers* by_module_;           // null: unit by unit
   std::int64_t live_ = 0;                    // elements that are gathered, or on their way
   std::set<const ShardGroup*> kept_;         // from forward to backward
   ShardGroup bucket_;                        // gradients that wait for more
+  struct Widened {
+    std::int64_t elements = 0, scales = 0;
+    TensorId whole, factors;
+  };
+  std::map<std::int32_t, Widened> widened_;  // messages of 8 bits, by what arrived
   const PrecisionRecipe& recipe_;
   StepGraph& step_;
   ShardGroups groups_;

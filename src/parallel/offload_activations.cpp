@@ -6,7 +6,7 @@
 #include <map>
 
 #include "graph/weights_alone.h"
-#include "parallel/rewrite.h"
+#include "parallel/read_copies.h"
 
 namespace precog {
 namespace {
@@ -15,7 +15,7 @@ constexpr std::int64_t kLeast = 1 << 20;  // smaller ones stay: statistics of no
 
 class OffloadActivations {
  public:
-  OffloadActivations(int layers, StepGraph& step) : out_(step), graph_(step.graph) { choose(layers); }
+  OffloadActivations(int layers, StepGraph& step) : out_(step), reads_(out_), graph_(step.graph) { choose(layers); }
 
   void run() {
     std::size_t asked = 0;  // layers whose copies were asked for
@@ -25,7 +25,7 @@ class OffloadActivations {
       if (back && asked == 0 && !order_.empty() && order_.front() == last_block_) fetch(asked++);
       if (back && op.block >= 0)  // a layer's come while the one behind it works
         while (asked < order_.size() && op.block <= order_[asked] + 1) fetch(asked++);
-      if (back) keep_reading_copies(i);
+      if (back) reads_.keep(i);
       else out_.keep(i);
       if (const auto done = ends_at_.find(i); done != ends_at_.end()) send(*done->second);
     }
@@ -109,49 +109,19 @@ class OffloadActivations {
     const Layer& layer = layers_.at(order_[at]);
     const Bytes bytes = bytes_of_layer(layer);
     std::vector<TensorId> outputs, after;
-    for (TensorId id : layer.saved) {
-      Tensor copy = graph_.tensors[id];
-      copy.storage = {};
-      copies_[id.value] = graph_.add_tensor(copy);
-      outputs.push_back(copies_[id.value]);
-    }
+    for (TensorId id : layer.saved) outputs.push_back(reads_.copy_of(id));
     if (layer.sent.valid()) after.push_back(layer.sent);
     out_.put({OpKind::shard_copy, Phase::backward, DType::uint8, ShardCopyAttributes{bytes.value, 1, bytes, bytes}, "from_host", true}, after, outputs);
   }
 
-  // Operator i, which reads what came back; through views of its own where it read views.
-  void keep_reading_copies(std::size_t i) {
-    const Op& op = out_.old(i);
-    const std::vector<TensorId> read(graph_.inputs(op).begin(), graph_.inputs(op).end());
-    bool changed = false;
-    std::vector<TensorId> inputs;
-    for (TensorId id : read) {
-      const auto copy = copies_.find(graph_.tensors[id].storage.value);
-      inputs.push_back(copy == copies_.end() || op.in_place ? id : view_of(id, copy->second, op));
-      changed = changed || inputs.back() != id;
-    }
-    if (changed) out_.keep(i, inputs);
-    else out_.keep(i);
-  }
-  TensorId view_of(TensorId id, TensorId copy, const Op& reader) {
-    if (graph_.tensors[id].storage == id) return copy;
-    auto [known, first] = views_.try_emplace(id.value);
-    if (!first) return known->second;
-    Tensor view = graph_.tensors[id];
-    view.storage = copy;
-    known->second = graph_.add_tensor(view);
-    out_.put({OpKind::view, reader.phase, view.dtype}, {copy}, {known->second});
-    return known->second;
-  }
-
   Rewrite out_;
+  ReadCopies reads_;  // what came back
   Graph& graph_;
   std::map<int, Layer> layers_;  // by block
   std::map<std::size_t, Layer*> ends_at_;  // by the last operator of its forward
   std::vector<int> order_;       // blocks, as backward comes to them
   int last_block_ = -1;
   Layer* before_ = nullptr;
-  std::map<std::int32_t, TensorId> copies_, views_;
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 // the GPU makes the model's type of that copy (bit16.copy_(fp32.to(device))); ZeRO 3 copies into the weights themselves (stage3.py), for
 // which PyTorch converts on the host (aten/src/ATen/native/cuda/Copy.cu). Then they are gathered as ever. Kernels of loss scaling,
 // clipping and the optimizer are gone from the GPU.
+// Where the host has a part only, the GPU is given its own updates first and does them while the host is at work (stage3.py, subgroup_to_device: the
+// first sub-groups are the GPU's; Megatron-LM's HybridDeviceOptimizer.step, core/optimizer/cpu_offloading/hybrid_optimizer.py).
 // How long copies and the host take is not known here: sizes are, in shard_copy operators with the labels below.
 #include "parallel/parallel.h"
 #include "parallel/rewrite.h"
@@ -29,6 +31,10 @@ void offload_optimizer(const Shards::Sharers& owners, bool in_place, bool once, 
   const bool shared = owners.replicas > 1;
   std::int64_t share = 0;
   for (const ParameterGradient& g : step.gradients) share += share_of(step.graph.tensors[g.parameter].shape.elements(), ranks_sharing(step, g.parameter, owners));
+  const auto part = [](std::int64_t whole, double of) { return of == 1 ? whole : static_cast<std::int64_t>(static_cast<double>(whole) * of); };
+  const double fraction = how.offload_fraction, rest = 1 - fraction;
+  const std::int64_t share_of_all = share;
+  share = part(share, fraction);
   const DType parameter = step.gradients.empty() ? DType::fp32 : step.graph.tensors[step.gradients.front().parameter].dtype;
   const DType kept = step.shards.parameter_type.value_or(parameter);
   // What no reduction makes: all of a rank by itself, experts that nobody else has where gathered parameters are reduced unit by unit.
@@ -48,7 +54,8 @@ void offload_optimizer(const Shards::Sharers& owners, bool in_place, bool once, 
     const Bytes bytes = bytes_of(elements, kHostType);
     out.put({OpKind::shard_copy, phase, kHostType, ShardCopyAttributes{elements, 1, bytes, bytes}, label, true}, after, {});
   };
-  const auto send_down = [&](Phase phase, std::int64_t elements, std::span<const TensorId> after) {
+  const auto send_down = [&](Phase phase, std::int64_t all, std::span<const TensorId> after) {
+    const std::int64_t elements = part(all, fraction);
     if (phase == Phase::backward && accumulates) moves(Phase::accumulate, "from_host", elements, after);
     moves(phase, "to_host", elements, after);
   };
@@ -57,22 +64,44 @@ void offload_optimizer(const Shards::Sharers& owners, bool in_place, bool once, 
     for (std::size_t i : bucket.gradients) ids.push_back(step.gradients[i].gradient);
     return ids;
   };
+  const auto update_on_host = [&] {
+    out.put({OpKind::read_back, Phase::optimizer, DType::fp32, {}, "gradients on the host"}, {}, {});
+    // Where the host has the parameters too, nothing goes up: the time is the update's alone.
+    const bool staged = !in_place && !how.offload_parameters, converts = in_place && !how.offload_parameters && kept != kHostType;
+    const std::int64_t bytes = kUpdateBytes + (scales ? kScaleBytes : 0) + (converts ? kConvertBytes : 0);
+    const Bytes host{share * bytes * how.node_ranks};  // all ranks of the node update at the same time
+    const Bytes up = how.offload_parameters ? Bytes{1} : bytes_of(share, in_place ? kept : kHostType);
+    const TensorId arrived = out.tensor(staged ? share : 0, kHostType);
+    out.put({OpKind::shard_copy, Phase::optimizer, kHostType, ShardCopyAttributes{share, 1, host, up}, "cpu_adam"}, {}, {arrived});
+    if (staged) out.put({OpKind::shard_copy, Phase::optimizer, parameter, ShardCopyAttributes{share, 1, bytes_of(share, kHostType), bytes_of(share, parameter)}, "copy updated weights"}, {arrived}, {});
+  };
+  // The GPU's part of an operator at the end of the step.
+  const auto keep_rest = [&](std::size_t i) {
+    out.keep(i);
+    Op& op = graph.ops[graph.ops.id_at(graph.ops.size() - 1)];
+    auto* many = std::get_if<MultiTensorAttributes>(&op.attributes);
+    if (!many) return;
+    for (TensorId made : graph.outputs(op))
+      if (graph.tensors[made].shape.elements() == many->elements) graph.tensors[made].shape = {part(many->elements, rest)};
+    many->elements = part(many->elements, rest);
+    many->launches = std::max<std::int64_t>(1, part(many->launches, rest)), many->tensors = std::max<std::int64_t>(1, part(many->tensors, rest));
+  };
+  std::size_t last_own = 0;  // of the GPU's calls, after which the host does its part
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (is_kernel_of_update(out.old(i))) last_own = i;
   std::size_t next = 0;
-  bool updated = false;
+  bool ended = false;
   for (std::size_t i = 0; i < out.size(); ++i) {
     const Op& op = out.old(i);
-    if (ends_step(op.phase) && !updated) {
-      updated = true;
+    if (ends_step(op.phase) && !ended) {
+      ended = true;
       for (; next < alone.size(); ++next) send_down(alone_in, alone[next].elements, gradients_of(alone[next]));
-      out.put({OpKind::read_back, Phase::optimizer, DType::fp32, {}, "gradients on the host"}, {}, {});
-      // Where the host has the parameters too, nothing goes up: the time is the update's alone.
-      const bool staged = !in_place && !how.offload_parameters, converts = in_place && !how.offload_parameters && kept != kHostType;
-      const std::int64_t bytes = kUpdateBytes + (scales ? kScaleBytes : 0) + (converts ? kConvertBytes : 0);
-      const Bytes host{share * bytes * how.node_ranks};  // all ranks of the node update at the same time
-      const Bytes up = how.offload_parameters ? Bytes{1} : bytes_of(share, in_place ? kept : kHostType);
-      const TensorId arrived = out.tensor(staged ? share : 0, kHostType);
-      out.put({OpKind::shard_copy, Phase::optimizer, kHostType, ShardCopyAttributes{share, 1, host, up}, "cpu_adam"}, {}, {arrived});
-      if (staged) out.put({OpKind::shard_copy, Phase::optimizer, parameter, ShardCopyAttributes{share, 1, bytes_of(share, kHostType), bytes_of(share, parameter)}, "copy updated weights"}, {arrived}, {});
+      if (rest == 0) update_on_host();
+    }
+    if (rest > 0 && is_kernel_of_update(op)) {
+      keep_rest(i);
+      if (i == last_own) update_on_host();
+      continue;
     }
     if (is_kernel_of_update(op)) {
       out.drop(i);
@@ -90,7 +119,10 @@ void offload_optimizer(const Shards::Sharers& owners, bool in_place, bool once, 
   // The host's own weights, states and gradients; beside them the weights as the model reads them, where those live there too.
   step.on_host += bytes_of(share * (2 + how.state_tensors), kHostType);
   if (how.offload_parameters && kept != kHostType) step.on_host += bytes_of(share, kept);
-  step.master_weights = {};
+  // What the GPU updates it has the gradients of, in the optimizer's type, all along.
+  if (rest > 0) graph.add_tensor({.shape = {part(share_of_all, rest)}, .dtype = kHostType, .role = Role::gradient_bucket, .name = graph.intern("gradients of the GPU's part")});
+  step.shards.updated_here = rest > 0 ? rest : 1;
+  step.master_weights = step.master_weights * rest;
   step.main_gradients = {};
   step.shards.kept_gradients.clear();
   if (!shared && !once) step.shards.gradients_released = true;

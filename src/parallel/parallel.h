@@ -25,6 +25,10 @@ struct ModuleGathers {
   // Each collective is given every rank's part as a tensor of its own (DeepSpeed before 0.5, partition_parameters.py: all_gather(partitions, ...)), which
   // PyTorch copies one by one from or to the message (ProcessGroupNCCL.cpp, flattenForScatterGather).
   bool lists = false;
+  // ZeRO++ (Wang et al. 2023). zero_hpz_partition_size: ranks that share a second copy of the 16-bit weights, from which backward gathers; 0: none.
+  int secondary = 0;
+  bool quantised_weights = false;    // zero_quantized_weights: gathers of 8-bit weights and a scale for each stretch
+  bool quantised_gradients = false;  // zero_quantized_gradients: 4 bits, inside the nodes first, then between them; on one node none are
   friend bool operator==(const ModuleGathers&, const ModuleGathers&) = default;
 };
 
@@ -59,8 +63,9 @@ struct Replicas {
   Bytes bucket{25 << 20}, first_bucket{1 << 20};
   bool bucket_views = false, find_unused = false;
   // The optimizer's states and master weights live in the host's memory, and it updates them there (ZeRO-Offload); node_ranks of
-  // them share that memory.
+  // them share that memory. Less than all of the elements: the GPU updates the rest (ZeRO-Offload++, Megatron's --optimizer-offload-fraction).
   bool offload_optimizer = false;
+  double offload_fraction = 1;
   int node_ranks = 1;
   // Or the host only keeps them, and the GPU updates them as they pass (llm.q's --offload-opt-m, -v, --offload-master).
   bool offload_states = false;
@@ -70,6 +75,9 @@ struct Replicas {
   // offload).
   bool offload_parameters = false;
   int offload_layers = 0;  // what so many of the first layers keep for backward
+  // Tensor-parallel ranks keep a part each of what a recomputed layer begins with (Megatron's --distribute-saved-activations, DeepSpeed's
+  // partition_activations).
+  bool share_checkpoints = false;
   int state_tensors = 2;   // of the optimizer, per parameter
   bool offloads() const { return offload_optimizer || offload_states || offload_master || offload_parameters || offload_layers > 0; }
 };

@@ -1,9 +1,11 @@
 #include <algorithm>
+#include <set>
 
 #include <doctest/doctest.h>
 
 #include "frontend/source.h"
 #include "parallel/parallel.h"
+#include "parallel/quantised_messages.h"
 #include "precision/precision.h"
 #include "support.h"
 #include "training/checkpointed_step.h"
@@ -49,6 +51,67 @@ TEST_CASE("HybridShardsReduceInsideAndSumAcross") {
   CHECK(step.shards.parameters.replicas == 4);
   CHECK(step.shards.optimizer.replicas == 4);
   CHECK(verify(step.graph).empty());
+}
+
+TEST_CASE("GroupsOfOneCastAndSumWholeParameters") {
+  PrecisionRecipe recipe = uniform(DType::bf16);  // FSDP's NO_SHARD with mixed precision
+  recipe.master_weights = MasterWeights{DType::fp32, MasterWeights::Copied::on_gather};
+  recipe.main_gradients = MainGradients{DType::fp32, MainGradients::Made::after_reduce};
+  recipe.reduced_gradients = DType::bf16;
+  const StepGraph step = spread({.dp = 8, .fsdp = Sharding::full}, {.shard_size = 1}, recipe);
+  CHECK(sent(step, OpKind::all_gather).empty());
+  CHECK(sent(step, OpKind::reduce_scatter).empty());
+  std::int64_t bytes = 0;
+  for (const CollectiveAttributes& message : sent(step, OpKind::all_reduce)) {
+    CHECK(message.participants == 8);
+    CHECK(message.stride == 1);
+    bytes += message.bytes.value;
+  }
+  CHECK(bytes == 2 * kParameters);
+  CHECK(count(step.graph, OpKind::cast) >= 4);  // each parameter, from its fp32
+  CHECK(step.shards.optimizer == 1);
+  CHECK(verify(step.graph).empty());
+}
+
+TEST_CASE("Fp16ShardsAreDividedScaledAndCheckedByAll") {
+  PrecisionRecipe recipe = uniform(DType::fp16);
+  recipe.master_weights = MasterWeights{DType::fp32, MasterWeights::Copied::on_gather};
+  recipe.main_gradients = MainGradients{DType::fp32, MainGradients::Made::after_reduce};
+  recipe.loss_scaling = true;
+  recipe.optimizer_state = DType::fp32;
+  const auto with = [&](DType sent, OptimizerImpl impl) {
+    recipe.reduced_gradients = sent;
+    TrainingOptions training;
+    training.optimizer_impl = impl;
+    return spread({.dp = 4, .fsdp = Sharding::full}, {}, recipe, training);
+  };
+  const auto divisions = [](const StepGraph& step) {  // bytes that passes beside the reductions write, in the type that travels
+    std::int64_t out = 0;
+    for (const Op& op : step.graph.ops)
+      if (op.kind == OpKind::shard_copy && op.phase == Phase::backward && step.graph.name(op.label) == "reduce_scatter" && op.math == DType::fp16) out += std::get<ShardCopyAttributes>(op.attributes).written.value;
+    return out;
+  };
+  const StepGraph narrow = with(DType::fp16, OptimizerImpl::foreach_), wide = with(DType::fp32, OptimizerImpl::foreach_);
+  const std::int64_t padded = kParameters + 2 * (128 + 1);  // ten rows of the second layer's become twelve
+  const auto reduced = [](const StepGraph& step) {
+    std::int64_t out = 0;
+    for (const CollectiveAttributes& message : sent(step, OpKind::reduce_scatter)) out += message.bytes.value;
+    return out;
+  };
+  CHECK(reduced(narrow) == 2 * padded);
+  CHECK(reduced(wide) == 4 * padded);
+  CHECK(divisions(narrow) == 2 * padded + 2 * padded / 4);  // the message before, its share after
+  CHECK(divisions(wide) == 0);
+  // One flag goes around, and the host waits for it, except where the optimizer reads it on the GPU.
+  for (const StepGraph* step : {&narrow, &wide}) {
+    const auto flags = sent(*step, OpKind::all_reduce);
+    REQUIRE(flags.size() == 1);
+    CHECK(flags[0].bytes.value == 4);
+    CHECK(flags[0].participants == 4);
+    CHECK(count(step->graph, OpKind::read_back) == 1);
+    CHECK(verify(step->graph).empty());
+  }
+  CHECK(count(with(DType::fp16, OptimizerImpl::fused).graph, OpKind::read_back) == 0);
 }
 
 TEST_CASE("OneGroupIsNoHybrid") {
@@ -233,4 +296,133 @@ TEST_CASE("DeepSpeedsEngineSumsGradientsWhenBackwardIsDone") {
   CHECK(moved(step, "scale") == 2 * kParameters);
   CHECK(std::count_if(step.graph.ops.begin(), step.graph.ops.end(), [](const Op& op) { return op.kind == OpKind::bucket_copy; }) == 4);
   CHECK(verify(step.graph).empty());
+}
+
+namespace {
+
+std::int64_t bytes_in(const std::vector<CollectiveAttributes>& messages, int participants) {
+  std::int64_t out = 0;
+  for (const CollectiveAttributes& one : messages) out += one.participants == participants ? one.bytes.value : 0;
+  return out;
+}
+
+// The two layers in bf16, gathered module by module over two nodes of four.
+StepGraph zero_plus_plus(ModuleGathers how, int ranks = 8, int node = 4) {
+  how.reuse = 0, how.persistent = 200;
+  return spread({.dp = ranks, .fsdp = Sharding::full}, {.by_module = how, .node_ranks = node}, uniform(DType::bf16));
+}
+constexpr std::int64_t kFirst = 128 * 64, kSecond = 16 * 128;  // weights, padded to eight ranks; biases stay
+
+}  // namespace
+
+TEST_CASE("ASecondCopyIsGatheredInsideTheNode") {
+  const StepGraph step = zero_plus_plus({.secondary = 4});
+  const auto gathers = sent(step, OpKind::all_gather);
+  CHECK(bytes_in(gathers, 8) == 2 * (kFirst + kSecond));  // forward
+  CHECK(bytes_in(gathers, 4) == 2 * (kFirst + kSecond));  // backward
+  for (const CollectiveAttributes& one : gathers) CHECK(one.stride == 1);
+  CHECK(moved(step, "second_copy") == 2 * (kFirst + kSecond) / 4);  // made as forward lets the weights go ...
+  std::int64_t kept = 0;                                            // ... and kept
+  for (const Tensor& tensor : step.graph.tensors) kept += step.graph.name(tensor.name) == "second_copy" ? tensor.shape.elements() * 2 : 0;
+  CHECK(kept == 2 * (kFirst + kSecond) / 4);
+  CHECK(bytes_in(sent(zero_plus_plus({}), OpKind::all_gather), 8) == 4 * (kFirst + kSecond));
+  CHECK(verify(step.graph).empty());
+}
+
+TEST_CASE("WeightsTravelInEightBitsWithTheirScales") {
+  CHECK(scales_of(1024) == 1);
+  CHECK(scales_of(16000) == 2);
+  CHECK(scales_of(8008) == 7);  // 2 groups are no multiple of eight elements each, nor 3, 4, 5, 6; 8008 = 8 x 7 x 143
+  const StepGraph step = zero_plus_plus({.quantised_weights = true});
+  const auto gathers = sent(step, OpKind::all_gather);
+  const std::int64_t scales = 4 * 8 * (scales_of(kFirst / 8) + scales_of(kSecond / 8));
+  CHECK(bytes_in(gathers, 8) == 2 * (kFirst + kSecond + scales));  // forward and backward
+  CHECK(moved(step, "dequantise") == 2 * 2 * (kFirst + kSecond));
+  CHECK(verify(step.graph).empty());
+}
+
+TEST_CASE("GradientsAreExchangedInFourBitsInsideAndBetweenNodes") {
+  const StepGraph step = zero_plus_plus({.quantised_gradients = true});
+  const auto exchanges = sent(step, OpKind::all_to_all);
+  // Weights of 128 x 64 and 10 x 128; a scale for each of the larger extent's, a quarter as many for a node's sum.
+  std::int64_t inside = 0, across = 0;
+  for (auto [elements, scales] : {std::pair{128 * 64, 128}, {10 * 128, 128}}) inside += elements / 2 + 4 * scales, across += elements / 2 / 4 + 4 * (scales / 4);
+  CHECK(bytes_in(exchanges, 4) == inside);
+  CHECK(bytes_in(exchanges, 2) == across);
+  for (const CollectiveAttributes& one : exchanges) CHECK(one.stride == (one.participants == 4 ? 1 : 4));
+  const auto reduced = sent(step, OpKind::reduce_scatter);  // biases, each by itself
+  CHECK(reduced.size() == 2);
+  CHECK(bytes_in(reduced, 8) == 2 * (128 + 16));
+  CHECK(sent(zero_plus_plus({.quantised_gradients = true}, 4), OpKind::all_to_all).empty());  // one node
+  CHECK_FALSE(exchanged_in_4_bits({10, 127}, 8));
+  CHECK(verify(step.graph).empty());
+}
+
+TEST_CASE("APartOfTheOptimizerOnTheHost") {
+  const auto with = [](double fraction) { return spread({.dp = 4, .fsdp = Sharding::full}, {.offload_optimizer = true, .offload_fraction = fraction, .node_ranks = 4}); };
+  const StepGraph all = with(1), half = with(0.5);
+  CHECK(moved(half, "cpu_adam") >= 4 * (kParameters / 4 / 2) - 8);
+  CHECK(moved(half, "cpu_adam") <= moved(all, "cpu_adam") / 2);
+  CHECK(moved(half, "to_host") <= moved(all, "to_host") / 2);
+  CHECK(moved(half, "to_host") >= moved(all, "to_host") / 2 - 16);
+  CHECK(half.shards.updated_here == 0.5);
+  CHECK(count(all.graph, OpKind::multi_tensor) == 0);
+  // The GPU's calls, over half of its share, come before the host's.
+  const StepGraph gpu = spread({.dp = 4, .fsdp = Sharding::full}, {});
+  CHECK(count(half.graph, OpKind::multi_tensor) == count(gpu.graph, OpKind::multi_tensor));
+  const auto elements = [](const StepGraph& step) {
+    std::int64_t out = 0;
+    for (const Op& op : step.graph.ops)
+      if (op.kind == OpKind::multi_tensor) out += std::get<MultiTensorAttributes>(op.attributes).elements;
+    return out;
+  };
+  CHECK(elements(half) == doctest::Approx(elements(gpu) / 2).epsilon(0.01));
+  bool host = false;
+  for (const Op& op : half.graph.ops) {
+    if (op.kind == OpKind::multi_tensor) CHECK_FALSE(host);
+    host = host || half.graph.name(op.label) == "cpu_adam";
+  }
+  CHECK(host);
+  CHECK(verify(half.graph).empty());
+}
+
+TEST_CASE("LambSumsTheSquaresOfUpdatesThatRanksHavePartsOf") {
+  TrainingOptions training;
+  training.optimizer = OptimizerKind::lamb, training.optimizer_impl = OptimizerImpl::fused;
+  const auto messages = sent(spread({.dp = 4, .fsdp = Sharding::zero1}, {}, uniform(DType::fp32), training), OpKind::all_reduce);
+  REQUIRE(messages.size() == 2);
+  CHECK(messages[0].bytes.value == 4);      // all gradients' norm
+  CHECK(messages[1].bytes.value == 4 * 4);  // each update's
+  CHECK(sent(spread({.dp = 1}, {}, uniform(DType::fp32), training), OpKind::all_reduce).empty());
+}
+
+TEST_CASE("RanksThatSplitLayersShareCheckpoints") {
+  TrainingOptions full;
+  full.recompute = Recompute::full;
+  const PrecisionRecipe recipe = uniform(DType::bf16);
+  const Json architecture = {{"hidden", 64}, {"layers", 4}, {"heads", 4}, {"vocab", 100}, {"max_positions", 32}, {"intermediate", 128}};
+  auto source = family_source({{"family", "llama"}, {"architecture", architecture}}, "test");
+  REQUIRE(source.has_value());
+  auto built = source->build({.batch = 2, .seq = 32});
+  REQUIRE(built.has_value());
+  const StepGraph whole = make_step(apply_precision(recipe, gpu(), *built), recipe, full, Checkpoints{});
+  const StepGraph step = apply_plan({.tp = 2}, {.share_checkpoints = true}, recipe, whole);
+  CHECK(verify(step.graph).empty());
+  const auto gathers = sent(step, OpKind::all_gather);
+  CHECK(gathers.size() == 4);  // one for each layer
+  for (const CollectiveAttributes& one : gathers) {
+    CHECK(one.bytes.value == 2 * 2 * 32 * 64);
+    CHECK(one.participants == 2);
+  }
+  CHECK(moved(step, "part_of_checkpoint") == 4 * 2 * 2 * 32 * 64 / 2);
+  // Of forward's tensors backward reads the parts alone.
+  std::set<std::int32_t> made;
+  for (const Op& op : step.graph.ops) {
+    if (op.phase == Phase::forward && op.block >= 0 && op.kind != OpKind::shard_copy)
+      for (TensorId id : step.graph.outputs(op))
+        if (step.graph.tensors[id].role == Role::activation && step.graph.tensors[id].storage == id && step.graph.tensors[id].shape.elements() == 2 * 32 * 64 && op.block < 3) made.insert(id.value);
+    if (op.phase != Phase::recompute) continue;
+    for (TensorId id : step.graph.inputs(op)) CHECK_FALSE(made.contains(step.graph.tensors[id].storage.value));
+  }
+  CHECK(made.size() > 4);
 }

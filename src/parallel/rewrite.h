@@ -153,6 +153,8 @@ void offload_optimizer(const Shards::Sharers& owners, bool in_place, bool once, 
 void offload_states(const Shards::Sharers& owners, const Replicas& how, int state_tensors, StepGraph& step);
 // What the first layers keep for backward waits in the host's memory.
 void offload_activations(int layers, StepGraph& step);
+// What recomputed layers begin with, a part on each of the ranks that split them.
+void share_checkpoints(int ranks, StepGraph& step);
 // What tensor-parallel ranks tell each other once a step.
 void finish_split_layers(int ranks, const PrecisionRecipe& recipe, StepGraph& step);
 // The end of the step on 1/ranks of the elements.

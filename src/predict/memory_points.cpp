@@ -98,8 +98,7 @@ class StagePoints {
  public:
   StagePoints(const PipelineView& view, const PipelineShape& shape, const StageMemory& memory, double stands_for)
       : view_(view), memory_(memory), stands_for_(stands_for), in_flight_(static_cast<std::size_t>(shape.positions()), 0) {
-    for (int position = memory.stage; position < shape.positions(); position += shape.stages) own_.push_back(static_cast<std::size_t>(position));
-    if (shape.schedule == PipelineSchedule::dualpipe) own_.push_back(static_cast<std::size_t>(shape.stages - 1 - memory.stage));
+    for (int position : shape.positions_of(memory.stage)) own_.push_back(static_cast<std::size_t>(position));
     profiles_.resize(view.chunks.size());
     for (std::size_t position : own_) {
       const std::size_t c = view.chunk_at[position];
@@ -230,7 +229,7 @@ std::vector<MemoryPoint> memory_points(const std::vector<BytesByCategory>& by_op
 std::vector<MemoryPoint> pipeline_memory_points(const PipelineView& view, const StageMemory& memory, Seconds step) {
   PipelineShape shape = view.shape;
   shape.micro_batches = view.micro_batches;
-  const std::int64_t round = shape.stages * (shape.schedule == PipelineSchedule::dualpipe ? 2 : 1);
+  const std::int64_t round = shape.round();
   const std::int64_t followed = std::max<std::int64_t>(1, kPiecesFollowed / (2 * shape.positions() * round)) * round;
   std::int64_t rounds = 0;  // of those that are not followed
   double stands_for = 1;

@@ -159,7 +159,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
   const int apart = std::max(1, request.cluster.gpus / shape.stages), node = std::max(1, request.cluster.gpus_per_node);
   auto message = [&](std::size_t position, Bytes bytes) {
     if (bytes.value == 0) return Picoseconds{0};
-    const int from = static_cast<int>(position % static_cast<std::size_t>(shape.stages)), to = (from + 1) % shape.stages;
+    const int from = shape.stage_of(static_cast<int>(position), 0), to = shape.stage_of(static_cast<int>(position) + 1, 0);
     const bool one_node = from * apart / node == to * apart / node;
     // Ranks that share a layer have all of it, or each its tokens (sequence parallelism). In the first case Megatron and DeepSpeed have each
     // rank send its part, and gather on the other side, where NVLink is (Narayanan et al. 2021, section 4.1; DeepSpeed's PartitionedTensor).
@@ -173,7 +173,7 @@ PipelineParts pipeline_parts(const Request& request, const PipelineStages& cut, 
     times.send_forward.push_back(message(i, cut.sent_forward[i]));
     times.send_backward.push_back(message(i, cut.sent_backward[i]));
   }
-  if (cut.tied_elements > 0) {
+  if (cut.tied_elements > 0 && shape.stage_of(shape.positions() - 1, 0) != 0) {  // both ends on one stage need nobody else
     const Bytes bytes = gradient_bytes(request, cut.tied_elements, chunks.front());
     const CollectiveShape sum{bytes, 2, Collective::all_reduce, apart * (shape.stages - 1)};
     times.tied = picoseconds(collective_cost(sum, request.cluster, *request.gpu).total);
@@ -250,13 +250,6 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
   return out;
 }
 
-static std::vector<std::size_t> positions_of(const PipelineShape& shape, int stage) {
-  std::vector<std::size_t> own;
-  for (int position = stage; position < shape.positions(); position += shape.stages) own.push_back(static_cast<std::size_t>(position));
-  if (shape.schedule == PipelineSchedule::dualpipe) own.push_back(static_cast<std::size_t>(shape.stages - 1 - stage));
-  return own;
-}
-
 // Which chunks a stage may be at work on when it has more than any stage ever has: the allocator is asked about those only. Where
 // stages have several chunks, each counts beside the others: all.
 static std::vector<char> may_have_worst_moment(const PipelineShape& shape, const PipelineOrder& order, const PipelineStages& cut, const std::vector<ChunkOfStep>& chunks,
@@ -311,10 +304,10 @@ static std::vector<Bytes> on_host_by_stage(const PipelineShape& shape, const Pip
   std::vector<Bytes> out;
   for (int stage = 0; stage < shape.stages; ++stage) {
     Bytes all_along, most;
-    for (std::size_t at : positions_of(shape, stage)) all_along += chunks[cut.chunk_at[at]].step.on_host;
+    for (int at : shape.positions_of(stage)) all_along += chunks[cut.chunk_at[static_cast<std::size_t>(at)]].step.on_host;
     follow(shape, order[static_cast<std::size_t>(stage)], [&](const PipelineWork& work, const std::vector<std::int64_t>& in_flight) {
       Bytes now = chunks[cut.chunk_at[static_cast<std::size_t>(work.position)]].step.saved_on_host;
-      for (std::size_t at : positions_of(shape, stage)) now += chunks[cut.chunk_at[at]].step.saved_on_host * static_cast<double>(in_flight[at]);
+      for (int at : shape.positions_of(stage)) now += chunks[cut.chunk_at[static_cast<std::size_t>(at)]].step.saved_on_host * static_cast<double>(in_flight[static_cast<std::size_t>(at)]);
       most = std::max(most, now);
     });
     out.push_back(all_along + most);
@@ -334,10 +327,10 @@ static Bytes on_host_of_node(const Request& request, const std::vector<Bytes>& b
   return most;
 }
 
-// An optimizer on the host has its states there: the GPU holds as many as one without any.
+// An optimizer on the host has its states there: the GPU holds as many as one without any. Where it has a part of them only, the step says which.
 TrainingOptions resident(const Request& request) {
   TrainingOptions out = request.training;
-  if (request.replicas.offload_optimizer || request.replicas.offload_states) out.optimizer = OptimizerKind::sgd;
+  if ((request.replicas.offload_optimizer && request.replicas.offload_fraction == 1) || request.replicas.offload_states) out.optimizer = OptimizerKind::sgd;
   return out;
 }
 
@@ -356,7 +349,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   }
   // More rounds than these put no more in flight, except where all forwards come first.
   if (shape.schedule != PipelineSchedule::gpipe) {
-    const std::int64_t round = shape.stages * (shape.schedule == PipelineSchedule::dualpipe ? 2 : 1);
+    const std::int64_t round = shape.round();
     if (shape.micro_batches > 4 * round) shape.micro_batches = 4 * round + shape.micro_batches % round;
   }
   const PipelineOrder order = pipeline_order(shape);
@@ -384,7 +377,8 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   std::vector<Bytes> at_work(static_cast<std::size_t>(shape.stages));  // by stage: the most that other micro-batches keep meanwhile
   for (int stage = 0; stage < shape.stages; ++stage) {
     if (!candidates[cut.chunk_at[static_cast<std::size_t>(stage)]]) continue;
-    const std::vector<std::size_t> own = positions_of(shape, stage);
+    std::vector<std::size_t> own;  // the stage's positions
+    for (int position : shape.positions_of(stage)) own.push_back(static_cast<std::size_t>(position));
     const auto consider = [&](std::size_t position, StepPart part, const std::vector<std::int64_t>& in_flight) {
       Moment now{.stage = stage, .position = position, .part = part};
       for (std::size_t at : own) {

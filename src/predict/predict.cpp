@@ -19,6 +19,7 @@
 #include "precision/precision.h"
 #include "predict/host_copies.h"
 #include "predict/layer_exchange.h"
+#include "predict/second_copy.h"
 #include "predict/memory_points.h"
 #include "predict/pipeline.h"
 #include "predict/summarise.h"
@@ -329,6 +330,8 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
         else if (flash1) chunk.costs[i] = by_flash1(kernels[i], chunk.costs[i]);
       if (request.stack == Stack::te && request.plan.fsdp != Sharding::full)
         convert_weights_once(chunk.step.graph, chunk.program, request.training.micro_batches, chunk.costs);
+      if (const auto& zero3 = request.replicas.by_module; zero3 && zero3->secondary > 0)
+        gather_from_second_copy(chunk.step.graph, chunk.program, zero3->secondary, request.training.micro_batches, request.cluster, *request.gpu, chunk.costs);
       wait_for_cycle(request.exchange_cycle, chunk.program, chunk.costs);
       price_host_copies(chunk.step.graph, chunk.program, host_link(*request.gpu, *request.host, request.replicas.node_ranks), chunk.costs);
       if (request.tp_overlap) overlap_with_products(chunk.step.graph, chunk.program, chunk.costs);

@@ -57,12 +57,14 @@ void RequestReader::echo() {
                                  {"parameters", r.replicas.offload_parameters}, {"activations", r.replicas.offload_layers > 0}})
       if (chosen) parts.push_back(name);
     out["plan"]["offload"] = join(parts, "+");
+    if (r.replicas.offload_fraction < 1) out["plan"]["offload_fraction"] = r.replicas.offload_fraction;
     if (r.replicas.offload_layers > 0 && r.replicas.offload_layers < 4096) out["plan"]["offload_layers"] = r.replicas.offload_layers;
   }
   if (r.replicas.bucket != Replicas{}.bucket || r.replicas.first_bucket != Replicas{}.first_bucket)
     out["plan"]["bucket_mb"] = r.replicas.bucket.value >> 20, out["plan"]["first_bucket_mb"] = r.replicas.first_bucket.value >> 20;
   if (!r.replicas.overlap_reduce) out["plan"]["overlap_reduce"] = false;
   if (r.replicas.overlap_gather) out["plan"]["overlap_gather"] = true;
+  if (r.replicas.share_checkpoints) out["plan"]["share_checkpoints"] = true;
   if (r.replicas.bucket_views) out["plan"]["bucket_views"] = true;
   if (r.replicas.find_unused) out["plan"]["find_unused"] = true;
   const UnitGathers& gathers = r.replicas.gathers;
@@ -83,7 +85,12 @@ void RequestReader::echo() {
   if (r.expert_capacity.padded) out["plan"]["expert_padding"] = true;
   if (const auto& z = r.replicas.by_module)
     out["plan"]["zero3"] = {{"prefetch_elements", z->prefetch}, {"live_elements", z->live}, {"reuse_elements", z->reuse}, {"persistent_elements", z->persistent}, {"reduce_elements", z->reduced}};
-  if (r.replicas.by_module && r.replicas.by_module->lists) out["plan"]["zero3"]["lists"] = true;
+  if (const auto& z = r.replicas.by_module) {
+    if (z->lists) out["plan"]["zero3"]["lists"] = true;
+    if (z->secondary > 0) out["plan"]["zero3"]["secondary_ranks"] = z->secondary;
+    if (z->quantised_weights) out["plan"]["zero3"]["quantised_weights"] = true;
+    if (z->quantised_gradients) out["plan"]["zero3"]["quantised_gradients"] = true;
+  }
   constexpr const char* kSplits[] = {"column", "row", "whole"};
   for (const auto& [pattern, split] : r.plan.tp_plan) out["plan"]["tp_plan"][pattern] = kSplits[static_cast<int>(split)];
   if (r.plan.pp > 1) out["plan"]["vpp"] = r.plan.vpp, out["plan"]["schedule"] = to_text(r.plan.schedule);

@@ -49,7 +49,7 @@ std::int64_t RequestReader::read_pipeline(JsonReader& reader) {
   plan.vpp = static_cast<int>(reader.integer("vpp", 1, kMaxStages).value_or(1));
   plan.schedule = choice<PipelineSchedule>(reader, "schedule",
       {{"gpipe", PipelineSchedule::gpipe}, {"1f1b", PipelineSchedule::one_f_one_b}, {"interleaved", PipelineSchedule::interleaved},
-       {"zb", PipelineSchedule::zero_bubble}, {"dualpipe", PipelineSchedule::dualpipe}},
+       {"zb", PipelineSchedule::zero_bubble}, {"zbv", PipelineSchedule::zero_bubble_v}, {"dualpipe", PipelineSchedule::dualpipe}},
       plan.vpp > 1 ? PipelineSchedule::interleaved : PipelineSchedule::one_f_one_b);
   if (const Json* layers = reader.raw("stage_layers")) {
     const auto allowed = [&](const Json& one) { return one.is_number_integer() && one >= (&one == &layers->front() || &one == &layers->back() ? 0 : 1) && one <= 4096; };
@@ -62,7 +62,10 @@ std::int64_t RequestReader::read_pipeline(JsonReader& reader) {
     return 1;
   }
   if (plan.schedule == PipelineSchedule::interleaved && plan.vpp == 1) reader.problem("vpp", "is 1; an interleaved schedule has at least 2 chunks of layers per stage");
-  if (plan.schedule != PipelineSchedule::interleaved && plan.vpp > 1)
+  if (plan.schedule == PipelineSchedule::zero_bubble_v) {
+    if (reader.has("vpp") && plan.vpp != 2) reader.problem("vpp", fmt::format("is {}; the V of zbv is two chunks of layers per stage: say 2, or leave it out", plan.vpp));
+    plan.vpp = 2;
+  } else if (plan.schedule != PipelineSchedule::interleaved && plan.vpp > 1)
     reader.problem("vpp", fmt::format("is {}; only an interleaved schedule has several chunks per stage, not {}", plan.vpp, to_text(plan.schedule)));
   if (plan.schedule == PipelineSchedule::dualpipe && plan.pp % 2 != 0) reader.problem("pp", fmt::format("is {}; dualpipe feeds both ends of an even number of stages", plan.pp));
   return plan.pp;

@@ -61,6 +61,7 @@ class RequestReader {
   // request_replicas.cpp
   void read_replicas(JsonReader& plan, std::int64_t dp);
   void read_module_gathers(JsonReader& plan);
+  void read_zero_plus_plus(JsonReader& zero3, ModuleGathers& out);
   void read_unit_gathers(JsonReader& plan);
   void read_offload(JsonReader& plan, bool shards, std::int64_t dp);
   void settle_sharding();

@@ -32,6 +32,9 @@ void RequestReader::read_replicas(JsonReader& plan, std::int64_t dp) {
     plan.problem(plan.has("replicate") && !plan.has("shard_size") ? "replicate" : plan.has("shard_size") ? "shard_size" : "fsdp",
                  fmt::format("makes groups of {} x cp x tp = {} ranks, of which ep x etp = {} share the experts out: a group must have whole sets of them", out.shard_size, static_cast<std::int64_t>(out.shard_size) * p.cp * p.tp, p.ranks_of_experts()));
   read_offload(plan, shards, dp);
+  out.share_checkpoints = plan.boolean("share_checkpoints").value_or(false);
+  if (out.share_checkpoints && (request_.plan.tp == 1 || request_.plan.sp))
+    plan.problem("share_checkpoints", request_.plan.tp == 1 ? "is about ranks that split layers: it needs a tp of at least 2" : "and sp exclude each other: with sequence parallelism each rank has its part already (Megatron refuses both)");
   read_module_gathers(plan);
   read_unit_gathers(plan);
   out.overlap_gather = plan.boolean("overlap_gather").value_or(false);
@@ -82,10 +85,30 @@ void RequestReader::read_module_gathers(JsonReader& plan) {
   for (auto [key, field] : {std::pair{"prefetch_elements", &out.prefetch}, {"live_elements", &out.live}, {"reuse_elements", &out.reuse}, {"persistent_elements", &out.persistent}, {"reduce_elements", &out.reduced}})
     *field = given->integer(key, 0, std::int64_t{1} << 50).value_or(*field);
   out.lists = given->boolean("lists").value_or(false);
+  read_zero_plus_plus(*given, out);
   given->reject_unknown_keys();
   if (request_.plan.ep > 1) plan.problem("zero3", "is DeepSpeed's, which refuses experts of their own ranks (ep) at stage 3; its stages 1 and 2 and FSDP (leave zero3 out) take them");
   if (request_.plan.fsdp != Sharding::full) plan.problem("zero3", "says how parameters are gathered module by module: it needs fsdp zero3 (or full, hybrid)");
   request_.replicas.by_module = out;
+}
+
+// ZeRO++: a second copy for backward, and messages of fewer bits. DeepSpeed lays its groups over all ranks of the job.
+void RequestReader::read_zero_plus_plus(JsonReader& zero3, ModuleGathers& out) {
+  const Plan& plan = request_.plan;
+  const std::int64_t ranks = request_.cluster.gpus, node = request_.replicas.node_ranks;
+  const auto second = zero3.integer("secondary_ranks", 1, kMaxGpus);
+  if (second && *second > 1) out.secondary = static_cast<int>(*second);
+  if (out.secondary > 1 && ranks % out.secondary != 0) zero3.problem("secondary_ranks", fmt::format("is {}; groups that share a second copy of the weights must divide {} ranks", out.secondary, ranks));
+  out.quantised_weights = zero3.boolean("quantised_weights").value_or(false);
+  out.quantised_gradients = zero3.boolean("quantised_gradients").value_or(false);
+  if (out.quantised_gradients && ranks % node != 0) zero3.problem("quantised_gradients", fmt::format("are exchanged inside nodes first: {} ranks are no whole number of nodes of {}", ranks, node));
+  else if (out.quantised_gradients && ranks <= node) request_.warnings.push_back("quantised_gradients: on one node DeepSpeed reduces gradients as without it");
+  if (out.secondary == 0 && !out.quantised_weights && !out.quantised_gradients) return;
+  const char* first = out.secondary > 0 ? "secondary_ranks" : out.quantised_weights ? "quantised_weights" : "quantised_gradients";
+  if (plan.tp * plan.cp * plan.pp > 1) zero3.problem(first, "is ZeRO++, which groups all ranks of the job: it needs tp, cp and pp of 1");
+  if (request_.replicas.shard_size > 0) zero3.problem(first, "is ZeRO++, and a shard_size MiCS: leave one out");
+  if (request_.replicas.offload_parameters) zero3.problem(first, "together with parameters on the host (offload) is not modelled");
+  if (request_.replicas.offload_optimizer && out.quantised_gradients) zero3.problem("quantised_gradients", "together with an optimizer on the host (offload) is not modelled");
 }
 
 void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp) {
@@ -111,6 +134,10 @@ void RequestReader::read_offload(JsonReader& plan, bool shards, std::int64_t dp)
   check_layers(plan, "offload_layers", layers.value_or(0));
   if (activations) out.offload_layers = static_cast<int>(layers.value_or(4096));
   if (out.offload_optimizer && out.offload_states) plan.problem("offload", "is optimizer, which the host updates, and states, which the GPU updates: choose one");
+  out.offload_fraction = plan.number("offload_fraction", 0, 1).value_or(1);
+  if (plan.has("offload_fraction") && !out.offload_optimizer) plan.problem("offload_fraction", "says how much of the optimizer is on the host: it needs offload optimizer");
+  if (out.offload_fraction == 0) out.offload_fraction = 1, out.offload_optimizer = false;
+  if (out.offload_fraction < 1 && out.offload_parameters) plan.problem("offload_fraction", "leaves a part of the optimizer on the GPU, and offload has parameters on the host: not modelled together");
   if (!out.offloads()) return;
   const Plan& p = request_.plan;
   const bool copies_of_experts = p.experts_own_replicas() && dp * p.tp * p.cp > p.ranks_of_experts();
@@ -135,7 +162,7 @@ void RequestReader::settle_sharding() {
   Sharding& sharding = request_.plan.fsdp;
   if (request_.plan.dp > 1 && !sharding_given_) sharding = Sharding::full;
   if (request_.plan.dp > 1 && (sharding == Sharding::none || sharding == Sharding::zero1))
-    root_.problem("plan.fsdp", fmt::format("is {}; precision '{}' casts parameters as they are gathered, so it must be full or zero2 (or left out)",
+    root_.problem("plan.fsdp", fmt::format("is {}; precision '{}' casts parameters as they are gathered, so it must be full or zero2 (or left out); FSDP's NO_SHARD is hybrid with shard_size 1",
                                            to_text(sharding), recipe.name));
 }
 

@@ -37,11 +37,11 @@ void RequestReader::read_batch() {
   check_micro_batches();
 }
 
-// LAMB's steps go by norms of whole tensors.
+// LAMB's steps go by norms of whole tensors. apex's DistributedFusedLAMB shares states out and sums the squares of every rank's part of the updates; nobody does so
+// with parameters that are gathered. Split layers' norms are of each rank's part, as DeepSpeed's FusedLamb takes them.
 void RequestReader::check_lamb() {
   if (request_.training.optimizer_impl != OptimizerImpl::fused) root_.problem("optimizer_impl", "of lamb is apex's FusedLAMB here: 'fused'");
-  if (request_.plan.fsdp != Sharding::none) root_.problem("optimizer", "is lamb, whose norms are of whole tensors; with states or weights shared out (plan.fsdp) it is not modelled");
-  else if (request_.plan.tp > 1) root_.problem("optimizer", "is lamb, whose norms are of whole tensors; with layers split (plan.tp) it is not modelled");
+  if (request_.plan.fsdp == Sharding::full) root_.problem("optimizer", "is lamb, whose norms are of whole tensors; with states shared out it is apex's DistributedFusedLAMB (fsdp zero1 or zero2), with parameters shared out nobody has it");
 }
 
 namespace {
@@ -112,6 +112,7 @@ void RequestReader::read_recompute() {
   else if (recompute != "none")
     root_.problem("recompute", fmt::format("is '{}'; known: none, selective, full, per-op, up-projections, or parts of a layer, each once, joined by +: norm, activation, mlp, qkv, core, attention, up-projections", recompute.substr(0, 80)));
   which.converts_weights_again = (request_.plan.fsdp == Sharding::full || request_.replicas.offload_parameters) && request_.precision && !(request_.precision->gathers_fp8 && request_.precision->fp8 && !request_.precision->fp8->fused);
+  if (request_.replicas.share_checkpoints && recompute != "full") root_.problem("plan.share_checkpoints", "is about what recomputed layers begin with: it needs recompute full");
   which.first = static_cast<int>(root_.integer("recompute_layers", 1, 4096).value_or(0));
   which.every = static_cast<int>(root_.integer("recompute_every", 1, 4096).value_or(1));
   for (const char* key : {"recompute_layers", "recompute_every"})

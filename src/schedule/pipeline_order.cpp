@@ -1,5 +1,6 @@
 // The orders. Sources: GPipe (Huang et al. 2019), 1F1B and its interleaved form as Megatron-LM runs them
-// (megatron/core/pipeline_parallel/schedules.py), zero bubble (Qi et al. 2023, ZB-H1), DualPipe (DeepSeek-V3 report, 2024, and
+// (megatron/core/pipeline_parallel/schedules.py), zero bubble (Qi et al. 2023, ZB-H1), its V
+// (Qi et al. 2024, as PyTorch's ScheduleZBVZeroBubble runs it: torch/distributed/pipelining/schedules.py), DualPipe (DeepSeek-V3 report, 2024, and
 // the steps of its published implementation).
 #include <algorithm>
 
@@ -68,6 +69,45 @@ Stage zero_bubble(const PipelineShape& shape, int stage) {
   return out;
 }
 
+// Each stage has a chunk on the way down the V (the near one) and one on the way back. Chunks of half a stage turn around sooner, so that
+// backward begins as soon as ZB-H2's with as little in flight as 1F1B; weights' gradients are put off at the end only.
+class ZeroBubbleV {
+ public:
+  ZeroBubbleV(const PipelineShape& shape, int stage)
+      : p_(shape.stages), stage_(stage), micro_batches_(shape.micro_batches), n_(std::max<std::int64_t>(2 * shape.stages - 1, shape.micro_batches)) {}
+
+  Stage order() {
+    for (int i = 0; i < 2 * (p_ - stage_) - 1; ++i) forward(kDown);
+    for (int i = 0; i < stage_; ++i) forward(kBack), forward(kDown);
+    for (int i = 0; i < p_ - stage_; ++i) forward(kBack), backward(kBack), weights(kBack);
+    while (forwarded_[kBack] < forwarded_[kDown] || forwarded_[kDown] < n_) {
+      if (forwarded_[kDown] < n_) forward(kDown);
+      backward(kDown), weights(kDown);
+      forward(kBack), backward(kBack), weights(kBack);
+    }
+    for (int i = 0; i < stage_; ++i) backward(kDown), backward(kBack);
+    for (int i = 0; i < p_ - stage_; ++i) backward(kDown), weights(kDown);
+    while (weighed_[kBack] < backwarded_[kBack]) weights(kBack);
+    while (weighed_[kDown] < backwarded_[kDown]) weights(kDown);
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr int kDown = 0, kBack = 1;
+  // Fewer micro-batches than fill the V: the places of those that are not there stay empty.
+  void add(Kind kind, int way, std::int64_t micro_batch) {
+    if (micro_batch < micro_batches_) put(out_, kind, way == kDown ? stage_ : 2 * p_ - 1 - stage_, micro_batch);
+  }
+  void forward(int way) { add(Kind::forward, way, forwarded_[way]++); }
+  void backward(int way) { add(Kind::activations, way, backwarded_[way]++); }
+  void weights(int way) { add(Kind::weights, way, weighed_[way]++); }
+
+  int p_, stage_;
+  std::int64_t micro_batches_, n_;
+  std::int64_t forwarded_[2] = {0, 0}, backwarded_[2] = {0, 0}, weighed_[2] = {0, 0};
+  Stage out_;
+};
+
 class DualPipe {
  public:
   DualPipe(const PipelineShape& shape, int stage)
@@ -121,6 +161,7 @@ PipelineOrder pipeline_order(const PipelineShape& shape) {
       case PipelineSchedule::one_f_one_b: out.push_back(one_f_one_b(shape, stage)); break;
       case PipelineSchedule::interleaved: out.push_back(interleaved(shape, stage)); break;
       case PipelineSchedule::zero_bubble: out.push_back(zero_bubble(shape, stage)); break;
+      case PipelineSchedule::zero_bubble_v: out.push_back(ZeroBubbleV(shape, stage).order()); break;
       case PipelineSchedule::dualpipe: out.push_back(DualPipe(shape, stage).order()); break;
     }
   }

@@ -133,8 +133,7 @@ class Pipeline {
       for (std::size_t s = 0; s < order_.size(); ++s) all = add(barrier, 0, {last_work_[s], last_sync_[s]}, {static_cast<int>(s), What::end, -1, 0, {}});
     for (int stage = 0; stage < p; ++stage) {
       Picoseconds end = times_.step;
-      for (int position = stage; position < shape_.positions(); position += p) end += times_.chunks[static_cast<std::size_t>(position)].end;
-      if (shape_.schedule == PipelineSchedule::dualpipe) end += times_.chunks[static_cast<std::size_t>(p - 1 - stage)].end;
+      for (int position : shape_.positions_of(stage)) end += times_.chunks[static_cast<std::size_t>(position)].end;
       add(stage, end, {all, last_sync_[static_cast<std::size_t>(stage)]}, {stage, What::end, stage, 0, {}});
     }
   }
@@ -156,8 +155,7 @@ class Pipeline {
 PipelineTimeline simulate_pipeline(const PipelineShape& shape, const PipelineTimes& times) { return Pipeline(shape, times).run(); }
 
 static Picoseconds length_of_work(const PipelineShape& shape, const PipelineTimes& times) {
-  // A round is what the schedules repeat after: a group of as many micro-batches as stages, from both ends in DualPipe.
-  const std::int64_t round = shape.stages * (shape.schedule == PipelineSchedule::dualpipe ? 2 : 1);
+  const std::int64_t round = shape.round();
   const std::int64_t few = 4 * round + shape.micro_batches % round;
   auto length = [&](std::int64_t micro_batches) {
     PipelineShape shorter = shape;

@@ -3,7 +3,7 @@
 // distinct chunk, so that neither equal layers nor data-parallel replicas cost anything here.
 //
 // A chunk's position is its place in the model, 0 the first layers; stage s has the positions s, s + stages, ...
-// (DualPipe: stage s has s and, for micro-batches fed from the other end, stages - 1 - s).
+// (DualPipe: stage s has s and, for micro-batches fed from the other end, stages - 1 - s; ZB-V: s and 2 stages - 1 - s).
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,20 @@ struct PipelineShape {
   int positions() const { return stages * chunks; }
   int stage_of(int position, std::int64_t micro_batch) const {
     const bool from_the_end = schedule == PipelineSchedule::dualpipe && micro_batch >= micro_batches / 2;
+    if (schedule == PipelineSchedule::zero_bubble_v && position >= stages) return 2 * stages - 1 - position;
     return from_the_end ? stages - 1 - position : position % stages;
   }
-  bool splits_backward() const { return schedule == PipelineSchedule::zero_bubble || schedule == PipelineSchedule::dualpipe; }
+  // Whose parameters a stage has.
+  std::vector<int> positions_of(int stage) const {
+    if (schedule == PipelineSchedule::dualpipe) return {stage, stages - 1 - stage};
+    std::vector<int> out;
+    for (int position = 0; position < positions(); ++position)
+      if (stage_of(position, 0) == stage) out.push_back(position);
+    return out;
+  }
+  // Micro-batches after which a schedule repeats itself: a group of as many as stages, from both ends in DualPipe.
+  std::int64_t round() const { return stages * (schedule == PipelineSchedule::dualpipe ? 2 : 1); }
+  bool splits_backward() const { return schedule == PipelineSchedule::zero_bubble || schedule == PipelineSchedule::zero_bubble_v || schedule == PipelineSchedule::dualpipe; }
   // Whether a stage goes on while its message travels. Megatron waits for each message, except when interleaving.
   bool overlaps_messages() const { return schedule != PipelineSchedule::gpipe && schedule != PipelineSchedule::one_f_one_b; }
 };

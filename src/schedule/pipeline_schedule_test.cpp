@@ -65,6 +65,45 @@ TEST_CASE("ZeroBubbleLeavesAThird") {
     }
 }
 
+TEST_CASE("TheVLeavesNoBubbleWhereItsPiecesAreAlike") {
+  // Qi et al. 2024: with F = B = W each stage, once begun, works without a pause; only the way down to the last one is waited for.
+  for (int p : {2, 4, 8})
+    for (std::int64_t m : {2 * p, 3 * p, 5 * p}) {
+      const PipelineShape shape{PipelineSchedule::zero_bubble_v, p, 2, m};
+      CAPTURE(p);
+      CAPTURE(m);
+      const PipelineTimeline timeline = simulate_pipeline(shape, uniform(shape, 100, 200, 100));
+      CHECK(timeline.end == 2 * m * 300 + (p - 1) * 100);
+      std::vector<Picoseconds> first(static_cast<std::size_t>(p), timeline.end), last(first.size(), 0);
+      for (const PipelineSpan& span : timeline.spans) {
+        if (span.what > PipelineSpan::What::weights) continue;
+        const auto stage = static_cast<std::size_t>(span.stage);
+        first[stage] = std::min(first[stage], span.span.start), last[stage] = std::max(last[stage], span.span.end);
+      }
+      for (std::size_t stage = 0; stage < first.size(); ++stage) {
+        CHECK(first[stage] == static_cast<Picoseconds>(stage) * 100);
+        CHECK(last[stage] - first[stage] == 2 * m * 300);
+      }
+      // A chunk is half a stage: of 1F1B's memory, p whole ones, there are 2 p.
+      for (int stage = 0; stage < p; ++stage) CHECK(most_in_flight(shape, stage) == 2 * p);
+    }
+}
+
+TEST_CASE("TheVHasBothEndsOnTheFirstStage") {
+  const PipelineShape shape{PipelineSchedule::zero_bubble_v, 4, 2, 8};
+  CHECK(shape.positions_of(0) == std::vector<int>{0, 7});
+  CHECK(shape.positions_of(3) == std::vector<int>{3, 4});
+  const PipelineShape dual{PipelineSchedule::dualpipe, 4, 1, 8}, rounds{PipelineSchedule::interleaved, 4, 2, 8};
+  CHECK(dual.positions_of(1) == std::vector<int>{1, 2});
+  CHECK(rounds.positions_of(1) == std::vector<int>{1, 5});
+  // At the turn nothing is sent: one message between neighbours each way, down and back.
+  PipelineTimes times = uniform(shape, 100, 200, 100);
+  for (Picoseconds& message : times.send_forward) message = 1;
+  for (Picoseconds& message : times.send_backward) message = 1;
+  const PipelineTimeline timeline = simulate_pipeline(shape, times);
+  CHECK(std::count_if(timeline.spans.begin(), timeline.spans.end(), [](const PipelineSpan& span) { return span.what == PipelineSpan::What::message; }) == 8 * 2 * 6);
+}
+
 TEST_CASE("DualPipeBeatsZeroBubble") {
   // DeepSeek-V3 report, table 2: (p / 2 - 1)(F&B + B - 3W), of pairs F&B that send nothing before both are done: 200 each here.
   // In this simulation the first of a pair sends when it is done, and the wait is shorter.
@@ -80,6 +119,7 @@ TEST_CASE("DualPipeBeatsZeroBubble") {
 TEST_CASE("EveryMicroBatchOfEveryChunkIsDoneOnceInEverySchedule") {
   for (PipelineShape shape : {PipelineShape{PipelineSchedule::gpipe, 4, 1, 6}, PipelineShape{PipelineSchedule::one_f_one_b, 4, 1, 6},
                               PipelineShape{PipelineSchedule::interleaved, 4, 3, 8}, PipelineShape{PipelineSchedule::zero_bubble, 4, 1, 6},
+                              PipelineShape{PipelineSchedule::zero_bubble_v, 4, 2, 6}, PipelineShape{PipelineSchedule::zero_bubble_v, 4, 2, 11},
                               PipelineShape{PipelineSchedule::dualpipe, 4, 1, 10}, PipelineShape{PipelineSchedule::dualpipe, 8, 1, 16}}) {
     std::set<std::tuple<int, int, int>> seen;
     const PipelineOrder order = pipeline_order(shape);
@@ -143,7 +183,7 @@ TEST_CASE("TheEndOfAStepWaitsForWhatItMust") {
 
 TEST_CASE("ManyMicroBatchesNeedNotBeSimulated") {
   for (PipelineShape shape : {PipelineShape{PipelineSchedule::one_f_one_b, 4, 1, 211}, PipelineShape{PipelineSchedule::interleaved, 4, 2, 200},
-                              PipelineShape{PipelineSchedule::gpipe, 4, 1, 123}, PipelineShape{PipelineSchedule::zero_bubble, 4, 1, 150},
+                              PipelineShape{PipelineSchedule::gpipe, 4, 1, 123}, PipelineShape{PipelineSchedule::zero_bubble, 4, 1, 150}, PipelineShape{PipelineSchedule::zero_bubble_v, 4, 2, 150},
                               PipelineShape{PipelineSchedule::dualpipe, 4, 1, 160}}) {
     PipelineTimes times = uniform(shape, 101, 203, 77);
     times.chunks.front().forward += 13;  // uneven stages

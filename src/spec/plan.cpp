@@ -29,6 +29,7 @@ std::string_view to_text(PipelineSchedule schedule) {
     case PipelineSchedule::one_f_one_b: return "1f1b";
     case PipelineSchedule::interleaved: return "interleaved";
     case PipelineSchedule::zero_bubble: return "zb";
+    case PipelineSchedule::zero_bubble_v: return "zbv";
     case PipelineSchedule::dualpipe: return "dualpipe";
   }
   return "";

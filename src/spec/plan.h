@@ -33,6 +33,7 @@ enum class PipelineSchedule {
   one_f_one_b,      // backward as soon as it can be; as few micro-batches in flight as there are stages to the end
   interleaved,      // 1F1B over several chunks of layers per stage (Megatron's virtual pipeline)
   zero_bubble,      // ZB-H1: weights' gradients apart, put where a stage would wait
+  zero_bubble_v,    // ZB-V: the same over two chunks per stage, laid out as a V: the first stage has the first and the last
   dualpipe          // both ends feed micro-batches; every stage keeps two chunks (DeepSeek-V3)
 };
 

@@ -195,8 +195,9 @@ class EndOfStep {
       put(OpKind::unscale_and_check, phase, "", over(group, copies ? 2 : 1, moved), {}, {}, group.gradient);
     }
     // A fused optimizer takes the flag on the GPU; the others make the host wait for it, and so does every wrapper that
-    // copies master weights afterwards.
-    if (options_.optimizer_impl != OptimizerImpl::fused || recipe_.master_weights) put(OpKind::read_back, phase, "found_inf", {});
+    // copies master weights afterwards (FSDP's are cast as they are gathered).
+    const bool copies_after = recipe_.master_weights && recipe_.master_weights->copied == MasterWeights::Copied::after_step;
+    if (options_.optimizer_impl != OptimizerImpl::fused || copies_after) put(OpKind::read_back, phase, "found_inf", {});
     return scale;
   }
 

@@ -27,6 +27,7 @@ struct Shards {
   std::optional<DType> parameter_type;    // between gathers parameters are kept in this type, and only so (FSDP's shards)
   bool parameters_on_host = false;        // between gathers
   bool converted_on_host = false;         // those that are read through conversions only
+  double updated_here = 1;                // of the optimizer's elements: the host has the others, and their states
   bool gradients_released = false;        // a gradient is let go when it has been copied for the reduction
   std::vector<TensorId> kept_gradients;   // what the reductions left, where that is memory of its own
 };
