@@ -169,6 +169,7 @@ Report summarise(const Request& request, std::int64_t parameters, Flops model_fl
   for (auto& [name, chosen] : {std::pair{"optimizer", request.replicas.offload_optimizer}, {"optimizer states", request.replicas.offload_states}, {"master weights", request.replicas.offload_master},
                                {"parameters", request.replicas.offload_parameters}, {"activations", request.replicas.offload_layers > 0}})
     if (chosen) on_host.push_back(name);
+  if (request.replicas.offload_optimizer && request.replicas.offload_fraction < 1) on_host.front() = fmt::format("{:g}% of the optimizer", 100 * request.replicas.offload_fraction);
   if (!on_host.empty()) shared += (shared.empty() ? "" : ", ") + join(on_host, ", ") + " on the host";
   if (request.cluster.gpus > 1 || !on_host.empty()) report.sharding = join(split_layers_text(request.plan, shared), ", ");
   report.memory = memory;
