@@ -18,8 +18,12 @@ constexpr double kMatrixShare = 0.9, kVectorShare = 0.75;  // of the datasheet's
 constexpr double kFeedPerClock = 75;              // bytes from the L2 cache to an SM
 constexpr double kMemoryShare = 0.875, kMemoryStart = 2.5, kDirectStart = 3;  // of the bandwidth; us
 constexpr double kPartialShare = 0.6;             // of the bandwidth, for partial sums
-constexpr double kFourierShare = 0.6, kPointwiseShare = 0.11;  // of the vector peak: frequencies multiplied as products; one by one, of large squares
-constexpr double kFourierPasses = 3, kComplexBytes = 8, kOneByOne = 64, kTileSide = 32, kTileNew = 30;
+// Fourier transforms, one kernel at a time (the same file, 110 calls): numbers of a frequency are multiplied as products of 32 rows and 32 columns a block, or, in
+// large squares, one by one for 128 results; transforms write as fast as their size lets them. Most of the calls come out within a quarter.
+constexpr double kComplexBytes = 8, kFloatBytes = 4, kTileSide = 32, kTileNew = 30, kOneByOne = 64, kByLines = 128;
+constexpr double kComplexShare = 0.72, kComplexBlock = 32, kOneByOneShare = 0.28, kOneByOneBlock = 128;  // of the vector peak; rows and columns
+constexpr double kComplexStart = 4, kComplexStep = 0.09, kMostComplexStart = 16;  // us; us for a term of the sum
+constexpr double kTransformStart = 5, kSmallTransform = 0.23, kTransform = 0.45, kTransformByLines = 0.12;  // us; of the bandwidth: squares of 16, of 32 and 64, larger
 constexpr double kVectorStep = 8, kMatrixStepBytes = 128;  // of the sum, that cuDNN's kernels take at once
 
 }  // namespace
@@ -46,15 +50,22 @@ ConvWays::ConvWays(const ConvShape& s, DType math, double element_bytes, double 
   if (!matrix && s.direction != ConvDirection::weight_gradient) transform(s, gpu);  // of weight gradients one in thirty was
 }
 
-// cuDNN's fp32 kernels (fft2d_r2c, products of complex numbers or pointwise_mult_and_sum_complex, fft2d_c2r).
+// cuDNN's fp32 kernels (fft2d_r2c, products of complex numbers or pointwise_mult_and_sum_complex, fft2d_c2r): filters once, images and results tile by tile.
 void ConvWays::transform(const ConvShape& s, const GpuSpec& gpu) {
   const bool tiled = s.direction == ConvDirection::data_gradient;
   const double edge = std::max(real(s.in_h) + real(s.kernel_h), real(s.in_w) + real(s.kernel_w)) - 1, side = tiled ? kTileSide : std::exp2(std::ceil(std::log2(edge)));
-  const double tiles = tiled ? std::ceil(real(s.in_h) / kTileNew) * std::ceil(real(s.in_w) / kTileNew) : 1, frequencies = tiles * side * (side / 2 + 1);
-  const double in = real(s.in_channels) / groups_, out = real(s.out_channels), images = real(s.batch);
-  const double flops = 8 * frequencies * images * in * out, bytes = kFourierPasses * kComplexBytes * frequencies * (images * (in * groups_ + out) + in * out / tiles);
-  const double share = side >= kOneByOne ? kPointwiseShare : kFourierShare;
-  fourier_ = kSplitStart + flops / (gpu.vector[DType::fp32].value * share) * 1e6 + bytes / gpu.memory_bandwidth.value * 1e6;
+  const double tiles = tiled ? std::ceil(real(s.in_h) / kTileNew) * std::ceil(real(s.in_w) / kTileNew) : 1, frequencies = side * (side / 2 + 1);
+  const double in = real(s.in_channels) / groups_, out = real(s.out_channels) / groups_, images = real(s.batch);
+  const double summed = tiled ? out : in, results = tiled ? in : out;
+  const auto up = [](double value, double block) { return std::ceil(value / block) * block; };
+  const double peak = gpu.vector[DType::fp32].value * 1e-6, bandwidth = gpu.memory_bandwidth.value * 1e-6;  // per us
+  const double flops = 8 * frequencies * summed;  // of one result of one image
+  const double multiplying = side >= kOneByOne ? flops * images * up(results, kOneByOneBlock) / (peak * kOneByOneShare)
+                                               : std::min(kMostComplexStart, kComplexStart + kComplexStep * summed) + flops * up(images, kComplexBlock) * up(results, kComplexBlock) / (peak * kComplexShare);
+  const double share = side >= kByLines ? kTransformByLines : side < kTileSide ? kSmallTransform : kTransform, plane = kComplexBytes * frequencies;
+  const double pixels = kFloatBytes * real(s.in_h * s.in_w) / tiles, filters = in * out * (plane + kFloatBytes * real(s.kernel_h * s.kernel_w));
+  const double transforms = 2 * kTransformStart + images * (in + out) * (plane + pixels) / (bandwidth * share);
+  fourier_ = groups_ * (kTransformStart + filters / (bandwidth * share) + tiles * (multiplying + transforms));
   square_ = real(s.in_h * s.in_w) / (tiles * side * side);
 }
 

@@ -2,7 +2,7 @@
 // that is split, a direct kernel. A library takes one of them by rules of its own; its time is then within a few per cent of that
 // way's (cuDNN's kernels named by a profiler, one way at a time: 1 to 6% in the median). Which one it takes is learned, with these
 // as features (features.cpp).
-// Not here: the physics' own estimate (conv_cost.h), depthwise convolutions, layout copies.
+// Not here: the physics' own estimate (conv_cost.h; of a call that is known to be transformed it is `fourier`), depthwise convolutions, layout copies.
 #pragma once
 
 #include "kernel/kernel.h"

@@ -313,6 +313,22 @@ TEST_CASE("DepthwiseConvolutionsAreCostedByTheKernelThatRunsThem") {
   CHECK(slower(DType::bf16) == doctest::Approx(16));
 }
 
+TEST_CASE("FourierTransformsTakeWhatTheirKernelsTookOnAnH200") {  // data/measured/2026-11-16-h200-conv and -conv-2, choices.jsonl.gz
+  GpuSpec gpu = slow_gpu(132);
+  gpu.vector.set(DType::fp32, {66.9e12});
+  gpu.memory_bandwidth = {4.8e12};
+  const auto us = [&](ConvDirection direction, std::int64_t batch, std::int64_t in, std::int64_t out, std::int64_t size) {
+    ConvShape conv{direction, batch, in, out, size, size, size, size, 3, 3};
+    conv.by_fourier = true;
+    return kernel_cost(kernel_of(conv, DType::fp32, 1, 1), gpu, ideal()).total.value * 1e6;
+  };
+  CHECK(us(ConvDirection::forward, 64, 320, 320, 12) == doctest::Approx(320).epsilon(0.15));        // squares of 16
+  CHECK(us(ConvDirection::forward, 32, 256, 512, 28) == doctest::Approx(764).epsilon(0.15));        // of 32
+  CHECK(us(ConvDirection::forward, 64, 128, 128, 32) == doctest::Approx(1267).epsilon(0.15));       // of 64: number by number
+  CHECK(us(ConvDirection::data_gradient, 8, 256, 256, 64) == doctest::Approx(2306).epsilon(0.15));  // nine tiles, of 32 images a quarter
+  CHECK(us(ConvDirection::data_gradient, 32, 64, 64, 224) == doctest::Approx(3252).epsilon(0.15));  // 64 tiles
+}
+
 TEST_CASE("WideDepthwiseFiltersHaveNoKernelOfTheirOwnForFp32WeightGradientsInNhwc") {
   ConvShape conv{.direction = ConvDirection::weight_gradient, .batch = 1, .in_channels = 32, .out_channels = 32, .in_h = 4, .in_w = 4,
                  .out_h = 4, .out_w = 4, .kernel_h = 7, .kernel_w = 7, .groups = 32, .channels_last = true};

@@ -10,7 +10,6 @@
 #include "base/real.h"
 #include "cost/conv_cost.h"
 #include "cost/conv_ways.h"
-#include "kernel/library_rules.h"
 
 namespace precog {
 namespace {
@@ -271,7 +270,6 @@ constexpr Feature kConvolution[] = {
     {{"moving", false}, [](const S& s) { return s.way(s.ways->moving()); }},
     {{"by Fourier transforms", false}, [](const S& s) { return s.ways->fourier() > 0 ? s.way(s.ways->fourier()) : 0; }},
     {{"of its square", false}, [](const S& s) { return s.ways->square(); }},
-    {{"transformed", false}, [](const S& s) { return s.ways->fourier() > 0 && fourier_way(*s.conv).side > 0 ? 1.0 : 0.0; }},
     {{"busiest SM's loops by taps", false}, [](const S& s) { return s.way(s.loops_by_taps() * std::ceil(s.blocks_by_taps() / (s.gpu.sms * std::min(32.0, 64 / s.warps_by_taps()))) * 0.1); }},
     {{"loops by taps", false}, [](const S& s) { return s.way(s.loops_by_taps() * std::max(1.0, s.blocks_by_taps() * s.warps_by_taps() / (s.gpu.sms * 16)) * 0.05); }},
 };
@@ -404,6 +402,7 @@ std::string_view residual_family(const Kernel& kernel) {
   if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {
     static constexpr std::array<std::string_view, 3> kDense = {"conv_forward", "conv_data_gradient", "conv_weight_gradient"};
     static constexpr std::array<std::string_view, 3> kDepthwise = {"depthwise_forward", "depthwise_data_gradient", "depthwise_weight_gradient"};
+    if (conv->by_fourier) return conv->direction == ConvDirection::forward ? "conv_forward_by_fourier" : "conv_data_gradient_by_fourier";
     return (conv->depthwise() ? kDepthwise : kDense)[static_cast<std::size_t>(conv->direction)];
   }
   if (const auto* attention = std::get_if<AttentionShape>(&kernel.shape)) return attention->backward ? "attention_backward" : "attention_forward";

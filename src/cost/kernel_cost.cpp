@@ -5,6 +5,7 @@
 
 #include "base/ensure.h"
 #include "cost/conv_cost.h"
+#include "cost/conv_ways.h"
 #include "cost/cost.h"
 #include "cost/emulated_cost.h"
 #include "cost/fallback_kernels.h"
@@ -145,6 +146,7 @@ struct Costing {
     if (s.depthwise())
       return depthwise(s, profile.depthwise[static_cast<std::size_t>(depthwise_kernel(s))][static_cast<std::size_t>(s.direction)]);
     const Unit unit = unit_of(kernel, gpu);
+    if (s.by_fourier) return by_fourier(s);
     const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], kUnlimitedEfficiency, gpu, unit.peak);
     ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     if (gpu.capability() < 80) problem.product.may_split = true;  // the kernels that do not are sm80's
@@ -152,6 +154,12 @@ struct Costing {
     if (unit.matrix || profile.convolution.unfused_factor <= 0 || !can_transform(s)) return direct;
     const KernelCost apart = transformed(s);
     return apart.total < direct.total ? apart : direct;
+  }
+
+  KernelCost by_fourier(const ConvShape& s) const {
+    const ConvWays ways(s, DType::fp32, bytes_of(kernel.input), moved(kernel) / launches(), kernel.flops.value / launches(), gpu);
+    const Seconds all{ways.fourier() * 1e-6}, memory{moved(kernel) / launches() / (gpu.memory_bandwidth.value * kStreamed)};
+    return finish(all, memory, {}, all, profile.convolution.source, launches());
   }
 
   // As libraries do with many channels: tiles and filters are transformed by passes over memory, between them products.

@@ -160,34 +160,37 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
   return helpers;
 }
 
-// Forward, whole images in a square of the next power of two that has room for the filter's edge.
+// Forward, whole images in a square of the next power of two that has room for the filter's edge. Low images are taken however many there are.
 FourierWay whole_images(const ConvShape& s, std::int64_t rows, std::int64_t narrow) {
-  constexpr std::int64_t kImages = 28, kRows = 8152, kRowsOfMany = 6000, kMostRows = 101'000, kMostRowsOfFew = 99'328;
-  constexpr std::int64_t kManyChannels = 512, kFewInputs = 130, kSomeChannels = 320;
+  constexpr std::int64_t kImages = 28, kRows = 8152, kRowsOfMany = 6000, kMostRows = 101'000, kMostRowsOfFew = 99'328, kLow = 24, kHigh = 36;
+  constexpr std::int64_t kManyChannels = 512, kFewInputs = 130, kFewInputsOfMany = 192, kFullRows = 30'000, kSomeChannels = 320;
   constexpr double kWork = 5.5e7;
   const auto power = [](std::int64_t x) { return std::has_single_bit(static_cast<std::uint64_t>(x)); };
   const std::int64_t side = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(s.in_h, s.in_w) + s.kernel_h - 1)));
   const bool enough = rows > (narrow >= kManyChannels ? kRowsOfMany : kRows) && static_cast<double>(rows) * static_cast<double>(s.in_channels) * static_cast<double>(s.out_channels) > kWork;
-  const bool suited = s.in_channels <= kFewInputs || (power(s.in_channels) && power(s.out_channels)) || (side == 16 && narrow >= kSomeChannels);
-  return s.batch > kImages && rows <= (s.in_channels <= kFewInputs ? kMostRowsOfFew : kMostRows) && enough && suited ? FourierWay{side} : FourierWay{};
+  const bool few = s.in_channels <= (rows > kFullRows ? kFewInputsOfMany : kFewInputs);
+  const bool suited = few ? s.in_h <= kHigh || s.channels_last : (power(s.in_channels) && power(s.out_channels)) || (side == 16 && narrow >= kSomeChannels);
+  const bool bounded = s.in_h <= kLow || rows <= (few ? kMostRowsOfFew : kMostRows);
+  return s.batch > kImages && enough && suited && bounded ? FourierWay{side} : FourierWay{};
 }
 
 // The input's gradient, tiles of 32 of which 30 are new each way.
 FourierWay tiled_images(const ConvShape& s, std::int64_t rows, std::int64_t narrow) {
   constexpr std::int64_t kSide = 32, kNew = 30, kRows = 8152, kLeastImage = 28, kFewInputs = 138, kMostSide = 72, kMultiple = 64;
-  if (rows <= kRows || std::max(s.in_h, s.in_w) < kLeastImage) return {};
+  if (rows <= kRows) return {};
   const std::int64_t planes = s.batch * s.in_channels;
-  const bool few = s.in_channels <= kFewInputs && planes > 330 && (narrow <= 44 || narrow > 56);
-  const bool many = s.in_channels > kFewInputs && planes > 496 && s.in_channels * s.out_channels > 61'568 && std::min(s.in_h, s.in_w) <= kMostSide &&
+  const bool small = std::max(s.in_h, s.in_w) < kLeastImage;
+  const bool few = s.in_channels <= kFewInputs && planes > 330 && (small ? narrow > 48 : narrow <= 44 || narrow > 56);
+  const bool many = !small && s.in_channels > kFewInputs && planes > 496 && s.in_channels * s.out_channels > 61'568 && std::min(s.in_h, s.in_w) <= kMostSide &&
                     s.in_channels % kMultiple == 0 && s.out_channels % kMultiple == 0;
   return few || many ? FourierWay{kSide, divide_up(s.in_h, kNew) * divide_up(s.in_w, kNew)} : FourierWay{};
 }
 
 }  // namespace
 
-// cuDNN 9.19 on Hopper: thresholds between what 980 forward calls and 970 data gradients of 3x3 filters took (choices.jsonl.gz, as below). Of 102 and 231 that
-// were transformed 57 and 186 are found, 18 and 27 are made up; of 52 whose memory was recorded (2026-11-16-h200-operator-memory) 45 are right. Shapes that
-// hardly differ go either way.
+// cuDNN 9.19 on Hopper: thresholds between what 842 forward calls and 831 data gradients of 3x3 filters took (choices.jsonl.gz, as below; 1,000 and 1,200 more are told by
+// their times). Of 90 and 200 that were transformed 57 and 164 are found, 21 and 32 are made up. Boosted trees over 26 features of the shape, judged on calls that they had
+// not seen, do no better (43 and 171 found, 23 and 19 made up): shapes that hardly differ go either way. Memory that is short goes another way too: no such calls are among these.
 FourierWay fourier_way(const ConvShape& s) {
   if (s.axes != 2 || s.kernel_h != 3 || s.kernel_w != 3 || s.strides() != 1 || s.groups != 1 || s.dilation != 1) return {};
   const std::int64_t rows = s.batch * s.in_h * s.in_w, narrow = std::min(s.in_channels, s.out_channels);

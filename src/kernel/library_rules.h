@@ -61,6 +61,7 @@ struct FourierWay {
   std::int64_t side = 0, tiles = 1;
 };
 FourierWay fourier_way(const ConvShape& shape);
+constexpr int kTransformsKnown = 90;  // the compute capability from which on it was seen
 // Whether the operands are turned for a 1x1 convolution that would be a product in either layout.
 bool turns_pointwise(const ConvShape& shape, DType math, bool tensor_cores);
 

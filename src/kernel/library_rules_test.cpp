@@ -184,7 +184,11 @@ TEST_CASE("Fp32ConvolutionsTakeFourierTransformsOfManyImages") {  // shapes reco
   CHECK(side(ConvDirection::forward, 32, 64, 64, 224) == 0);
   CHECK(side(ConvDirection::forward, 32, 64, 64, 56) == 0);
   CHECK(side(ConvDirection::forward, 32, 256, 256, 56) == 64);
+  CHECK(side(ConvDirection::forward, 256, 192, 192, 24) == 32);  // low images, however many
+  CHECK(side(ConvDirection::forward, 48, 128, 128, 48) == 0);    // high ones of few channels, in NCHW
+  CHECK(fourier_way({ConvDirection::forward, 32, 64, 128, 16, 80, 16, 80, 3, 3}).side == 128);
   CHECK(side(ConvDirection::data_gradient, 128, 64, 64, 56) == 32);
+  CHECK(side(ConvDirection::data_gradient, 64, 96, 96, 16) == 32);
   CHECK(side(ConvDirection::data_gradient, 32, 512, 512, 14) == 0);
   CHECK(side(ConvDirection::weight_gradient, 128, 64, 64, 56) == 0);
   const FourierWay tiled = fourier_way({ConvDirection::data_gradient, 16, 320, 320, 64, 64, 64, 64, 3, 3});

@@ -109,13 +109,15 @@ void Lowering::convolution(const Op& op, std::string_view name, const ConvShape&
   const bool flat = shape.kernel_h * shape.kernel_w == 1;  // a filter of one tap lies the same in both layouts
   if (layout || turned) transpose_of(op, "nchw_to_nhwc", first, helpers.loops, forward ? in : out);
   if ((layout || turned) && (of_weight || !flat)) transpose_of(op, "nchw_to_nhwc", second, helpers.loops, of_weight ? in : filters);
-  if (op.math == DType::fp32 && !shape.channels_last && gpu_.capability() >= 90) call_.workspace += fourier_space(shape);
+  const bool by_fourier = op.math == DType::fp32 && gpu_.capability() >= kTransformsKnown && fourier_way(shape).side > 0;
+  if (by_fourier) call_.workspace += fourier_space(shape);
   if (helpers.clears || helpers.pads > 0) clear(op, (helpers.clears ? helpers.loops : 0) + helpers.pads);
   if (helpers.slices > 0) transpose_of(op, "conv_slices", first + work.written, helpers.slices * helpers.loops, forward ? in : out);
   if (helpers.prepares) helper(op, "conv_prepare", {0}, std::min(work.written, Bytes{1 << 20}), 1);
   // The bytes of transforms are in the pace that was fitted to the whole convolution; here are their launches.
   if (helpers.inner > 0) helper(op, "conv_transforms", {4096}, {4096}, helpers.inner * helpers.loops);
   ConvShape one = shape;  // of a loop
+  one.by_fourier = by_fourier;
   if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
   put(name, op, one, work).launches = helpers.loops;
   if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
