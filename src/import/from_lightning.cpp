@@ -68,7 +68,7 @@ void read_plugin(Settings& s, Json& request) {
   const bool fsdp = sharded == "full" || sharded == "hybrid", deepspeed = sharded.starts_with("zero") && s.text("trainer.strategy").value_or(s.text("trainer.strategy.class_path").value_or("")).find("eep") != std::string::npos;
   std::string name;
   if (said == "32-true" || said == "32") name = "fp32-default";
-  else if (said == "bf16-mixed" || said == "bf16") name = fsdp ? "fsdp-bf16" : deepspeed ? "deepspeed-bf16" : "amp-bf16";
+  else if (said == "bf16-mixed" || said == "bf16") name = fsdp ? "amp-bf16+gradients-bf16" : deepspeed ? "deepspeed-bf16" : "amp-bf16";
   // Autocast over parameters that are gathered in fp32, gradients reduced in fp16 (fabric/plugins/precision/fsdp.py, mixed_precision_config).
   else if ((said == "16-mixed" || said == "16") && fsdp) name = "amp-fp16+gradients-fp16";
   else if (said == "16-mixed" || said == "16") name = deepspeed ? "deepspeed-fp16" : "amp-fp16";

@@ -374,6 +374,7 @@ TEST_CASE("SixteenBitsUnderFsdp") {
   CHECK(made(R"({"per_device_train_batch_size": 1, "output_dir": "o", "fsdp": "full_shard", "fp16": true})")["precision"] == "fsdp-fp16");
   // Lightning's parameters are gathered in fp32 and cast by autocast; only gradients travel in fp16.
   CHECK(made("trainer:\n  devices: 8\n  strategy: fsdp\n  precision: 16-mixed\n")["precision"] == "amp-fp16+gradients-fp16");
+  CHECK(made("trainer:\n  devices: 8\n  strategy: fsdp\n  precision: bf16-mixed\n")["precision"] == "amp-bf16+gradients-bf16");
 }
 
 TEST_CASE("AccelerateThatContradictsItselfIsRefused") {
