@@ -190,7 +190,7 @@ FourierWay tiled_images(const ConvShape& s, std::int64_t rows, std::int64_t narr
 
 // cuDNN 9.19 on Hopper: thresholds between what 842 forward calls and 831 data gradients of 3x3 filters took (choices.jsonl.gz, as below; 1,000 and 1,200 more are told by
 // their times). Of 90 and 200 that were transformed 57 and 164 are found, 21 and 32 are made up. Boosted trees over 26 features of the shape, judged on calls that they had
-// not seen, do no better (43 and 171 found, 23 and 19 made up): shapes that hardly differ go either way. Memory that is short goes another way too: no such calls are among these.
+// not seen, do little better (43 and 171 found, 23 and 19 made up): shapes that hardly differ go either way. Memory that is short goes another way too: no such calls are among these.
 FourierWay fourier_way(const ConvShape& s) {
   if (s.axes != 2 || s.kernel_h != 3 || s.kernel_w != 3 || s.strides() != 1 || s.groups != 1 || s.dilation != 1) return {};
   const std::int64_t rows = s.batch * s.in_h * s.in_w, narrow = std::min(s.in_channels, s.out_channels);
