@@ -159,7 +159,7 @@ JOBS = [
     (good(plan={"offload": "parameters", "fsdp": "zero2"}), "needs them to be shared out"),
     (good(plan={"offload": "master", "fsdp": "zero2"}), "has none"),
     (good(plan={"offload": "optimizer", "fsdp": "zero2"}, optimizer="sgd"), "adam"),
-    (good(plan={"tp": 2, "etp": 1}), "plan.etp: is 1, but this model has no experts"),
+    (good(plan={"tp": 2, "sp": True, "etp": 1}), "plan.etp: is 1, but this model has no experts"),
     (good(recompute="per-layer"), "per-op"),
     (good(recompute_layers=2), "recompute_layers"),
     (good(recompute="full", recompute_every=0), "recompute_every"),

@@ -95,7 +95,7 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   const int all = std::max(1, plan.replicas());
   const int ranks = replicas.shard_size > 0 && plan.fsdp != Sharding::none ? replicas.shard_size * plan.cp : all, copies = all / ranks;
   step.replica_stride = plan.tp;
-  step.expert_stride = plan.ranks_of_experts();
+  step.expert_stride = static_cast<int>(plan.ranks_of_experts());
   const auto several = [&](int sharing) { return sharing > 1 || (step.experts_own_replicas() && step.expert_sharers(sharing) > 1); };
   // A recipe of fully_shard's own casts on a world of one too, and knows ZeRO 2 as parameters kept until backward.
   if (replicas.share_checkpoints) share_checkpoints(plan.tp, step);

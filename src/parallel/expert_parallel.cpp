@@ -98,10 +98,8 @@ class ExpertParallel {
     if (shape.rank() > 0 && shape[0] == rows_) shape.set(0, at_experts());
   }
   void visit(const Op& op) {
-    if (last_of_layer_.valid()) {
+    if (last_of_layer_.valid())
       for (TensorId id : graph_.in.outputs(op)) resize(id);
-      if (gathering() > 1) return keep_with_gathered(op);
-    }
     if (op.kind == OpKind::index_select) {  // a token for each of its experts
       const Shape &from = graph_.in.tensors[graph_.in.input(op, 0)].shape, &to = graph_.in.tensors[graph_.in.output(op)].shape;
       if (from.rank() == 2 && to.rank() == 2 && from[1] == to[1] && to[0] >= from[0]) copies_ = static_cast<int>(to[0] / from[0]);
@@ -116,7 +114,8 @@ class ExpertParallel {
         graph_.out.tensors[to].shape = shape;
       }
     }
-    graph_.keep(op);
+    if (last_of_layer_.valid() && gathering() > 1) keep_with_gathered(op);
+    else graph_.keep(op);
   }
 
   void dispatch(const Op& op) {
@@ -125,7 +124,7 @@ class ExpertParallel {
     const std::int64_t experts = graph_.in.tensors[graph_.in.input(op, 1)].shape[0];
     if (capacity_.padded) return send(op, tokens, experts);  // everybody knows the sizes
     CollectiveAttributes counts = group();
-    if (plan_.experts_apart()) counts.participants = plan_.ranks_of_experts(), counts.stride = 1;
+    if (plan_.experts_apart()) counts.participants = static_cast<int>(plan_.ranks_of_experts()), counts.stride = 1;
     if (counts.participants == 1) return;  // nobody else has anything for these experts
     counts.bytes = {experts * counts.participants * 8};
     const TensorId told = graph_.out.add_tensor({.shape = {counts.participants, experts}, .dtype = DType::int64});

@@ -59,6 +59,7 @@ class TensorParallel {
   Shape whole(TensorId id) const { return whole_[id.index()]; }  // by value: the next tensor moves them
   Placement placed(TensorId id) const { return placed_[id.index()]; }
   bool is_parameter(TensorId id) const { return out_.tensors[id].role == Role::parameter; }
+  bool is_weight(TensorId id) const { return out_.tensors[out_.tensors[id].storage].role == Role::parameter; }  // or looks at one
   bool needs_gradient(TensorId id) const { return out_.tensors[id].requires_grad; }
   std::string_view module(const Op& op) const { return in_.name(op.module); }
 
@@ -429,7 +430,7 @@ class TensorParallel {
   void visit_own_rows(const Op& op) {
     Operands inputs = operands(op);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (is_parameter(inputs[i]) || placed(inputs[i]).split() || !counts_rows(inputs[i])) continue;
+      if (is_weight(inputs[i]) || placed(inputs[i]).split() || !counts_rows(inputs[i])) continue;
       inputs[i] = match(op, inputs[i], 0, true);
       door_[{in_.input(op, i).value, op.block}] = inputs[i];
     }
@@ -442,7 +443,7 @@ class TensorParallel {
     }
     for (TensorId id : in_.outputs(op)) {
       if (op.kind == OpKind::all_to_all || (op.kind == OpKind::all_gather && in_.tensors[id].dtype != DType::int64)) expert_rows_.insert(whole(id)[0]);
-      const bool weight = op.kind == OpKind::view && op.input_count == 1 && is_parameter(inputs[0]);
+      const bool weight = op.kind == OpKind::view && op.input_count == 1 && is_weight(inputs[0]);
       if (!weight && counts_rows(id)) settle(id, {0, whole(id)[0] % sequence_ == 0 ? sequence_ : whole(id)[0], true, false});
     }
     if (op.kind == OpKind::index_select && op.recipe.valid())

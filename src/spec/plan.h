@@ -71,7 +71,7 @@ struct Plan {
   // Experts have a grid of their own: etp x ep x (their own replicas) make the tp x cp x dp ranks of a stage, whose layers are split otherwise.
   bool experts_apart() const { return ranks_per_expert() != tp; }
   bool experts_own_replicas() const { return ranks_of_experts() != tp; }  // their gradients are shared by others than their layers' are
-  int ranks_of_experts() const { return ep * ranks_per_expert(); }  // neighbours that together have each expert once
+  std::int64_t ranks_of_experts() const { return static_cast<std::int64_t>(ep) * ranks_per_expert(); }  // neighbours that together have each expert once
 };
 
 // Who hands out the GPU's memory: PyTorch's caching allocator as it comes, the same with expandable segments
