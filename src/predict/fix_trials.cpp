@@ -97,7 +97,7 @@ int FixTrials::layers(const FixCombination& combination) const {
 Fix FixTrials::described(const FixCombination& combination, int of_layers) const {
   std::vector<const FixChoice*> chosen;
   for (std::size_t i : combination) chosen.push_back(&choices_[i]);
-  return fix_of_choices(chosen, of_layers, request_, base_, undone_, undone_.by_layers ? layers(combination) : 0);
+  return fix_of_choices(chosen, of_layers, request_, parsed_.plan, base_, undone_, undone_.by_layers ? layers(combination) : 0);
 }
 
 std::optional<Request> FixTrials::changed(const FixCombination& combination, int layers) const { return patched(described(combination, layers).request); }

@@ -7,12 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "predict/fix_choices.h"
+#include "predict/fix_rules.h"
 #include "predict/predict.h"
 
 namespace precog {
-
-using FixCombination = std::vector<std::size_t>;  // of choices: places in the list of all, in order
 
 // What estimates are made of.
 struct FixNeed {
