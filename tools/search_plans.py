@@ -89,6 +89,8 @@ class Space:
         if self.gpus % (point["tp"] * point["cp"] * point["pp"]):
             return None
         dp = self.gpus // (point["tp"] * point["cp"] * point["pp"])
+        if point["recipe"].startswith("fsdp-") and (point["fsdp"] not in ("zero2", "full", "hybrid") or dp * point["cp"] == 1):
+            return None  # of FSDP: SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD
         each, rest = divmod(self.base["global_batch"], dp)
         if rest or each % point["batch"]:
             return None

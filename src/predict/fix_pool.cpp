@@ -35,13 +35,21 @@ void FixPool::try_alone() {
   const auto precision = std::find_if(choices.begin(), choices.end(), [](const FixChoice& one) { return one.axis == FixAxis::precision && !one.shards; });
   const bool heavy = full != choices.end() && resident(start_) > kHeavy * capacity_;
   std::vector<FixCombination> wanted;
+  // With something else where it is nothing by itself: weights sharded, other degrees, a batch that replicas can have.
+  const auto with_another = [&](std::size_t i) {
+    std::vector<std::size_t> others;
+    if (full != choices.end()) others.push_back(static_cast<std::size_t>(full - choices.begin()));
+    for (std::size_t j = choices.size(); j-- > 0;)
+      if (choices[j].axis == FixAxis::batch || is_degree(choices[j].axis)) others.push_back(j);
+    for (std::size_t j : others)
+      if (j != i && rules_.possible({j}) && rules_.possible(with_one({i}, j))) return wanted.push_back(with_one({i}, j));
+  };
   for (std::size_t i = 0; i < choices.size(); ++i) {
     const bool layout = spreads(choices[i]) || is_degree(choices[i].axis);
-    const FixCombination alone = {i};
-    if ((layout || !heavy) && rules_.possible(alone)) wanted.push_back(alone);
-    else if (const FixCombination both = full == choices.end() ? alone : with_one(alone, static_cast<std::size_t>(full - choices.begin())); both.size() > 1 && rules_.possible(both)) wanted.push_back(both);
+    if ((layout || !heavy) && rules_.possible({i})) wanted.push_back({i});
+    else with_another(i);
     // Tensor cores want the other memory format; in fp32 it may make no difference.
-    if (choices[i].axis == FixAxis::format && precision != choices.end()) wanted.push_back(with_one(alone, static_cast<std::size_t>(precision - choices.begin())));
+    if (choices[i].axis == FixAxis::format && precision != choices.end()) wanted.push_back(with_one({i}, static_cast<std::size_t>(precision - choices.begin())));
   }
   try_all(wanted);
   for (const FixCombination& one : wanted)

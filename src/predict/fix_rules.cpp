@@ -6,7 +6,7 @@ namespace precog {
 namespace {
 
 constexpr std::ptrdiff_t kTogether = 5;        // changes in one fix: degrees count as one, what is done by layers and what saves little as none
-constexpr std::int64_t kLongSequence = 8192;   // tokens that each GPU has left of a sequence that nodes share
+constexpr std::int64_t kTokensLeft = 1024;     // of a sequence that GPUs share, for each
 
 // What layers keep goes to the host, or there is less of it.
 bool moves(const FixChoice& one) { return (one.axis == FixAxis::offload && one.by_layers) || one.moves; }
@@ -48,8 +48,7 @@ bool FixRules::degrees_possible(const FixCombination& combination, const FixDegr
   const Plan& plan = parsed_.plan;
   const auto batch = on(FixAxis::batch, combination);
   if (!now.valid || base_.global_batch % (now.dp * (batch ? choices_[*batch].value : base_.batch)) != 0) return false;
-  const int node = parsed_.cluster.gpus_per_node;
-  return now.tp * now.cp <= std::max(node, plan.tp * plan.cp) || (now.tp <= std::max(node, plan.tp) && now.cp > 1 && base_.seq / now.cp >= kLongSequence);
+  return now.tp <= std::max(parsed_.cluster.gpus_per_node, plan.tp) && (now.cp <= plan.cp || base_.seq / now.cp >= kTokensLeft);
 }
 
 bool FixRules::possible(const FixCombination& combination) const {

@@ -22,7 +22,8 @@ struct FixNeed {
   double time = 0;     // per sample
   bool whole = false, fits = false;  // tried at its own depth; and fits then
   double device = 0;                 // then
-  double most() const;  // of the moments, in bytes
+  std::size_t worst() const;  // of the moments
+  double most() const;        // its bytes
 };
 
 class FixTrials {

@@ -11,8 +11,8 @@ constexpr std::size_t kTried = 160, kOtherShare = 2, kWholeShare = 3;
 constexpr std::size_t kTogetherTried = 8;        // tried at a time, whatever the number of threads
 constexpr std::size_t kAnchors = 4;     // around which two settings are changed at once
 constexpr std::size_t kOfLayout = 2;    // of a wave
-constexpr double kOften = 0.005;        // of the time: what a layout promises less each time that it was tried
-constexpr double kDoubtful = 1.08;      // of the time: worth trying when nothing promises more
+constexpr double kOften = 0.01;         // of the time: what a layout promises less each time that it was tried
+constexpr double kDoubtful = 1.3;       // of the time: estimates err by as much, and what they err of is worth trying
 constexpr double kBetter = 0.995;       // of what a plan is worth: its neighbours are worth trying
 constexpr double kNearly = 1.15;        // of the capacity: what saves little is tried
 constexpr double kHopeful = 0.97;       // of the time: what a change may do of which nothing is known
@@ -23,27 +23,23 @@ class FixWalk {
 
   void run(std::size_t left) {
     begin();
-    if (!other_mode_) scan_layouts();
-    std::size_t aside = left / 3;
+    scan_layouts();
     while (left > 0) {
       const std::vector<FixNode> all = pool_.nodes(result_, other_mode_);
       double best = 1e300;
       for (const FixNode& node : all)
-        if (node.best.tried && node.best.fits) best = std::min(best, kFixAlike * node.best.time);
+        if (node.best.tried && node.best.fits) best = std::min(best, kDoubtful * node.best.time);
       for (std::size_t i = 0; i < all.size(); ++i) {
         if (!all[i].best.tried && all[i].best.worth(pool_.capacity()) < best) continue;  // first what it is completed by
-        if (once_.insert(all[i].bare).second || i == 0) look_around(all[i], false, kDoubtful * best);
+        if (once_.insert(all[i].bare).second || i == 0) look_around(all[i], false, best);
         if (i < kAnchors && twice_.insert(all[i].bare).second) look_around(all[i], true, best);
         if (i < kAnchors) hope(all[i]);
       }
       Promises wished = promises_;
       for (const FixNode& node : all)
         if (node.best.layered && !node.best.tried) wished[with_one(node.bare, *node.best.layered)] = {0, node.best.worth(pool_.capacity())};
-      std::vector<FixCombination> wanted = best_of(wished, best, std::min(left, kTogetherTried));
-      if (wanted.empty()) {
-        wanted = best_of(wished, kDoubtful * best, std::min({left, aside, kTogetherTried}));
-        aside -= wanted.size();
-      }
+      const std::vector<FixCombination> wanted = best_of(wished, best, std::min(left, kTogetherTried));
+      if (getenv("FIXDBG")) fprintf(stderr,"walk %zu%d left %zu best %.4f promises %zu wanted %zu\n",result_,(int)other_mode_,left,best/kDoubtful,promises_.size(),wanted.size());
       if (wanted.empty()) return;
       pool_.try_all(wanted);
       left -= std::min(left, wanted.size());
@@ -179,7 +175,11 @@ class FixWalk {
 
   // What is shared out, and over which GPUs: every way, from the job as it is.
   void scan_layouts() {
-    std::vector<std::pair<FixCombination, FixEstimate>> all = {{{}, FixEffects::from(pool_.start())}};
+    FixCombination first;
+    for (std::size_t i = 0; other_mode_ && i < choices_.size(); ++i)
+      if (choices_[i].axis == FixAxis::mode) first = {i};
+    if (!pool_.known(first)) return;
+    std::vector<std::pair<FixCombination, FixEstimate>> all = {{first, FixEffects::from(pool_.roughly(first))}};
     for (FixAxis axis : {FixAxis::ep, FixAxis::tp, FixAxis::cp, FixAxis::pp, FixAxis::sharding, FixAxis::precision}) {
       const std::size_t before = all.size();
       for (std::size_t i = 0; i < choices_.size(); ++i) {
