@@ -48,8 +48,9 @@ std::optional<double> FixFinish::reckoned(const Plan& plan) const {
   const auto none = device(rules_.bare(plan.choices));
   return none ? std::optional(*none + (*all - *none) * plan.layers / count) : std::nullopt;
 }
-// By trials of both that are as far off as that of the one whose need is known.
+// By trials of both that are as far off as that of the one whose need is known; what lies between blocks they do not know.
 bool FixFinish::surely_short(const Plan& less, const Plan& plan) const {
+  if (rules_.on(FixAxis::allocator, less.choices) != rules_.on(FixAxis::allocator, plan.choices)) return false;
   const auto short_one = reckoned(less), whole_one = reckoned(plan);
   const Asked asked = ask(plan);
   return short_one && whole_one && asked.known && *short_one * asked.device / *whole_one > kSurelyShort * pool_.capacity();

@@ -84,7 +84,6 @@ class FixSearch {
       std::vector<std::optional<FoundFix>> made(wave.size());
       in_parallel(wave.size(), [&](std::size_t i) { made[i] = finish_.finished(wave[i].choices); });
       for (std::size_t i = 0; i < wave.size(); ++i) {
-        if (getenv("FIXDBG")) fprintf(stderr,"cand t=%.4f m=%.3f kind %zu%d %s -> %s %.4f\n",wave[i].time,wave[i].memory/pool_.capacity(),rules_.result(wave[i].choices),(int)rules_.other_mode(wave[i].choices),trials_.described(wave[i].choices).flags.c_str(),made[i]?made[i]->fix.flags.c_str():"no",made[i]?made[i]->time:0);
         if (made[i]) keep(std::move(*made[i]));
         // What is over by what segments cost: with expandable ones.
         if (made[i] || allocator == choices_.end() || rules_.on(FixAxis::allocator, wave[i].choices) || !finish_.nearly_fits(wave[i].choices)) continue;

@@ -6,8 +6,9 @@
 namespace precog {
 namespace {
 
-// Plans of a kind that are tried: with the same result in the job's own mode; a share of it of other kinds; where trying roughly is no cheaper.
-constexpr std::size_t kTried = 160, kOtherShare = 2, kWholeShare = 3;
+// Plans of a kind that are tried at most, and since one was cheaper than all before; where trying roughly is no cheaper, a share of it.
+constexpr std::size_t kTried = 200, kPatience = 40, kWholeShare = 2;
+constexpr double kCheaper = 0.997;      // of the time
 constexpr std::size_t kTogetherTried = 8;        // tried at a time, whatever the number of threads
 constexpr std::size_t kAnchors = 4;     // around which two settings are changed at once
 constexpr std::size_t kOfLayout = 2;    // of a wave
@@ -21,10 +22,11 @@ class FixWalk {
  public:
   FixWalk(FixPool& pool, const FixRules& rules, std::size_t result, bool other_mode) : pool_(pool), rules_(rules), choices_(rules.choices()), result_(result), other_mode_(other_mode) {}
 
-  void run(std::size_t left) {
+  void run(std::size_t most, std::size_t patience) {
     begin();
     scan_layouts();
-    while (left > 0) {
+    double record = 1e300;
+    for (std::size_t tried = 0, idle = 0; tried < most && idle < patience;) {
       const std::vector<FixNode> all = pool_.nodes(result_, other_mode_);
       double best = 1e300;
       for (const FixNode& node : all)
@@ -38,11 +40,12 @@ class FixWalk {
       Promises wished = promises_;
       for (const FixNode& node : all)
         if (node.best.layered && !node.best.tried) wished[with_one(node.bare, *node.best.layered)] = {0, node.best.worth(pool_.capacity())};
-      const std::vector<FixCombination> wanted = best_of(wished, best, std::min(left, kTogetherTried));
-      if (getenv("FIXDBG")) fprintf(stderr,"walk %zu%d left %zu best %.4f promises %zu wanted %zu\n",result_,(int)other_mode_,left,best/kDoubtful,promises_.size(),wanted.size());
+      const std::vector<FixCombination> wanted = best_of(wished, best, kTogetherTried);
       if (wanted.empty()) return;
       pool_.try_all(wanted);
-      left -= std::min(left, wanted.size());
+      tried += wanted.size();
+      idle = best < kCheaper * record ? 0 : idle + wanted.size();
+      record = std::min(record, best);
     }
   }
 
@@ -215,7 +218,8 @@ void walk_plans(FixPool& pool, const FixRules& rules, const FixTrials& trials) {
     if (other_mode && std::none_of(choices.begin(), choices.end(), [](const FixChoice& one) { return one.axis == FixAxis::mode; })) continue;
     for (std::size_t result = 0; result < kFixResults; ++result) {
       if (result > 0 && std::none_of(choices.begin(), choices.end(), [&](const FixChoice& one) { return static_cast<std::size_t>(one.result) == result; })) continue;
-      FixWalk(pool, rules, result, other_mode).run(kTried / (result > 0 ? kOtherShare : 1) / (other_mode ? kOtherShare : 1) / (trials.shallow() ? 1 : kWholeShare));
+      const std::size_t share = trials.shallow() ? 1 : kWholeShare;
+      FixWalk(pool, rules, result, other_mode).run(kTried / share, kPatience / share);
     }
   }
 }
