@@ -5,7 +5,7 @@
 namespace precog {
 namespace {
 
-constexpr std::int64_t kShallow = 4, kDeeper = 6, kDeepest = 8;  // layers after the first that differ: what a layer adds is the difference of two of them
+constexpr std::int64_t kShallow = 2, kDeeper = 4, kDeepest = 6;  // layers after the first that differ: what a layer adds is the difference of two of them
 constexpr double kShrinks = 0.0005;                // of a moment: rounding is less
 constexpr std::int64_t kDeepEnough = 10;           // below, the model itself is not much dearer
 constexpr std::int64_t kFewFirst = 4;              // layers that differ at most
