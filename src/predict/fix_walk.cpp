@@ -7,7 +7,7 @@ namespace precog {
 namespace {
 
 // Plans of a kind that are tried at most, and since one was cheaper than all before; where trying roughly is no cheaper, a share of it.
-constexpr std::size_t kTried = 200, kPatience = 40, kWholeShare = 2;
+constexpr std::size_t kTried = 200, kPatience = 40, kPatienceAgain = 16, kWholeShare = 2;
 constexpr double kCheaper = 0.997;      // of the time
 constexpr std::size_t kTogetherTried = 8;        // tried at a time, whatever the number of threads
 constexpr std::size_t kAnchors = 4;     // around which two settings are changed at once
@@ -20,7 +20,9 @@ constexpr double kHopeful = 0.97;       // of the time: what a change may do of 
 
 class FixWalk {
  public:
-  FixWalk(FixPool& pool, const FixRules& rules, std::size_t result, bool other_mode) : pool_(pool), rules_(rules), choices_(rules.choices()), result_(result), other_mode_(other_mode) {}
+  // `mode`: the choice of another mode, if there is one.
+  FixWalk(FixPool& pool, const FixRules& rules, std::size_t result, std::optional<std::size_t> mode, bool other_mode)
+      : pool_(pool), rules_(rules), choices_(rules.choices()), result_(result), mode_(mode), other_mode_(other_mode) {}
 
   void run(std::size_t most, std::size_t patience) {
     begin();
@@ -64,32 +66,50 @@ class FixWalk {
   bool allowed(std::size_t i) const { return static_cast<std::size_t>(choices_[i].result) <= result_; }
   bool may_turn(std::size_t i) const { return allowed(i) && !choices_[i].by_layers && choices_[i].axis != FixAxis::mode; }
 
-  // In another mode, or with another result: the best plans so far, so changed; nothing else tells what that does to them.
+  // The best plans so far of the other mode, in this one, and those of nearer results, with this one: nothing else tells what that does to them.
   void begin() {
     std::set<FixCombination> wanted;
-    const auto add = [&](FixCombination one, std::size_t choice, std::optional<std::size_t> layered) {
-      std::erase_if(one, [&](std::size_t other) { return rules_.exclude_each_other(other, choice); });
-      one = with_one(std::move(one), choice);
+    const auto add = [&](FixCombination one, std::optional<std::size_t> layered) {
       if (layered)
         if (FixCombination both = with_one(one, *layered); rules_.possible(both) && !pool_.contains(both)) wanted.insert(std::move(both));
-      if (rules_.possible(one) && !pool_.contains(one)) wanted.insert(one);
-      return one;
+      if (rules_.possible(one) && !pool_.contains(one)) wanted.insert(std::move(one));
     };
-    for (std::size_t i = 0; i < choices_.size(); ++i) {
-      const bool mode = choices_[i].axis == FixAxis::mode, states = choices_[i].axis == FixAxis::states;
-      if (mode ? !other_mode_ : (result_ == 0 || static_cast<std::size_t>(choices_[i].result) != result_)) continue;
-      const std::vector<FixNode> all = pool_.nodes(result_, other_mode_ && !mode);
-      for (std::size_t n = 0; n < std::min(kAnchors, all.size()); ++n) {
-        const FixCombination one = add(all[n].bare, i, all[n].best.layered);
+    const auto with = [&](FixCombination one, std::size_t choice) {
+      std::erase_if(one, [&](std::size_t other) { return rules_.exclude_each_other(other, choice); });
+      return with_one(std::move(one), choice);
+    };
+    for (const FixNode& node : few_layouts(!other_mode_)) add(other_mode_ ? with(node.bare, *mode_) : without_mode(node.bare), node.best.layered);
+    // What is done by layers does other things to memory there.
+    for (std::size_t i = 0; other_mode_ && result_ == 0 && i < choices_.size(); ++i)
+      if (choices_[i].by_layers) add(with({i}, *mode_), std::nullopt);
+    for (std::size_t i = 0; result_ > 0 && i < choices_.size(); ++i) {
+      if (static_cast<std::size_t>(choices_[i].result) != result_) continue;
+      const std::vector<FixNode> best = few_layouts(other_mode_);
+      for (const FixNode& node : best) {
+        const FixCombination one = with(node.bare, i);
+        add(one, node.best.layered);
         // How long states travel is a matter of their type.
-        for (std::size_t o = 0; states && n == 0 && o < choices_.size(); ++o)
-          if (choices_[o].axis == FixAxis::offload && !choices_[o].by_layers) add(one, o, all[n].best.layered);
+        for (std::size_t o = 0; choices_[i].axis == FixAxis::states && &node == &best.front() && o < choices_.size(); ++o)
+          if (choices_[o].axis == FixAxis::offload && !choices_[o].by_layers) add(with(one, o), node.best.layered);
       }
-      // What is done by layers does other things to memory there.
-      for (std::size_t l = 0; mode && result_ == 0 && l < choices_.size(); ++l)
-        if (choices_[l].by_layers) add({l}, i, std::nullopt);
     }
     pool_.try_all({wanted.begin(), wanted.end()});
+  }
+  FixCombination without_mode(FixCombination combination) const {
+    std::erase_if(combination, [&](std::size_t i) { return choices_[i].axis == FixAxis::mode; });
+    return combination;
+  }
+  // The best plan of each of the best layouts.
+  std::vector<FixNode> few_layouts(bool other_mode) const {
+    std::set<FixCombination> seen;
+    std::vector<FixNode> out;
+    for (const FixNode& node : pool_.nodes(result_, other_mode))
+      if (out.size() < kAnchors && seen.insert(layout(node.bare)).second) out.push_back(node);
+    return out;
+  }
+  FixCombination layout(FixCombination combination) const {
+    std::erase_if(combination, [&](std::size_t i) { return !spreads(choices_[i]) && !is_degree(choices_[i].axis) && choices_[i].axis != FixAxis::precision; });
+    return combination;
   }
 
   void promise(FixCombination bare, const FixEstimate& need, int far, double best) {
@@ -160,10 +180,7 @@ class FixWalk {
     std::vector<Place> order;
     for (const auto& [bare, one] : promises) {
       if (one.worth >= best || pool_.contains(bare)) continue;
-      FixCombination layout;
-      for (std::size_t i : bare)
-        if (spreads(choices_[i]) || is_degree(choices_[i].axis) || choices_[i].axis == FixAxis::precision) layout.push_back(i);
-      std::size_t& tried = often_[std::move(layout)];
+      std::size_t& tried = often_[layout(bare)];
       order.push_back({one.worth * (1 + kOften * static_cast<double>(tried)), &bare, &tried});
     }
     std::sort(order.begin(), order.end(), [](const Place& a, const Place& b) { return a.worth != b.worth ? a.worth < b.worth : *a.bare < *b.bare; });
@@ -178,9 +195,7 @@ class FixWalk {
 
   // What is shared out, and over which GPUs: every way, from the job as it is.
   void scan_layouts() {
-    FixCombination first;
-    for (std::size_t i = 0; other_mode_ && i < choices_.size(); ++i)
-      if (choices_[i].axis == FixAxis::mode) first = {i};
+    const FixCombination first = other_mode_ ? FixCombination{*mode_} : FixCombination{};
     if (!pool_.known(first)) return;
     std::vector<std::pair<FixCombination, FixEstimate>> all = {{first, FixEffects::from(pool_.roughly(first))}};
     for (FixAxis axis : {FixAxis::ep, FixAxis::tp, FixAxis::cp, FixAxis::pp, FixAxis::sharding, FixAxis::precision}) {
@@ -202,6 +217,7 @@ class FixWalk {
   const FixRules& rules_;
   const std::vector<FixChoice>& choices_;
   std::size_t result_;
+  std::optional<std::size_t> mode_;
   bool other_mode_;
   Promises promises_;
   std::set<FixCombination> once_, twice_;
@@ -214,14 +230,14 @@ void walk_plans(FixPool& pool, const FixRules& rules, const FixTrials& trials) {
   if (!pool.start().known) return;
   pool.try_alone();
   const std::vector<FixChoice>& choices = rules.choices();
-  for (const bool other_mode : {false, true}) {
-    if (other_mode && std::none_of(choices.begin(), choices.end(), [](const FixChoice& one) { return one.axis == FixAxis::mode; })) continue;
-    for (std::size_t result = 0; result < kFixResults; ++result) {
-      if (result > 0 && std::none_of(choices.begin(), choices.end(), [&](const FixChoice& one) { return static_cast<std::size_t>(one.result) == result; })) continue;
-      const std::size_t share = trials.shallow() ? 1 : kWholeShare;
-      FixWalk(pool, rules, result, other_mode).run(kTried / share, kPatience / share);
-    }
-  }
+  std::optional<std::size_t> mode;
+  for (std::size_t i = 0; i < choices.size(); ++i)
+    if (choices[i].axis == FixAxis::mode) mode = i;
+  const std::size_t share = trials.shallow() ? 1 : kWholeShare;
+  for (int pass = 0; pass < (mode ? 3 : 1); ++pass)  // in the job's own mode, in the other, and then from there
+    for (std::size_t result = 0; result < kFixResults; ++result)
+      if (result == 0 || std::any_of(choices.begin(), choices.end(), [&](const FixChoice& one) { return static_cast<std::size_t>(one.result) == result; }))
+        FixWalk(pool, rules, result, mode, pass == 1).run(kTried / share, (pass == 2 ? kPatienceAgain : kPatience) / share);
 }
 
 }  // namespace precog
