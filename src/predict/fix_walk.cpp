@@ -9,7 +9,7 @@ namespace {
 // Plans of a kind that are tried at most, and since one was cheaper than all before; where trying roughly is no cheaper, a share of it.
 constexpr std::size_t kTried = 200, kPatience = 40, kPatienceAgain = 16, kWholeShare = 2;
 constexpr double kCheaper = 0.997;      // of the time
-constexpr std::size_t kTogetherTried = 8;        // tried at a time, whatever the number of threads
+constexpr std::size_t kTogetherTried = 8;  // tried at a time, whatever the number of threads
 constexpr std::size_t kAnchors = 4;     // around which two settings are changed at once
 constexpr std::size_t kOfLayout = 2;    // of a wave
 constexpr double kOften = 0.01;         // of the time: what a layout promises less each time that it was tried
@@ -46,7 +46,7 @@ class FixWalk {
       if (wanted.empty()) return;
       pool_.try_all(wanted);
       tried += wanted.size();
-      idle = best < kCheaper * record ? 0 : idle + wanted.size();
+      idle = best < kCheaper * record || best == 1e300 ? 0 : idle + wanted.size();  // while nothing fits there is nothing to be content with
       record = std::min(record, best);
     }
   }
