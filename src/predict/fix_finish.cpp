@@ -6,9 +6,10 @@
 namespace precog {
 namespace {
 
+constexpr double kSurely = 0.9;          // of the capacity: below, a rough trial leaves no doubt; what is listed is predicted whole
 constexpr double kSurelyShort = 1.03;    // of the capacity, by a rough trial brought to one that was asked
 constexpr double kSegments = 1.05;       // of the capacity: what expandable segments may save
-constexpr int kLayerTries = 7, kHalved = 2, kMostLayersAsked = 256;  // the second: this one in the middle of what is left
+constexpr int kLayerTries = 5, kHalved = 2, kMostLayersAsked = 256;  // the second: this one in the middle of what is left
 constexpr double kOneMore = 1.005;       // of the capacity
 constexpr double kFewEnough = 0.002;     // of the time: what fewer layers yet could save
 constexpr double kHostOfGpu = 256e9;     // bytes that a node has for each GPU, where nobody says: DGX H100's 2 TB for 8, a cloud's largest machine with one L4
@@ -24,6 +25,7 @@ FixFinish::Asked FixFinish::ask(const Plan& plan) const {
   }
   Asked out;
   if (const FixNeed rough = plan.layers == 0 ? pool_.roughly(plan.choices) : FixNeed{}; rough.whole) out = {true, rough.fits, rough.device};
+  else if (const auto device = plan.layers == 0 ? reckoned(plan) : std::nullopt; device && *device < kSurely * pool_.capacity()) out = {true, true, *device};
   else if (const auto use = trials_.memory(plan.choices, plan.layers)) out = {true, use->fits, static_cast<double>(use->device.value)};
   const std::lock_guard lock(mutex_);
   return asked_[key] = out;

@@ -12,7 +12,7 @@ namespace precog {
 namespace {
 
 constexpr std::size_t kFound = 5, kFoundOthers = 2;  // that fit: with the same result, and of each other kind; in another mode half as many
-constexpr std::size_t kAsked = 12;      // of each kind and mode
+constexpr std::size_t kAsked = 8;       // of each kind and mode
 constexpr std::size_t kFinishedTogether = 4;        // finished at a time, whatever the number of threads
 constexpr int kDeep = 60;               // layers from which on every question takes long: half as many of them
 constexpr double kWorthAsking = 1.04;   // of the capacity, by a rough trial
