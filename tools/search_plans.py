@@ -14,55 +14,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 import precog  # noqa: E402
+from plan_jobs import SETS  # noqa: E402
 
 KINDS = ("same", "close", "narrow", "other")  # how far results are from the job's own: src/predict/fix_choices.h
-
-
-def job(model, gpu, gpus, batch, precision, **more):
-    return {"schema": 1, "model": model, "batch": batch, "precision": precision, "cluster": {"gpu": gpu, "gpus": gpus}, **more}
-
-
-JOBS = {
-    "deepseek-v3-64": job("deepseek-v3", "h100-sxm", 64, 1, "bf16", seq=4096),
-    "llama3-70b-64": job("llama3-70b", "h100-sxm", 64, 1, "bf16-master", seq=8192),
-    "llama3-8b-long": job("llama3-8b", "h100-sxm", 8, 1, "fsdp-bf16", seq=131072, plan={"fsdp": "full"}),
-    "gpt-neox-20b-8": job("gpt-neox-20b", "a100-sxm-80gb", 8, 1, "amp-bf16"),
-    "gpt2-large-1": job("gpt2-large", "rtx-3090", 1, 13, "amp-bf16"),
-    "resnet50-1": job("resnet50", "t4", 1, 512, "amp-fp16"),
-    "resnet152-8": job("resnet152", "v100-sxm2-16gb", 8, 192, "amp-fp16"),
-    "mixtral-16": job("mixtral-8x7b", "a100-sxm-80gb", 16, 2, "bf16-master", seq=4096),
-    "llama3-405b-1024": job("llama3-405b", "h100-sxm", 1024, 1, "bf16", seq=8192),
-    "llama2-13b-4": job("llama2-13b", "a100-sxm-40gb", 4, 2, "amp-bf16", seq=4096),
-    "bert-large-1": job("bert-large", "v100-sxm2-16gb", 1, 64, "amp-fp16", seq=512),
-    "vit-l-2": job("vit-l", "rtx-4090", 2, 128, "fp32"),
-    "t5-base-4": job("t5-base", "t4", 4, 64, "amp-fp16", seq=512),
-    "llama3-8b-1": job("llama3-8b", "a100-sxm-40gb", 1, 1, "bf16", seq=2048),
-    "llama3-70b-256": job("llama3-70b", "h200", 256, 4, "amp-bf16", seq=8192),
-    "qwen2-32": job("qwen2.5-32b", "a100-sxm-80gb", 32, 2, "bf16-master", seq=16384),
-}
-# Never looked at while the search was written.
-UNSEEN = {
-    "resnet101-1": job("resnet101", "rtx-3070", 1, 128, "fp32"),
-    "resnet34-1": job("resnet34", "gtx-1080-ti", 1, 1024, "fp32"),
-    "mobilenet-1": job("mobilenet_v2", "rtx-4090", 1, 640, "amp-bf16"),
-    "vgg16-4": job("vgg16", "v100-sxm2-16gb", 4, 256, "fp32"),
-    "resnet152-2": job("resnet152", "rtx-2080-ti", 2, 120, "fp32"),
-    "vit-b-1": job("vit-b", "rtx-3070", 1, 96, "fp32"),
-    "vit-l-8": job("vit-l", "a100-sxm-40gb", 8, 384, "amp-bf16"),
-    "bert-base-1": job("bert-base", "rtx-3070", 1, 64, "fp32", seq=512),
-    "bert-large-4": job("bert-large", "t4", 4, 32, "amp-fp16", seq=512),
-    "gpt2-1": job("gpt2", "rtx-3090", 1, 48, "amp-bf16"),
-    "qwen2-0.5b-1": job("qwen2.5-0.5b", "rtx-4090", 1, 8, "amp-bf16", seq=4096),
-    "qwen2-1.5b-2": job("qwen2.5-1.5b", "rtx-4090", 2, 4, "bf16-master", seq=8192),
-    "llama2-7b-8": job("llama2-7b", "a100-sxm-40gb", 8, 4, "bf16-master", seq=4096),
-    "mistral-7b-16": job("mistral-7b", "h200-sxm", 16, 8, "amp-bf16", seq=16384, recompute="full"),
-    "qwen2-7b-4": job("qwen2.5-7b", "l40s", 4, 1, "amp-bf16", seq=4096, plan={"fsdp": "zero2", "offload": "optimizer"}),
-    "qwen2-14b-16": job("qwen2.5-14b", "h100-sxm", 16, 2, "fsdp-bf16", seq=16384, plan={"fsdp": "full"}),
-    "mpt-30b-32": job("mpt-30b", "a100-sxm-40gb", 32, 1, "bf16-master", seq=2048),
-    "qwen2-72b-64": job("qwen2.5-72b", "h200-sxm", 64, 2, "bf16-master", seq=8192),
-    "llama2-70b-32": job("llama2-70b", "a100-sxm-80gb", 32, 1, "amp-bf16", seq=4096),
-    "mpt-7b-long": job("mpt-7b", "h100-sxm", 64, 1, "bf16-master", seq=65536),
-}
 
 
 def merged(request, patch):
@@ -75,7 +29,7 @@ def merged(request, patch):
 class Space:
     """What may be chosen of each setting; every plan trains the same samples in a step."""
 
-    def __init__(self, request, base, any_mode=False):
+    def __init__(self, request, base, mode):
         self.request, self.base = request, base
         self.gpus = request["cluster"]["gpus"]
         plan = base["request"]["plan"]
@@ -90,26 +44,26 @@ class Space:
         if name not in ("bf16", "fp16"):
             recipes["bf16" if bf16 else "fp16"] = 3
         doubling = lambda most: [2**i for i in range(most.bit_length())]  # noqa: E731
-        each = base["global_batch"] // plan["dp"]
+        each = 8 * base["global_batch"] // plan["dp"]  # fewer replicas may have larger micro-batches
         self.axes = {
             "recipe": list(recipes), "states": ["", "", "+optimizer-bf16", "+optimizer-8bit"],
-            "fsdp": ["none", "zero1", "zero2", "full", "full"] if self.gpus > 1 else ["none"],
+            "fsdp": ["none", "zero1", "zero2", "full", "full", "hybrid"] if self.gpus > 1 else ["none"],
             "recompute": ["none", "none", "selective", "norm", "norm+activation", "norm+mlp", "norm+activation+core", "per-op", "full"],
             "loss": [1, 8, 64] if language else [1],
             "batch": [b for b in range(1, each + 1) if each % b == 0],
-            "offload": ["none"] * 6 + ["optimizer", "states", "optimizer+parameters", "parameters", "activations"],
+            "offload": ["none"] * 6 + ["optimizer", "states", "optimizer+parameters", "parameters", "states+parameters", "activations"],
             "allocator": ["caching", "expandable"], "impl": ["", "fused"],
             "tp": doubling(min(8, self.gpus)) if language else [1], "cp": doubling(min(8, self.gpus)) if language else [1],
             "pp": doubling(min(16, self.gpus)) if language else [1], "ep": doubling(min(64, self.gpus)) if language and self.experts() else [1],
-            "mode": ["eager", "eager", "compile"] if any_mode else [request.get("mode", "eager")],
+            "mode": [mode],
             "format": ["contiguous", "channels_last"] if not language else ["contiguous"],
         }
         self.recipes = recipes
-        architecture = json.loads((Path(__file__).resolve().parents[1] / "data" / "models" / f"{request['model']}.json").read_text())["architecture"]
-        self.depth = max(1, architecture.get("layers", 16))
+        known = Path(__file__).resolve().parents[1] / "data" / "models" / f"{request['model']}.json"
+        self.depth = json.loads(known.read_text())["architecture"].get("layers", 16) if known.exists() else 16
 
     def experts(self):
-        return any(word in self.request["model"] for word in ("mixtral", "deepseek", "moe"))
+        return any(word in str(self.request["model"]) for word in ("mixtral", "deepseek", "moe"))
 
     def kind(self, point):
         return max(self.recipes[point["recipe"]], 1 if point["states"] else 0)
@@ -135,6 +89,8 @@ class Space:
         if self.gpus % (point["tp"] * point["cp"] * point["pp"]):
             return None
         dp = self.gpus // (point["tp"] * point["cp"] * point["pp"])
+        if point["recipe"].startswith("fsdp-") and (point["fsdp"] not in ("zero2", "full", "hybrid") or dp * point["cp"] == 1):
+            return None  # of FSDP: SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD
         each, rest = divmod(self.base["global_batch"], dp)
         if rest or each % point["batch"]:
             return None
@@ -171,8 +127,8 @@ class Space:
 class Search:
     """Of plans; what is done by layers is done to as few as are enough."""
 
-    def __init__(self, request, base, seed, any_mode):
-        self.request, self.base, self.space, self.rng = request, base, Space(request, base, any_mode), random.Random(seed)
+    def __init__(self, request, base, seed, mode):
+        self.request, self.base, self.space, self.rng = request, base, Space(request, base, mode), random.Random(seed)
         self.best, self.seen, self.tried = {}, set(), 0  # by kind: the cheapest few, as (samples per second, point, patch)
 
     def predicted(self, point, layers=0):
@@ -233,8 +189,7 @@ class Search:
         space, looked = self.space, set()
         for fix in self.base["fixes"]:
             if "a smaller step" not in fix["note"]:
-                point = space.point(fix)
-                self.offer(point if len(space.axes["mode"]) > 1 else {**point, "mode": space.axes["mode"][0]})
+                self.offer({**space.point(fix), "mode": space.axes["mode"][0]})
         attempts = 0
         while self.tried < plans and attempts < 40 * plans:
             anchors = [at[0][1] for at in self.best.values() if at and json.dumps(at[0][1], sort_keys=True) not in looked]
@@ -253,23 +208,45 @@ class Search:
         return {kind: (at[0][0], at[0][2]) for kind, at in self.best.items() if at}
 
 
+def spelled_out(request, base):
+    """The job as the report says it, where a configuration says it: plans are changes of fields."""
+    return {key: value for key, value in base["request"].items() if key != "imported"} if "from" in request else request
+
+
+def gaps(request, base, found):
+    """By how far results are from the job's own: the best plan found and the list's best, in the job's own mode and in any."""
+    for kind, title in enumerate(KINDS):
+        plans = {mode: [one for at, one in entry.items() if int(at) <= kind] for mode, entry in found.items()}
+        if kind and not any(str(kind) in entry for entry in found.values()):
+            continue
+        listed = [fix for fix in base["fixes"] if kind_of(fix) <= kind and "a smaller step" not in fix["note"]]
+        own = min((fix["time_ratio"] for fix in listed if "--mode" not in fix["flags"]), default=math.inf), plans[request.get("mode", "eager")]
+        best = min((fix.get("faster_with", fix)["time_ratio"] for fix in listed), default=math.inf), sum(plans.values(), [])
+        yield title, [against(ratio / base.samples_per_s, some) for ratio, some in (own, best)]
+
+
+def against(time, plans):
+    """The fastest plan, as (samples per second, patch), and how much longer that time is than its own."""
+    fastest = max(plans, key=lambda one: one[0], default=None)
+    return fastest and (fastest, time * fastest[0] - 1)
+
+
 def main():
+    every = {name: request for jobs in SETS.values() for name, request in jobs.items()}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("jobs", nargs="*", metavar="JOB", help=f"of {', '.join([*JOBS, *UNSEEN])}; 'unseen': those that nobody looked at while the search was written")
-    parser.add_argument("--plans", type=int, default=600)
+    parser.add_argument("jobs", nargs="*", default=["looked-at"], metavar="JOB", help=f"of {', '.join(every)}; or of a set of them: {', '.join(SETS)} (plan_jobs.py)")
+    parser.add_argument("--plans", type=int, default=600, help="predictions of each mode")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--mode", help="of the whole job: eager, compile")
-    parser.add_argument("--any-mode", action="store_true", help="plans may be compiled, too")
     parser.add_argument("--typed", metavar="PRECOG", help="the program: what is listed is typed into it, and must say the same")
     parser.add_argument("--known", type=Path, help="what was found before, and where what is found is written")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     known = json.loads(arguments.known.read_text()) if arguments.known and arguments.known.exists() else {}
-    print(f"{'job':18} {'result':7} {'found':>9} {'listed':>9} {'over':>7} {'any mode':>9} {'over':>7}   s of CPU for the list")
-    overs = [[], []]
+    print(f"{'job':18} {'result':7} {'found':>9} {'listed':>9} {'over':>7}   {'any mode':>9} {'listed':>9} {'over':>7}   s of CPU for the list")
+    overs = [], []
     typed, wrong = 0, []
-    for name in [one for given in arguments.jobs or JOBS for one in (UNSEEN if given == "unseen" else [given])]:
-        request = {**{**JOBS, **UNSEEN}[name], **({"mode": arguments.mode} if arguments.mode else {})}
+    for name in [one for given in arguments.jobs for one in SETS.get(given, [given])]:
+        request = every[name]
         begin = time.process_time()
         base = precog.predict(request)
         took = time.process_time() - begin
@@ -280,29 +257,29 @@ def main():
             typed += 1
             if told := differs(arguments.typed, request, fix):
                 wrong.append(f"{name}: {fix['flags']}: {told}")
-        key = f"{name}/{arguments.plans}/{arguments.seed}/{'any' if arguments.any_mode else arguments.mode}"
-        entry = known.get(key)
-        if entry is None:
-            entry = {str(kind): list(one) for kind, one in Search(request, base, arguments.seed, arguments.any_mode).run(arguments.plans).items()}
-            known[key] = entry
-            if arguments.known:
-                arguments.known.write_text(json.dumps(known, indent=1))
-        for kind, title in enumerate(KINDS):
-            fitting = [fix for fix in base["fixes"] if kind_of(fix) <= kind and "a smaller step" not in fix["note"]]
-            found = [one for at, one in entry.items() if int(at) <= kind]
-            if not found or (kind and str(kind) not in entry):
-                continue
-            speed, patch = max(found, key=lambda one: one[0])
-            # In the job's own mode, as the plans are, and with what is listed as faster.
-            ratios = [fix["time_ratio"] for fix in fitting if "--mode" not in fix["flags"]], [fix.get("faster_with", fix)["time_ratio"] for fix in fitting]
-            times = [min(some, default=float("inf")) / base.samples_per_s for some in ratios]
-            over = [time * speed - 1 for time in times]
-            for some, one in zip(overs, over, strict=True):
-                some.append(one)
-            whole = base["global_batch"]
-            print(f"{name:18} {title:7} {whole / speed:9.3f} {times[0] * whole:9.3f} {100 * over[0]:+6.1f}% {times[1] * whole:9.3f} {100 * over[1]:+6.1f}%   {took:.1f}", flush=True)
-            if arguments.verbose and over[0] > 0.01:
-                print(f"    {json.dumps(patch)}")
+        job = spelled_out(request, base)
+        found = {}
+        for mode in {job.get("mode", "eager"): None, "compile": None}:
+            key = f"{name}/{arguments.plans}/{arguments.seed}/{mode}"
+            if key not in known:
+                known[key] = {str(kind): list(one) for kind, one in Search(job, base, arguments.seed, mode).run(arguments.plans).items()}
+                if arguments.known:
+                    arguments.known.write_text(json.dumps(known, indent=1))
+            found[mode] = known[key]
+        for title, both in gaps(job, base, found):
+            told = f"{name:18} {title:7}"
+            for some, one in zip(overs, both, strict=True):
+                if one is None:
+                    told += " " * 30
+                    continue
+                (speed, _), over = one
+                some.append(over)
+                whole = base["global_batch"] / speed
+                told += f" {whole:9.3f} {whole * (1 + over):9.3f} {100 * over:+6.1f}%  "
+            print(f"{told} {took:.1f}", flush=True)
+            for one in both if arguments.verbose else ():
+                if one and one[1] > 0.01:
+                    print(f"    {json.dumps(one[0][1])}")
     if arguments.typed:
         print("\n".join([*wrong, f"typed into the program: {typed}, of which {len(wrong)} differ"]))
     for title, some in zip(("in the job's own mode", "in any mode"), overs, strict=True):

@@ -6,22 +6,20 @@
 namespace precog {
 namespace {
 
-enum : std::size_t { kTp = kFixAxes, kCp, kPp, kEp, kShared };
-
 // How much less is known of a choice from where that axis is set otherwise.
 constexpr std::array<int, kFixAxes> kApart = [] {
   std::array<int, kFixAxes> out{};
   out.fill(1);
   for (FixAxis axis : {FixAxis::precision, FixAxis::sharding, FixAxis::offload, FixAxis::mode, FixAxis::recompute}) out[static_cast<std::size_t>(axis)] = 3;
-  out[static_cast<std::size_t>(FixAxis::split)] = 0;  // its degrees say it
   return out;
 }();
-constexpr int kApartDegree = 1, kApartShared = 4;
+constexpr int kApartShared = 4;
+
+bool by_steps(std::size_t axis) { return is_degree(static_cast<FixAxis>(axis)) || static_cast<FixAxis>(axis) == FixAxis::batch; }
 
 int distance(const FixSettings& a, const FixSettings& b) {
-  int out = a[kShared] != b[kShared] ? kApartShared : 0;
-  for (std::size_t i = 0; i < kFixAxes; ++i) out += a[i] != b[i] ? kApart[i] : 0;
-  for (std::size_t i = kTp; i <= kEp; ++i) out += kApartDegree * std::abs(a[i] - b[i]);
+  int out = a[kFixAxes] != b[kFixAxes] ? kApartShared : 0;
+  for (std::size_t i = 0; i < kFixAxes; ++i) out += kApart[i] * (by_steps(i) ? std::abs(a[i] - b[i]) : a[i] != b[i]);
   return out;
 }
 
@@ -31,9 +29,9 @@ FixSettings FixEffects::settings(const FixCombination& combination) const {
   FixSettings out{};
   for (std::size_t i : combination) {
     const FixChoice& choice = choices_[i];
-    out[static_cast<std::size_t>(choice.axis)] = static_cast<std::int16_t>(i + 1);
-    if (shards_weights(choice)) out[kShared] = 1;
-    if (choice.axis == FixAxis::split) std::copy(choice.degrees.begin(), choice.degrees.end(), out.begin() + kTp);
+    const auto axis = static_cast<std::size_t>(choice.axis);
+    out[axis] = by_steps(axis) ? choice.steps : static_cast<std::int16_t>(i + 1);
+    if (shards_weights(choice)) out[kFixAxes] = 1;
   }
   return out;
 }

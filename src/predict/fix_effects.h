@@ -18,9 +18,9 @@ struct FixEstimate {
   double most() const;  // of the moments
 };
 
-// How a plan is set, as far as that decides what a change does to it: the choice of each axis (plus 1; 0: as the job is), the degrees of
-// a split (as logarithms, over the job's own), whether weights are shared out.
-using FixSettings = std::array<std::int16_t, kFixAxes + 5>;
+// How a plan is set, as far as that decides what a change does to it: the choice of each axis (plus 1; 0: as the job is), of a degree or
+// a batch how many times the job's (as a logarithm); whether weights are shared out.
+using FixSettings = std::array<std::int16_t, kFixAxes + 1>;
 
 class FixEffects {
  public:

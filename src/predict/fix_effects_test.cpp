@@ -23,8 +23,8 @@ std::vector<FixChoice> some_choices() {
   out[1].axis = FixAxis::states;
   out[2].axis = FixAxis::sharding;
   out[2].flags = "--fsdp full";
-  out[3].axis = FixAxis::split;
-  out[3].degrees = {3, 0, 0, 0};
+  out[3].axis = FixAxis::tp;
+  out[3].steps = 3;
   return out;
 }
 

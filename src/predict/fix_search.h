@@ -1,7 +1,6 @@
-// The cheapest combinations of changes that make a job fit. Each change alone is predicted; from what each does to the parts of
-// memory and to time, combinations are estimated, and the cheapest that promise to fit are tried on few layers; from those that are
-// tried, plans that differ in one or two settings are estimated anew, and so on. What remains is asked for its memory, cheapest first,
-// and what fits is predicted whole. Nothing of an estimate is reported.
+// The cheapest combinations of changes that make a job fit. Plans are tried on few layers (fix_trials.h); from what each change did to those,
+// plans near the cheapest are estimated, and what promises most is tried next (fix_walk.h). The cheapest of each kind are predicted
+// whole and made as simple as they can be (fix_finish.h). Nothing of an estimate is reported.
 #pragma once
 
 #include "predict/fix_choices.h"

@@ -5,7 +5,8 @@
 namespace precog {
 namespace {
 
-constexpr std::int64_t kShallow = 4, kDeeper = 6;  // layers after the first that differ: what a layer adds is the difference
+constexpr std::int64_t kShallow = 2, kDeeper = 4, kDeepest = 6;  // layers after the first that differ: what a layer adds is the difference of two of them
+constexpr double kShrinks = 0.0005;                // of a moment: rounding is less
 constexpr std::int64_t kDeepEnough = 10;           // below, the model itself is not much dearer
 constexpr std::int64_t kFewFirst = 4;              // layers that differ at most
 constexpr std::int64_t kLongStage = 15;            // layers from which on shallow stages are enough cheaper
@@ -20,14 +21,22 @@ FixNeed need_of(const Report& report) {
   return out;
 }
 
-// On the line through two depths.
-double reckoned(double shallow, double deeper, double alike) {
-  return std::max(0.0, shallow + (deeper - shallow) * (alike - kShallow) / (kDeeper - kShallow));
+// On the line through two depths, so many layers before and after the deeper one.
+struct Line {
+  double before = 0, after = 0;
+  double operator()(double shallow, double deeper) const { return std::max(0.0, deeper + (deeper - shallow) * after / before); }
+};
+
+// Some part of it is less at the greater depth: it is another operator's.
+bool shrinks(const BytesByCategory& shallow, const BytesByCategory& deeper) {
+  Bytes all{}, most{};
+  for (std::size_t c = 0; c < kMemoryCategories; ++c) all += deeper[c], most = std::max(most, shallow[c] - deeper[c]);
+  return static_cast<double>(most.value) > kShrinks * static_cast<double>(all.value);
 }
 
 // All of a moment is on that line. No part shrinks with depth: one that does was at another operator, and so what others gain for it is
 // not a layer's.
-BytesByCategory reckoned_moment(const BytesByCategory& shallow, const BytesByCategory& deeper, double alike) {
+BytesByCategory reckoned_moment(const BytesByCategory& shallow, const BytesByCategory& deeper, const Line& line) {
   double low = 0, high = 0, more = 0;
   for (std::size_t c = 0; c < kMemoryCategories; ++c) {
     low += static_cast<double>(shallow[c].value);
@@ -37,10 +46,25 @@ BytesByCategory reckoned_moment(const BytesByCategory& shallow, const BytesByCat
   const double each = more > 0 ? std::clamp((high - low) / more, 0.0, 1.0) : 0;
   BytesByCategory out{};
   for (std::size_t c = 0; c < kMemoryCategories; ++c) {
-    const auto last = static_cast<double>(deeper[c].value), slope = each * static_cast<double>(std::max<std::int64_t>(0, (deeper[c] - shallow[c]).value)) / (kDeeper - kShallow);
-    out[c] = Bytes{static_cast<std::int64_t>(last + slope * (alike - kDeeper))};
+    const auto last = static_cast<double>(deeper[c].value), slope = each * static_cast<double>(std::max<std::int64_t>(0, (deeper[c] - shallow[c]).value)) / line.before;
+    out[c] = Bytes{static_cast<std::int64_t>(last + slope * line.after)};
   }
   return out;
+}
+
+FixNeed reckoned(const Report& shallow, const Report& deeper, const Line& line) {
+  const FixNeed low = need_of(shallow), high = need_of(deeper);
+  FixNeed out = high;
+  out.time = line(low.time, high.time);
+  out.host = line(low.host, high.host);
+  for (std::size_t m = 0; m < kStepParts; ++m) out.moments[m] = reckoned_moment(low.moments[m], high.moments[m], line);
+  return out;
+}
+
+double bytes_of(const BytesByCategory& moment) {
+  double all = 0;
+  for (Bytes bytes : moment) all += static_cast<double>(bytes.value);
+  return all;
 }
 
 // After how many layers all differ in nothing but their numbers, where nothing in the request tells them apart.
@@ -71,15 +95,10 @@ std::optional<std::int64_t> layers_alike_after(const Json& request, const Reques
 
 }  // namespace
 
-double FixNeed::most() const {
-  double out = 0;
-  for (const BytesByCategory& moment : moments) {
-    double all = 0;
-    for (Bytes bytes : moment) all += static_cast<double>(bytes.value);
-    out = std::max(out, all);
-  }
-  return out;
+std::size_t FixNeed::worst() const {
+  return static_cast<std::size_t>(std::max_element(moments.begin(), moments.end(), [](const auto& a, const auto& b) { return bytes_of(a) < bytes_of(b); }) - moments.begin());
 }
+double FixNeed::most() const { return bytes_of(moments[worst()]); }
 
 FixTrials::FixTrials(const Json& request, const FixUndone& undone, const Request& parsed, const Report& base, const Catalog& catalog, const std::filesystem::path& folder,
                      const std::vector<FixChoice>& choices)
@@ -97,7 +116,7 @@ int FixTrials::layers(const FixCombination& combination) const {
 Fix FixTrials::described(const FixCombination& combination, int of_layers) const {
   std::vector<const FixChoice*> chosen;
   for (std::size_t i : combination) chosen.push_back(&choices_[i]);
-  return fix_of_choices(chosen, of_layers, request_, base_, undone_, undone_.by_layers ? layers(combination) : 0);
+  return fix_of_choices(chosen, of_layers, request_, parsed_.plan, base_, undone_, undone_.by_layers ? layers(combination) : 0);
 }
 
 std::optional<Request> FixTrials::changed(const FixCombination& combination, int layers) const { return patched(described(combination, layers).request); }
@@ -164,19 +183,22 @@ FixNeed FixTrials::rough(const FixCombination& combination) const {
   const std::int64_t of_stage = (all + stages - 1) / stages;
   if (!alike_after_ || (stages > 1 && (*alike_after_ > 0 || of_stage < kLongStage || !request->plan.stage_layers.empty()))) return whole();
   const auto layers = static_cast<double>(stages > 1 ? of_stage : all - *alike_after_);
-  request->inputs.layers = *alike_after_ + stages * kShallow;
-  const auto shallow = predicted(*request);
-  request->inputs.layers = *alike_after_ + stages * kDeeper;
-  const auto deeper = shallow ? predicted(*request) : std::nullopt;
+  const auto at = [&](std::int64_t depth) {
+    request->inputs.layers = *alike_after_ + stages * depth;
+    return predicted(*request);
+  };
+  auto shallow = at(kShallow);
+  auto deeper = shallow ? at(kDeeper) : std::nullopt;
   if (!deeper) return {};
   // The stage that needs most stays the first as all get deeper; another may not stay it.
   if (shallow->memory_stage != 0 || deeper->memory_stage != 0) return whole();
-  const FixNeed low = need_of(*shallow), high = need_of(*deeper);
-  FixNeed out = high;
-  out.time = reckoned(low.time, high.time, layers);
-  out.host = reckoned(low.host, high.host, layers);
-  for (std::size_t m = 0; m < kStepParts; ++m) out.moments[m] = reckoned_moment(low.moments[m], high.moments[m], layers);
-  return held(out);
+  Line line{kDeeper - kShallow, layers - kDeeper};
+  FixNeed out = reckoned(*shallow, *deeper, line);
+  const std::size_t worst = out.worst();
+  if (!shrinks(shallow->memory.moments[worst], deeper->memory.moments[worst])) return held(out);
+  shallow = std::move(deeper);
+  deeper = at(kDeepest);
+  return deeper ? held(reckoned(*shallow, *deeper, {kDeepest - kDeeper, layers - kDeepest})) : FixNeed{};
 }
 
 }  // namespace precog

@@ -7,12 +7,10 @@
 #include <optional>
 #include <vector>
 
-#include "predict/fix_choices.h"
+#include "predict/fix_rules.h"
 #include "predict/predict.h"
 
 namespace precog {
-
-using FixCombination = std::vector<std::size_t>;  // of choices: places in the list of all, in order
 
 // What estimates are made of.
 struct FixNeed {
@@ -24,7 +22,8 @@ struct FixNeed {
   double time = 0;     // per sample
   bool whole = false, fits = false;  // tried at its own depth; and fits then
   double device = 0;                 // then
-  double most() const;  // of the moments, in bytes
+  std::size_t worst() const;  // of the moments
+  double most() const;        // its bytes
 };
 
 class FixTrials {
