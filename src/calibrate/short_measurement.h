@@ -10,7 +10,7 @@
 namespace precog {
 
 // So few rows of a family are taken for a short measurement of it.
-inline constexpr std::size_t kShortFamily = 400;
+inline constexpr std::size_t kShortFamily = 150;
 
 // `carried` is what the samples' targets are on top of; nullptr: of the physics. Not filled in: quality but for its shapes.
 FamilyResidual learn_short(const std::vector<KernelSample>& samples, FeatureKind kind, const FamilyResidual* carried);
