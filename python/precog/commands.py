@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     profile = commands.add_parser("profile", help="operators and host dispatch of the local GPU",
                                   epilog="Example: precog profile h200.measurements.jsonl.zst (interrupted, it goes on)")
     profile.add_argument("output", metavar="FILE", help=".jsonl, or .jsonl.zst to compress it")
-    profile.add_argument("--quick", action="store_true", help="a balanced tenth of the cases, in two minutes")
+    profile.add_argument("--quick", action="store_true", help="a balanced quarter of the cases, in two minutes")
     profile.add_argument("--budget", type=float, metavar="SECONDS", help="start no measurement after this (600; 120 with --quick)")
     profile.add_argument("--only", type=lambda text: text.split(","), metavar="A,B", help="host, operators, or families of operators")
     profile.add_argument("--known", action="append", default=[], metavar="FILE", help="do not repeat what this file has measured")

@@ -154,7 +154,7 @@ def profile(path: str | os.PathLike[str], quick: bool = False, budget_s: float |
     attention, recurrent layers, norms, softmax, losses, pointwise, casts, copies, reductions, indexing, sorting, pooling,
     optimizers, transfers, and what the clock does under load. The order is balanced: stopped at any time, the file is as good as the time it had.
 
-    path: .jsonl, or .jsonl.zst to compress it. An unfinished file is continued. quick: a balanced tenth of the cases.
+    path: .jsonl, or .jsonl.zst to compress it. An unfinished file is continued. quick: a balanced quarter of the cases.
     budget_s: no measurement is started after this; 600, or 120 if quick. only: parts ("host", "operators") and families of operators
     ("gemm", "conv", ...). known: files of such lines (.jsonl, .gz, .zst) whose measurements need not be repeated.
     Returns {"path", "measurements", "new", "failed", "families", "lost", "complete", "gpu", "notes"}; lost: the GPU stopped answering.

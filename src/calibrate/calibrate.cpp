@@ -128,6 +128,17 @@ FamilyResidual on_top(const FamilyResidual& base, FamilyResidual learned) {
   return learned;
 }
 
+// A relative's correction gives way only to what serves shapes that were left out better.
+FamilyResidual learned(const std::vector<KernelSample>& samples, FeatureKind kind, const FamilyResidual* below) {
+  LearnedFamily out = learn_family(samples, kind);
+  if (!below) return std::move(out.correction);
+  if (out.helps) return on_top(*below, std::move(out.correction));
+  FamilyResidual kept = *below;
+  kept.carried = false;
+  kept.quality = {.shapes = out.correction.quality.shapes};
+  return kept;
+}
+
 double share_of(std::vector<double> values, double share) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -236,10 +247,10 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
       if (!samples.empty()) {
         const FamilyResidual* below = base.find(name);
         if (below && below->kind != kind) below = nullptr;
-        FamilyResidual learned = out.from_few && samples.size() <= kShortFamily ? learn_short(samples, kind, below) : learn_family(samples, kind);
-        if (below && learned.smooth.empty()) learned = on_top(*below, std::move(learned));
-        learned.quality.rows = static_cast<std::int64_t>(samples.size());
-        profile.families[std::string(name)] = std::move(learned);
+        const bool few = samples.size() <= (below && kind == FeatureKind::memory ? kShortOnTop : kShortFamily);
+        FamilyResidual family = out.from_few && few ? learn_short(samples, kind, below) : learned(samples, kind, below);
+        family.quality.rows = static_cast<std::int64_t>(samples.size());
+        profile.families[std::string(name)] = std::move(family);
       }
       if (options.progress) options.progress(++done, order.size() * (out.from_few ? 2 : 1));
     }

@@ -123,7 +123,9 @@ TEST_CASE("few samples give a constant, shrunken, and no tree") {
     s.shape = i;
     samples.push_back(s);
   }
-  const FamilyResidual family = learn_family(samples, FeatureKind::memory);
+  const LearnedFamily learned = learn_family(samples, FeatureKind::memory);
+  const FamilyResidual& family = learned.correction;
+  CHECK(learned.helps);
   CHECK(family.trees.empty());
   double sum = 0;
   for (const auto& [key, value] : family.constants) sum += value;
@@ -131,6 +133,22 @@ TEST_CASE("few samples give a constant, shrunken, and no tree") {
   CHECK(sum < 0.3);
   CHECK(family.ratio.least <= 0.85);
   CHECK(family.ratio.most >= 1.18);
+}
+
+TEST_CASE("what tells nothing of shapes left out says so") {
+  std::vector<KernelSample> samples;
+  for (std::uint32_t i = 0; i < 60; ++i) {
+    KernelSample s;
+    s.features.assign(feature_names(FeatureKind::gemm).size(), 0);
+    s.target = i % 5 == 0 ? -0.4 : 0.1;  // each fifth, left out, is unlike the others
+    s.dtype = "bf16";
+    s.name = "mm";
+    s.shape = i;
+    samples.push_back(s);
+  }
+  CHECK_FALSE(learn_family(samples, FeatureKind::gemm).helps);
+  for (KernelSample& s : samples) s.target = 0.1;
+  CHECK(learn_family(samples, FeatureKind::gemm).helps);
 }
 
 TEST_CASE("a GPU that is a fifth slower than its physics is found to be") {

@@ -166,8 +166,9 @@ double quantile(std::vector<std::pair<double, double>> values, double share) {
 
 }  // namespace
 
-FamilyResidual learn_family(const std::vector<KernelSample>& samples, FeatureKind kind) {
-  FamilyResidual family;
+LearnedFamily learn_family(const std::vector<KernelSample>& samples, FeatureKind kind) {
+  LearnedFamily learned;
+  FamilyResidual& family = learned.correction;
   family.kind = kind;
   std::vector<const KernelSample*> all;
   std::set<std::uint32_t> shapes;
@@ -188,7 +189,9 @@ FamilyResidual learn_family(const std::vector<KernelSample>& samples, FeatureKin
   if (options.trees > 0) family.trees = learn_trees(all, family.constants, kind, options);
 
   std::vector<std::pair<double, double>> errors, targets;
+  double without = 0, with = 0;
   for (const auto& [sample, predicted] : best.left_out) {
+    without += sample->weight * std::abs(sample->target), with += sample->weight * std::abs(sample->target - predicted);
     errors.emplace_back(std::exp(sample->target - predicted), sample->weight);
     targets.emplace_back(sample->target, sample->weight);
   }
@@ -201,7 +204,8 @@ FamilyResidual learn_family(const std::vector<KernelSample>& samples, FeatureKin
     for (const KernelSample& s : samples) seen = {std::min(seen.least, s.features[f]), std::max(seen.most, s.features[f])};
     family.seen.push_back(seen);
   }
-  return family;
+  learned.helps = best.left_out.empty() || with < without;
+  return learned;
 }
 
 }  // namespace precog

@@ -18,7 +18,12 @@ struct KernelSample : Sample {
   bool warm = false;      // timed on operands in the cache: a feature tells trees, constants and the interval come from the others
 };
 
-// The targets are logarithms of measured over predicted time. Not filled in: quality.
-FamilyResidual learn_family(const std::vector<KernelSample>& samples, FeatureKind kind);
+struct LearnedFamily {
+  FamilyResidual correction;  // not filled in: quality
+  bool helps = true;          // on shapes left out, against none
+};
+
+// The targets are logarithms of measured over predicted time.
+LearnedFamily learn_family(const std::vector<KernelSample>& samples, FeatureKind kind);
 
 }  // namespace precog

@@ -42,7 +42,7 @@ Result<FittedProfile> reference_profile(const std::filesystem::path& products, c
   out.gpu = gpu.name;
   out.architecture = gpu.architecture;
   out.sources.push_back({products.filename().string() + " (aiconfigurator, Apache-2.0)", "", "vLLM, bf16 linear layers; operands partly in the L2 cache, which was taken off", static_cast<std::int64_t>(rows.size())});
-  FamilyResidual family = learn_family(samples, FeatureKind::gemm);
+  FamilyResidual family = learn_family(samples, FeatureKind::gemm).correction;
   family.quality.rows = static_cast<std::int64_t>(samples.size());
   family.quality.held_out = static_cast<std::int64_t>(held_out.size());
   std::vector<double> errors, signs, physical;
