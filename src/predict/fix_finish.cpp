@@ -7,7 +7,7 @@ namespace precog {
 namespace {
 
 constexpr double kSurely = 0.9;          // of the capacity: below, a rough trial leaves no doubt; what is listed is predicted whole
-constexpr double kSurelyShort = 1.03;    // of the capacity, by a rough trial brought to one that was asked
+constexpr double kSurelyShort = 1.1;     // of the capacity, by a rough trial brought to one that was asked
 constexpr double kSegments = 1.05;       // of the capacity: what expandable segments may save
 constexpr int kLayerTries = 5, kHalved = 2, kMostLayersAsked = 256;  // the second: this one in the middle of what is left
 constexpr double kOneMore = 1.005;       // of the capacity
