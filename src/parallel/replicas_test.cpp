@@ -69,7 +69,7 @@ TEST_CASE("GroupsOfOneCastAndSumWholeParameters") {
   }
   CHECK(bytes == 2 * kParameters);
   CHECK(count(step.graph, OpKind::cast) >= 4);  // each parameter, from its fp32
-  CHECK(step.shards.optimizer == 1);
+  CHECK(step.shards.optimizer.replicas == 1);
   CHECK(verify(step.graph).empty());
 }
 
