@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::size_t kFound = 5, kFoundOthers = 2;  // that fit: with the same result, and of each other kind; in another mode half as many
 constexpr std::size_t kAsked = 8;       // of each kind and mode
+constexpr std::size_t kAskedBelow = 4;  // beyond these, where none of them fitted: that a rough trial puts well below the capacity
+constexpr double kBelow = 0.97;
 constexpr std::size_t kFinishedTogether = 4;        // finished at a time, whatever the number of threads
 constexpr int kDeep = 60;               // layers from which on every question takes long: half as many of them
 constexpr double kWorthAsking = 1.04;   // of the capacity, by a rough trial
@@ -70,7 +72,7 @@ class FixSearch {
   void finish_cheapest() {
     std::vector<FixCandidate> left = pool_.fitting(kWorthAsking * pool_.capacity());
     const auto allocator = std::find_if(choices_.begin(), choices_.end(), [](const FixChoice& one) { return one.axis == FixAxis::allocator; });
-    std::map<std::pair<std::size_t, bool>, std::size_t> asked_of;
+    std::map<std::pair<std::size_t, bool>, std::size_t> asked_of, asked_below;
     for (std::size_t next = 0; next < left.size();) {
       std::vector<FixCandidate> wave;
       for (; next < left.size() && wave.size() < kFinishedTogether; ++next) {
@@ -78,7 +80,8 @@ class FixSearch {
         const std::pair kind(rules_.result(one.choices), rules_.other_mode(one.choices));
         if (enough_of(kind) || beaten(one) || told(one, found_)) continue;
         if (told(one, wave)) break;  // that one may not fit
-        if (one.choices.size() > 1 && asked_of[kind]++ >= (deep() ? kAsked / 2 : kAsked)) continue;
+        const auto below = [&] { return one.memory < kBelow * pool_.capacity() && found_of(kind) == 0 && asked_below[kind]++ < kAskedBelow; };
+        if (one.choices.size() > 1 && asked_of[kind]++ >= (deep() ? kAsked / 2 : kAsked) && !below()) continue;
         wave.push_back(one);
       }
       std::vector<std::optional<FoundFix>> made(wave.size());
@@ -96,7 +99,10 @@ class FixSearch {
   bool deep() const { return trials_.layers({}) > kDeep; }
   bool enough_of(const std::pair<std::size_t, bool>& kind) const {
     const std::size_t most = std::max<std::size_t>(1, (kind.first == 0 ? kFound : kFoundOthers) / (deep() || kind.second ? 2 : 1));
-    return std::count_if(found_.begin(), found_.end(), [&](const FoundFix& one) { return std::pair(rules_.result(one.choices), rules_.other_mode(one.choices)) == kind; }) >= static_cast<std::ptrdiff_t>(most);
+    return found_of(kind) >= static_cast<std::ptrdiff_t>(most);
+  }
+  std::ptrdiff_t found_of(const std::pair<std::size_t, bool>& kind) const {
+    return std::count_if(found_.begin(), found_.end(), [&](const FoundFix& one) { return std::pair(rules_.result(one.choices), rules_.other_mode(one.choices)) == kind; });
   }
   void keep(FoundFix found) {
     if (std::none_of(found_.begin(), found_.end(), [&](const FoundFix& one) { return one.choices == found.choices && one.layers == found.layers; })) found_.push_back(std::move(found));
