@@ -70,6 +70,7 @@ constexpr JobFlag kJobFlags[] = {
     {"--schedule", "/plan/schedule", ValueKind::text, "NAME", kPlan, "gpipe, 1f1b, interleaved, zb, zbv, dualpipe", "gpipe|1f1b|interleaved|zb|zbv|dualpipe"},
     {"--cp", "/plan/cp", ValueKind::whole, "N", kPlan, "context-parallel degree", ""},
     {"--ep", "/plan/ep", ValueKind::whole, "N", kPlan, "expert-parallel degree", ""},
+    {"--etp", "/plan/etp", ValueKind::whole, "N", kPlan, "GPUs that share each expert", ""},
     {"--tokens", "/run/tokens", ValueKind::number, "N", kRun, "train on so many tokens", ""},
     {"--samples", "/run/samples", ValueKind::number, "N", kRun, "train on so many samples", ""},
     {"--epochs", "/run/epochs", ValueKind::number, "N", kRun, "train for so many epochs", ""},
