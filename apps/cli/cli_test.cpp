@@ -127,11 +127,11 @@ TEST_CASE("HelpHasExamplesAndFits80Columns") {
 
 TEST_CASE("ProblemsOfFlagsAreNamedAfterThem") {
   Parsed parsed = parse({"predict", "--gpus", "0", "--batch", "1"});
-  const Error error{{{"request.cluster.gpus", "is 0"}, {"request.model", "is missing"}, {"request.plan.etp", "is 3, beside global_batch and m_batch.json"}, {"request.cluster", "has 0 GPUs"}}};
+  const Error error{{{"request.cluster.gpus", "is 0"}, {"request.model", "is missing"}, {"request.plan.wrap", "is 3, beside global_batch and m_batch.json"}, {"request.cluster", "has 0 GPUs"}}};
   Error named = with_flag_names(error, parsed.arguments);
   CHECK(named.problems[0].where == "--gpus");
   CHECK(named.problems[1].where == "--model");  // there is no file that it could be missing from
-  CHECK(named.problems[2].where == "request.plan.etp");
+  CHECK(named.problems[2].where == "request.plan.wrap");
   CHECK(named.problems[2].message == "is 3, beside --global-batch and m_batch.json");
   CHECK(named.problems[3].where == "--gpu");
   parsed = parse({"predict", "job.json", "--gpus", "0", "--batch", "1"});
