@@ -27,6 +27,9 @@ void unfold(StepGraph& step) {
 
 void distribute_optimizer(int ranks, int copies, bool gradients_too, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
   const bool copied = !gradients_in_buffers(recipe) || gradients_too, shards_kept = gradients_too;
+  // DeepSpeed's stage 1 has no buffers: gradients are added up where autograd left them, and each message is laid together when it is sent and let go
+  // again (engine.py switches contiguous_gradients off; stage_1_and_2.py, buffered_reduce_fallback).
+  const bool passing = copied && !shards_kept && recipe.reduces_after_backward;
   if (gradients_too && step.gradients_folded) unfold(step);
   const std::int64_t full = std::max(kBucketElements, kBucketElementsPerRank * ranks);
   const auto buckets = fill_buckets(step, [&](const Bucket& bucket, std::size_t) { return bucket.elements >= full; });
@@ -47,7 +50,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, const Repli
   auto send = [&](const Bucket& bucket) {
     const DType own = kept_type(recipe, graph.tensors[step.gradients[bucket.gradients.front()].gradient].dtype), sent = recipe.reduced_gradients.value_or(own);
     Tensor buffer{.shape = {bucket.elements}, .dtype = sent};
-    if (!shards_kept) buffer.role = Role::gradient_bucket, buffer.name = graph.intern("gradient_buffer");
+    if (!shards_kept && !passing) buffer.role = Role::gradient_bucket, buffer.name = graph.intern("gradient_buffer");
     const bool in_place = !copied && sent == own;  // the training pass's own buffers
     TensorId memory;
     std::vector<TensorId> inputs;
@@ -59,7 +62,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, const Repli
       memory = graph.add_tensor(buffer);
       const auto launches = copied ? static_cast<std::int64_t>(inputs.size()) : 1;
       out.put({OpKind::shard_copy, phase, sent, ShardCopyAttributes{bucket.elements, launches, read, written}, "bucket_copy"}, inputs,
-              std::vector<TensorId>(shards_kept ? 1u : 0u, memory));
+              std::vector<TensorId>(shards_kept || passing ? 1u : 0u, memory));
     }
     const CollectiveAttributes message = group_of(bucket, step, written, ranks);
     const int sharing = message.participants;
@@ -107,7 +110,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, const Repli
     out.put({OpKind::all_gather, Phase::optimizer, graph.tensors[step.gradients[bucket.gradients.front()].parameter].dtype, group_of(bucket, step, bytes, ranks)}, waited_for, {});
   }
   out.finish();
-  step.shards.gradients_released = copied;
+  step.shards.gradients_released = copied && !passing;
   step.shards.optimizer = {ranks, step.expert_sharers(ranks)};
 }
 
