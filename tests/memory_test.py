@@ -176,6 +176,19 @@ class WhatMakesItLess(unittest.TestCase):
         self.assertGreater(one, 26e9)  # 6.7 G parameters in fp32
         self.assertLess(two, one / 4)
 
+    def test_deepspeeds_stage_1_keeps_gradients_once(self):
+        job = ["--model", "llama2-7b", "--batch", 1, "--seq", 512, "--gpu", "h200-sxm", "--gpus", 8, "--fsdp", "zero1"]  # 6.74 G parameters
+        half, bf16 = (run_json("predict", *job, "--precision", recipe)["memory"]["by_category"] for recipe in ("deepspeed-fp16", "deepspeed-bf16"))
+        self.assertAlmostEqual(half["gradients"] / 13.48e9, 1, delta=0.01)  # where autograd left them
+        self.assertLess(half["gradient_buckets"], 3.5e9)                    # a rank's share in fp32
+        self.assertAlmostEqual(bf16["gradient_buckets"] / 26.95e9, 1, delta=0.05)  # the optimizer's own, in fp32; messages in bf16 come and go
+
+    def test_deepspeeds_states_are_there_before_the_first_step(self):
+        # So they lie together: no state sits in a segment that an activation asked for.
+        job = ["--model", "llama2-7b", "--batch", 2, "--seq", 4096, "--gpu", "h200-sxm", "--gpus", 8, "--fsdp", "zero2", "--recompute", "full"]
+        deepspeed, megatron = (run_json("predict", *job, "--precision", recipe) for recipe in ("deepspeed-bf16", "bf16-master"))
+        self.assertLess(deepspeed["reserved_bytes"] / deepspeed["peak_bytes"], megatron["reserved_bytes"] / megatron["peak_bytes"])
+
     def test_a_layer_waits_for_its_own_parameters(self):
         report = run_json("predict", *self.JOB, "--offload", "parameters")
         # Twice up, once down and up in the update; the link carries 64 GB/s at most, and the layers are too short to hide it.

@@ -45,6 +45,7 @@ class Tracer {
       backward_began_ = backward_began_ || op.phase == Phase::backward;
       if (op.phase == Phase::optimizer && !updated) make_states();
       updated = updated || op.phase == Phase::optimizer;
+      if (op.phase >= Phase::loss_scaling) convert_gradients();
       flatten_weights(op, i);
       make_outputs(op, i);
       const Bytes workspace = program_.calls[i].workspace;
@@ -254,7 +255,9 @@ class Tracer {
       if (tensor.role == Role::buffer && tensor.storage == id) reside({bytes, MemoryCategory::parameters, tensor.dtype, tensor.name, true});
       if (tensor.role == Role::gradient_bucket) reside({bytes, MemoryCategory::gradient_buckets, tensor.dtype});
     }
-    reside({step_.main_gradients.value, MemoryCategory::gradient_buckets, DType::fp32});
+    if (step_.gradients_folded) reside({step_.main_gradients.value, MemoryCategory::gradient_buckets, DType::fp32});
+    // Whoever keeps master weights makes them with the optimizer (Megatron, DeepSpeed, apex).
+    if (step_.master_weights.value > 0) reside({masters_kept(step_, step_.shards.optimizer).value, MemoryCategory::master_weights, DType::fp32});
     for (const ParameterGradient& g : step_.gradients) {
       const Tensor& parameter = graph_.tensors[g.parameter];
       const std::int64_t elements = static_cast<std::int64_t>(static_cast<double>(share(parameter.shape.elements(), ranks_sharing(step_, g.parameter, step_.shards.optimizer))) * step_.shards.updated_here);
@@ -262,7 +265,12 @@ class Tracer {
         states_.push_back({elements * bits_of(state) / 8, MemoryCategory::optimizer_states, state, parameter.name, true});
       updated_elements_.push_back(elements);
     }
-    if (step_.master_weights.value > 0) states_.push_back({masters_kept(step_, step_.shards.optimizer).value, MemoryCategory::master_weights, DType::fp32});
+    if (step_.shards.flat) {
+      std::int64_t elements = 0;
+      for (std::int64_t one : updated_elements_) elements += one;
+      for (std::int64_t i = 0; i < state_tensors(training_.optimizer); ++i) reside({elements * bits_of(state) / 8, MemoryCategory::optimizer_states, state});
+      states_.clear();
+    }
 
     // A gradient stays until the next step clears it; when accumulating, those of earlier micro-batches are there all
     // along and a new one is folded in as soon as it is complete.
@@ -278,7 +286,24 @@ class Tracer {
     };
     if (!step_.shards.gradients_released)
       for (const ParameterGradient& g : step_.gradients) keep(g.gradient, g.made_by.value);
-    for (TensorId shard : step_.shards.kept_gradients) keep(shard, last_use_[shard.index()]);
+    if (step_.shards.flat) keep_in_one_buffer(step_.shards.kept_gradients);
+    else
+      for (TensorId shard : step_.shards.kept_gradients) keep(shard, last_use_[shard.index()]);
+  }
+
+  // What reductions leave is copied to its place there.
+  void keep_in_one_buffer(const std::vector<TensorId>& shards) {
+    std::int64_t bytes = 0;
+    for (TensorId shard : shards) bytes += graph_.bytes(shard).value;
+    if (!shards.empty()) reside({bytes, MemoryCategory::gradients, graph_.tensors[shards.front()].dtype});
+  }
+
+  // Main gradients that are made at the end of a step are let go with it.
+  void convert_gradients() {
+    if (step_.gradients_folded || step_.main_gradients.value == 0 || std::exchange(converted_, true)) return;
+    const std::int32_t block = add({step_.main_gradients.value, MemoryCategory::gradient_buckets, DType::fp32});
+    put(MemoryEvent::Kind::take, block);
+    dies_at(graph_.ops.size() - 1, block);
   }
 
   // States appear in the first update, where what backward has given back lies free: that is where they settle.
@@ -336,7 +361,7 @@ class Tracer {
   const TrainingOptions& training_;
   const GpuSpec& gpu_;
   bool compiled_;
-  bool backward_began_ = false;
+  bool backward_began_ = false, converted_ = false;
   TensorId scores_;                      // compiled: what the model returns beside the loss
   std::size_t scores_gradient_ = 0;      // the operator that reads its gradient
   std::vector<std::int32_t> not_ours_;   // blocks that no kernel may write over

@@ -94,6 +94,8 @@ StepGraph apply_plan(const Plan& plan, const Replicas& replicas, const Precision
   const bool gathers = (recipe.gathers_fp8 && !by_optimizer) || (recipe.master_weights && recipe.master_weights->copied == MasterWeights::Copied::on_gather);
   const int all = std::max(1, plan.replicas());
   const int ranks = replicas.shard_size > 0 && plan.fsdp != Sharding::none ? replicas.shard_size * plan.cp : all, copies = all / ranks;
+  // stage_1_and_2.py, stage3.py, bf16_optimizer.py, fp16/fused_optimizer.py: flat groups, and initialize_optimizer_states takes a step before the first.
+  step.shards.flat = recipe.reduces_after_backward || replicas.by_module.has_value();
   step.replica_stride = plan.tp;
   step.expert_stride = static_cast<int>(plan.ranks_of_experts());
   const auto several = [&](int sharing) { return sharing > 1 || (step.experts_own_replicas() && step.expert_sharers(sharing) > 1); };

@@ -27,9 +27,9 @@ void unfold(StepGraph& step) {
 
 void distribute_optimizer(int ranks, int copies, bool gradients_too, const Replicas& how, const PrecisionRecipe& recipe, StepGraph& step) {
   const bool copied = !gradients_in_buffers(recipe) || gradients_too, shards_kept = gradients_too;
-  // DeepSpeed's stage 1 has no buffers: gradients are added up where autograd left them, and each message is laid together when it is sent and let go
-  // again (engine.py switches contiguous_gradients off; stage_1_and_2.py, buffered_reduce_fallback).
-  const bool passing = copied && !shards_kept && recipe.reduces_after_backward;
+  // DeepSpeed's stage 1 has no buffers for messages: gradients are added up where autograd left them or in the bf16 optimizer's own, each message is laid
+  // together when it is sent, copied back and let go (engine.py switches contiguous_gradients off; allreduce_bucket there and in stage_1_and_2.py).
+  const bool passing = !shards_kept && recipe.reduces_after_backward;
   if (gradients_too && step.gradients_folded) unfold(step);
   const std::int64_t full = std::max(kBucketElements, kBucketElementsPerRank * ranks);
   const auto buckets = fill_buckets(step, [&](const Bucket& bucket, std::size_t) { return bucket.elements >= full; });
@@ -77,7 +77,7 @@ void distribute_optimizer(int ranks, int copies, bool gradients_too, const Repli
                copies > 1 ? kAcrossGroups : "reduce_scatter", true}, {reduced}, {kept});
     }
     if (shards_kept && accumulates) out.put({OpKind::accumulate_gradient, Phase::accumulate, own, {}, copies > 1 ? kAcrossGroups : "reduce_scatter", true}, {kept}, {});
-    if (shards_kept || kept != reduced) step.shards.kept_gradients.push_back(kept);
+    if (shards_kept || (kept != reduced && !passing)) step.shards.kept_gradients.push_back(kept);
   };
 
   std::size_t next = 0;

@@ -349,7 +349,11 @@ class FullySharded {
   // The gathered parameters are let go: no kernel, but what memory they took is free from here on.
   void release(ShardGroup& group, Phase phase) {
     if (group.experts && phase == Phase::forward) release(*group.experts, phase);  // in backward they end before their unit
-    if (group.whole.valid()) out_.put({OpKind::allocate, phase, DType::fp32, {}, "reshard"}, {group.whole}, {});
+    // With them goes the message of the reduction before, whose end was waited for (post_backward unsets reduce_scatter_state).
+    std::vector<TensorId> let_go;
+    if (group.whole.valid()) let_go.push_back(group.whole);
+    if (phase == Phase::backward && message_.valid()) let_go.push_back(message_);
+    if (!let_go.empty()) out_.put({OpKind::allocate, phase, DType::fp32, {}, "reshard"}, let_go, {});
     group.whole = {};
   }
 
@@ -390,8 +394,7 @@ class FullySharded {
       const Shape& shape = graph_.tensors[inputs.back()].shape;
       elements += in_4_bits(shape) ? shape.elements() : padded(shape, group);
     }
-    if (reduced_.valid()) inputs.push_back(reduced_);      // one reduction at a time: the one before must be done ...
-    if (message_.valid()) inputs.push_back(message_);      // ... and gives its message back only now
+    if (reduced_.valid()) inputs.push_back(reduced_);  // one reduction at a time: the one before must be done
     message_ = out_.tensor(elements, sent);
     const Bytes read = bytes_of(elements, own), whole = bytes_of(elements, sent);
     out_.put({OpKind::shard_copy, Phase::backward, sent, ShardCopyAttributes{elements, 1, read, whole}, "chunk_cat"}, inputs, std::vector{message_});

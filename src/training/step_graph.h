@@ -30,6 +30,7 @@ struct Shards {
   double updated_here = 1;                // of the optimizer's elements: the host has the others, and their states
   bool gradients_released = false;        // a gradient is let go when it has been copied for the reduction
   std::vector<TensorId> kept_gradients;   // what the reductions left, where that is memory of its own
+  bool flat = false;                      // states and kept gradients are a few long buffers, there before the first step (DeepSpeed)
 };
 
 struct StepGraph {
