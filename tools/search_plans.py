@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """How good is what `predict` lists for a job that does not fit? Hundreds of plans against the list: its own entries and plans at random,
-every setting of the best changed in turn, then several at once: `tools/search_plans.py [--plans N] [--seed S] [JOB ...]`. Wants
+every setting of the best changed in turn, then several at once: `tools/search_plans.py [--plans N] [--seed S] SET [NUMBER ...]`. Wants
 libprecog.so (PRECOG_LIBRARY)."""
 
 import argparse
@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 import precog  # noqa: E402
-from plan_jobs import SETS  # noqa: E402
+from plan_jobs import SEEDS, jobs  # noqa: E402
 
 KINDS = ("same", "close", "narrow", "other")  # how far results are from the job's own: src/predict/fix_choices.h
 
@@ -208,11 +208,6 @@ class Search:
         return {kind: (at[0][0], at[0][2]) for kind, at in self.best.items() if at}
 
 
-def spelled_out(request, base):
-    """The job as the report says it, where a configuration says it: plans are changes of fields."""
-    return {key: value for key, value in base["request"].items() if key != "imported"} if "from" in request else request
-
-
 def gaps(request, base, found):
     """By how far results are from the job's own: the best plan found and the list's best, in the job's own mode and in any."""
     for kind, title in enumerate(KINDS):
@@ -220,7 +215,7 @@ def gaps(request, base, found):
         if kind and not any(str(kind) in entry for entry in found.values()):
             continue
         listed = [fix for fix in base["fixes"] if kind_of(fix) <= kind and "a smaller step" not in fix["note"]]
-        own = min((fix["time_ratio"] for fix in listed if "--mode" not in fix["flags"]), default=math.inf), plans[request.get("mode", "eager")]
+        own = min((fix["time_ratio"] for fix in listed if "--mode" not in fix["flags"]), default=math.inf), plans[request["mode"]]
         best = min((fix.get("faster_with", fix)["time_ratio"] for fix in listed), default=math.inf), sum(plans.values(), [])
         yield title, [against(ratio / base.samples_per_s, some) for ratio, some in (own, best)]
 
@@ -232,9 +227,9 @@ def against(time, plans):
 
 
 def main():
-    every = {name: request for jobs in SETS.values() for name, request in jobs.items()}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("jobs", nargs="*", default=["looked-at"], metavar="JOB", help=f"of {', '.join(every)}; or of a set of them: {', '.join(SETS)} (plan_jobs.py)")
+    parser.add_argument("set", choices=SEEDS, help="of jobs (plan_jobs.py)")
+    parser.add_argument("numbers", nargs="*", type=int, metavar="NUMBER", help="of jobs in it; all, where none is given")
     parser.add_argument("--plans", type=int, default=600, help="predictions of each mode")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--typed", metavar="PRECOG", help="the program: what is listed is typed into it, and must say the same")
@@ -242,32 +237,27 @@ def main():
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     known = json.loads(arguments.known.read_text()) if arguments.known and arguments.known.exists() else {}
-    print(f"{'job':18} {'result':7} {'found':>9} {'listed':>9} {'over':>7}   {'any mode':>9} {'listed':>9} {'over':>7}   s of CPU for the list")
+    print(f"{'job':24} {'result':7} {'found':>9} {'listed':>9} {'over':>7}   {'any mode':>9} {'listed':>9} {'over':>7}   s of CPU for the list")
     overs = [], []
     typed, wrong = 0, []
-    for name in [one for given in arguments.jobs for one in SETS.get(given, [given])]:
-        request = every[name]
+    for name, request in jobs(SEEDS[arguments.set], arguments.numbers).items():
         begin = time.process_time()
         base = precog.predict(request)
         took = time.process_time() - begin
-        if base.fits:
-            print(f"{name:18} fits as it is")
-            continue
         for fix in base["fixes"] if arguments.typed else ():
             typed += 1
             if told := differs(arguments.typed, request, fix):
                 wrong.append(f"{name}: {fix['flags']}: {told}")
-        job = spelled_out(request, base)
         found = {}
-        for mode in {job.get("mode", "eager"): None, "compile": None}:
+        for mode in {request["mode"]: None, "compile": None}:
             key = f"{name}/{arguments.plans}/{arguments.seed}/{mode}"
             if key not in known:
-                known[key] = {str(kind): list(one) for kind, one in Search(job, base, arguments.seed, mode).run(arguments.plans).items()}
+                known[key] = {str(kind): list(one) for kind, one in Search(request, base, arguments.seed, mode).run(arguments.plans).items()}
                 if arguments.known:
                     arguments.known.write_text(json.dumps(known, indent=1))
             found[mode] = known[key]
-        for title, both in gaps(job, base, found):
-            told = f"{name:18} {title:7}"
+        for title, both in gaps(request, base, found):
+            told = f"{name:24} {title:7}"
             for some, one in zip(overs, both, strict=True):
                 if one is None:
                     told += " " * 30
