@@ -16,6 +16,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 import precog  # noqa: E402
 from plan_jobs import SEEDS, jobs  # noqa: E402
 
+PARTS = ("states", "gradients", "gathered")  # of a precision, beside its recipe
+MAIN_GRADIENTS = {"bf16-master", "deepspeed-bf16"}  # in fp32, apart from the model's
 KINDS = ("same", "close", "narrow", "other")  # how far results are from the job's own: src/predict/fix_choices.h
 
 
@@ -34,12 +36,13 @@ class Space:
         self.gpus = request["cluster"]["gpus"]
         plan = base["request"]["plan"]
         language = bool(request.get("seq")) or base["request"].get("seq")
-        name = request["precision"]
+        name, *parts = request["precision"].split("+")
+        self.rest = "".join(f"+{part}" for part in parts)  # stays as it is
         bf16 = base["peak_16bit"] == "bf16" if "peak_16bit" in base else not any(old in request["cluster"]["gpu"] for old in ("v100", "t4", "p100", "1080", "2080"))
         recipes = {name: 0}
-        if name == "fp32":
+        if name in ("fp32", "tf32"):
             recipes["amp-bf16" if bf16 else "amp-fp16"] = 1
-        if bf16 and (name == "fp32" or name.startswith("amp-")):
+        if bf16 and name.startswith(("fp32", "tf32", "amp-")):
             recipes.update({"bf16-master": 2, "fsdp-bf16": 2})
         if name not in ("bf16", "fp16"):
             recipes["bf16" if bf16 else "fp16"] = 3
@@ -47,14 +50,16 @@ class Space:
         each = 8 * base["global_batch"] // plan["dp"]  # fewer replicas may have larger micro-batches
         self.axes = {
             "recipe": list(recipes), "states": ["", "", "+optimizer-bf16", "+optimizer-8bit"],
-            "fsdp": ["none", "zero1", "zero2", "full", "full", "hybrid"] if self.gpus > 1 else ["none"],
+            "gradients": ["", "+main-gradients-bf16"] if MAIN_GRADIENTS.intersection(recipes) else [""],
+            "gathered": ["", "+fp8-all-gather"] if "fp8" in self.rest else [""],
+            "fsdp": ["none", "none", "zero1", "zero2", "full", "full", "hybrid"] if self.gpus > 1 else ["none"], "views": [False, True] if self.gpus > 1 else [False],
             "recompute": ["none", "none", "selective", "norm", "norm+activation", "norm+mlp", "norm+activation+core", "per-op", "full"],
             "loss": [1, 8, 64] if language else [1],
             "batch": [b for b in range(1, each + 1) if each % b == 0],
-            "offload": ["none"] * 6 + ["optimizer", "states", "optimizer+parameters", "parameters", "states+parameters", "activations"],
+            "offload": ["none"] * 6 + ["optimizer", "states", "optimizer+parameters", "parameters", "states+parameters", "activations"], "fraction": [1, 1, 0.25, 0.5, 0.75],
             "allocator": ["caching", "expandable"], "impl": ["", "fused"],
-            "tp": doubling(min(8, self.gpus)) if language else [1], "cp": doubling(min(8, self.gpus)) if language else [1],
-            "pp": doubling(min(16, self.gpus)) if language else [1], "ep": doubling(min(64, self.gpus)) if language and self.experts() else [1],
+            "tp": doubling(min(8, self.gpus)) if language else [1], "cp": doubling(min(8, self.gpus)) if language else [1], "exchange": ["ring", "all_to_all"] if language else ["ring"],
+            "pp": doubling(min(16, self.gpus)) if language else [1], "ep": doubling(min(64, self.gpus)) if language and self.experts() else [1], "etp": [0, *doubling(min(8, self.gpus))] if language and self.experts() else [0],
             "mode": [mode],
             "format": ["contiguous", "channels_last"] if not language else ["contiguous"],
         }
@@ -66,7 +71,7 @@ class Space:
         return any(word in str(self.request["model"]) for word in ("mixtral", "deepseek", "moe"))
 
     def kind(self, point):
-        return max(self.recipes[point["recipe"]], 1 if point["states"] else 0)
+        return max(self.recipes[point["recipe"]], 1 if any(point[axis] for axis in PARTS) else 0)
 
     def random(self, rng):
         point = {axis: rng.choice(values) for axis, values in self.axes.items()}
@@ -76,7 +81,7 @@ class Space:
         if rng.random() < 0.5:
             point["offload"] = "none"
         if rng.random() < 0.5:
-            point["recipe"] = self.request["precision"]
+            point["recipe"] = self.request["precision"].split("+")[0]
         return point
 
     def changed(self, point, rng):
@@ -91,6 +96,8 @@ class Space:
         dp = self.gpus // (point["tp"] * point["cp"] * point["pp"])
         if point["recipe"].startswith("fsdp-") and (point["fsdp"] not in ("zero2", "full", "hybrid") or dp * point["cp"] == 1):
             return None  # of FSDP: SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD
+        if point["gradients"] and point["recipe"] not in MAIN_GRADIENTS:
+            return None
         each, rest = divmod(self.base["global_batch"], dp)
         if rest or each % point["batch"]:
             return None
@@ -98,7 +105,11 @@ class Space:
         plan["sp"] = point["tp"] > 1
         if dp * point["cp"] == 1 and not (self.gpus == 1 and point["offload"] == "optimizer"):
             plan["fsdp"] = "none"
-        out = {"precision": point["recipe"] + point["states"], "plan": plan, "batch": point["batch"], "global_batch": self.base["global_batch"],
+        for key, value, said in (("bucket_views", True, point["views"] and plan["fsdp"] == "none"), ("offload_fraction", point["fraction"], point["offload"] == "optimizer" and point["fraction"] < 1),
+                                 ("cp_exchange", point["exchange"], point["cp"] > 1), ("etp", point["etp"], point["etp"] and point["ep"] > 1)):
+            if said:
+                plan[key] = value
+        out = {"precision": point["recipe"] + self.rest + "".join(point[axis] for axis in PARTS), "plan": plan, "batch": point["batch"], "global_batch": self.base["global_batch"],
                "recompute": point["recompute"], "allocator": point["allocator"], "mode": point["mode"]}
         for key, value in (("optimizer_impl", point["impl"]), ("loss_chunks", point["loss"] if point["loss"] > 1 else None), ("memory_format", point["format"] if point["format"] != "contiguous" else None)):
             if value:
@@ -114,7 +125,8 @@ class Space:
         request = merged(self.request, {key: value for key, value in fix["request"].items() if value is not None})
         plan = {**self.base["request"]["plan"], **request.get("plan", {})}
         recipe, *parts = request["precision"].split("+")
-        out = {"recipe": recipe, "states": "".join(f"+{part}" for part in parts), "recompute": request.get("recompute", "none"), "loss": request.get("loss_chunks", 1),
+        parted = {axis: "".join(f"+{part}" for part in parts if f"+{part}" in self.axes[axis]) for axis in PARTS}
+        out = {"recipe": recipe, **parted, "views": plan.get("bucket_views", False), "fraction": plan.get("offload_fraction", 1), "exchange": plan.get("cp_exchange", "ring"), "etp": plan.get("etp", 0), "recompute": request.get("recompute", "none"), "loss": request.get("loss_chunks", 1),
                "batch": request["batch"], "allocator": request.get("allocator", "caching"), "impl": request.get("optimizer_impl", ""), "mode": request.get("mode", "eager"),
                "format": request.get("memory_format", "contiguous"), "fsdp": plan.get("fsdp", "none"), "offload": plan.get("offload", "none"), **{axis: plan.get(axis, 1) for axis in ("tp", "cp", "pp", "ep")}}
         self.recipes.setdefault(recipe, kind_of(fix))

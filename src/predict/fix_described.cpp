@@ -8,14 +8,13 @@
 
 namespace precog {
 
-FixDegrees::FixDegrees(const Plan& plan, const std::vector<const FixChoice*>& choices) : ep(plan.ep), tp(plan.tp), cp(plan.cp), pp(plan.pp) {
+FixDegrees::FixDegrees(const Plan& plan, const std::vector<const FixChoice*>& choices) : ep(plan.ep), etp(plan.etp), tp(plan.tp), cp(plan.cp), pp(plan.pp) {
   for (const FixChoice* choice : choices)
-    for (auto [axis, degree] : {std::pair{FixAxis::ep, &ep}, {FixAxis::tp, &tp}, {FixAxis::cp, &cp}, {FixAxis::pp, &pp}})
+    for (auto [axis, degree] : {std::pair{FixAxis::ep, &ep}, {FixAxis::etp, &etp}, {FixAxis::tp, &tp}, {FixAxis::cp, &cp}, {FixAxis::pp, &pp}})
       if (choice->axis == axis) *degree = static_cast<int>(choice->value);
   const int gpus = plan.dp * plan.tp * plan.cp * plan.pp;
   dp = std::max(1, gpus / (tp * cp * pp));
-  const int experts = ep == plan.ep && tp == plan.tp && plan.etp > 0 ? ep * plan.etp : ep == 1 ? 1 : ep * tp;
-  valid = dp * tp * cp * pp == gpus && dp * tp * cp % experts == 0;
+  valid = dp * tp * cp * pp == gpus && dp * tp * cp % (ep * (etp > 0 ? etp : tp)) == 0;
 }
 
 Fix smaller_batch(std::int64_t batch, const Json& request, const Report& base) {
@@ -46,7 +45,7 @@ FixUndone undone(const Json& request) {
   out.by_layers = request.contains("recompute_layers");
   out.every = request.contains("recompute_every");
   if (!request.contains("plan") || !request["plan"].is_object()) return out;
-  if (!request["plan"].contains("offload_layers")) out.offload = said(request["plan"], "offload");  // no flag takes those back
+  if (!request["plan"].contains("offload_layers") && !request["plan"].contains("offload_fraction")) out.offload = said(request["plan"], "offload");  // no flag takes those back
   return out;
 }
 
