@@ -80,8 +80,8 @@ def less(request, patch):
     plan = patch.get("plan", {})
     split = {key for key in ("tp", "sp", "cp", "cp_exchange", "pp", "ep", "etp", "dp", "schedule", "vpp") if key in plan}
     for group in ({"fsdp"}, {"bucket_views"}, {"offload", "offload_layers", "offload_fraction"}, split):
-        if group == {"fsdp"} and (patch.get("precision", "").startswith("fsdp-") or request["cluster"]["gpus"] == 1):
-            continue  # the recipe's own, or ZeRO 3's way of updating on the host: it is nothing without
+        if group == {"fsdp"} and (patch.get("precision", "").startswith("fsdp-") or request["cluster"]["gpus"] == 1 or plan.get("fsdp") == "none"):
+            continue  # the recipe's own, ZeRO 3's way of updating on the host, or taken back where nobody is left to share with: it is nothing without
         if group & set(plan):
             rest = {key: value for key, value in plan.items() if key not in group}
             yield group, merged(request, {**patch, "plan": rest})

@@ -17,7 +17,6 @@ import precog  # noqa: E402
 from plan_jobs import SEEDS, jobs  # noqa: E402
 
 PARTS = ("states", "gradients", "gathered")  # of a precision, beside its recipe
-MAIN_GRADIENTS = {"bf16-master", "deepspeed-bf16"}  # in fp32, apart from the model's
 KINDS = ("same", "close", "narrow", "other")  # how far results are from the job's own: src/predict/fix_choices.h
 
 
@@ -50,7 +49,7 @@ class Space:
         each = 8 * base["global_batch"] // plan["dp"]  # fewer replicas may have larger micro-batches
         self.axes = {
             "recipe": list(recipes), "states": ["", "", "+optimizer-bf16", "+optimizer-8bit"],
-            "gradients": ["", "+main-gradients-bf16"] if MAIN_GRADIENTS.intersection(recipes) else [""],
+            "gradients": ["", "+main-gradients-bf16"] if name in ("bf16-master", "deepspeed-bf16") else [""],
             "gathered": ["", "+fp8-all-gather"] if "fp8" in self.rest else [""],
             "fsdp": ["none", "none", "zero1", "zero2", "full", "full", "hybrid"] if self.gpus > 1 else ["none"], "views": [False, True] if self.gpus > 1 else [False],
             "recompute": ["none", "none", "selective", "norm", "norm+activation", "norm+mlp", "norm+activation+core", "per-op", "full"],
@@ -96,7 +95,7 @@ class Space:
         dp = self.gpus // (point["tp"] * point["cp"] * point["pp"])
         if point["recipe"].startswith("fsdp-") and (point["fsdp"] not in ("zero2", "full", "hybrid") or dp * point["cp"] == 1):
             return None  # of FSDP: SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD
-        if point["gradients"] and point["recipe"] not in MAIN_GRADIENTS:
+        if point["gradients"] and point["recipe"] != self.request["precision"].split("+")[0]:
             return None
         each, rest = divmod(self.base["global_batch"], dp)
         if rest or each % point["batch"]:

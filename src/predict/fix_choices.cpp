@@ -70,14 +70,8 @@ class FixChoices {
       recipe("fsdp-bf16", FixResult::narrow, "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss), and gradients are summed in bf16; weights are updated in fp32", true);
       recipe("fsdp-bf16-fp32reduce", FixResult::narrow, "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss); weights are updated in fp32", true);
     }
-    if ((plain || now.autocast) && !now.fp8 && bf16 && parsed_.plan.fsdp != Sharding::full) {
+    if ((plain || now.autocast) && !now.fp8 && bf16 && parsed_.plan.fsdp != Sharding::full)
       recipe("bf16-master", FixResult::narrow, "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss); the optimizer updates weights of its own in fp32");
-      FixChoice narrower = out_.back();
-      narrower.change += ", gradients added up in bf16";
-      narrower.numerics += ", from gradients added up in bf16";
-      narrower.recipe += "+main-gradients-bf16";
-      out_.push_back(std::move(narrower));
-    }
     if (now.parameters == DType::fp32 || now.master_weights)
       recipe(bf16 ? "bf16" : "fp16", FixResult::other, bf16 ? "weights themselves are rounded to 16 bits; small updates are lost" : "weights in fp16 without loss scaling; training often diverges");
     auto part = [&](const char* extra, const char* change, const char* numerics) {
@@ -143,11 +137,9 @@ class FixChoices {
     }
     for (int ep = 1; ep <= kMostExperts * plan.ep && ep <= base_.gpus; ep *= 2)  // a model without experts refuses theirs
       degree(FixAxis::ep, "ep", ep, plan.ep, ep == 1 ? "every GPU with all experts" : fmt::format("experts shared by {} GPUs", ep), "tokens travel to their experts");
-    for (int etp = 1; plan.tp_plan.empty() && etp <= std::min(kMostWays, node); etp *= 2)
-      degree(FixAxis::etp, "etp", etp, plan.ranks_per_expert(), etp == 1 ? "every expert whole" : fmt::format("each expert split over {} GPUs", etp), "experts split otherwise than their layers");
   }
   void degree(FixAxis axis, const char* name, int value, int now, std::string said, const char* note) {
-    if (value == now && (axis != FixAxis::etp || parsed_.plan.etp > 0)) return;
+    if (value == now) return;
     std::string flags = fmt::format("--{} {}", name, value);
     Json patch = {{"plan", {{name, value}}}};
     if (axis == FixAxis::tp && value > 1 && !parsed_.plan.sp) flags += " --sp", patch["plan"]["sp"] = true;

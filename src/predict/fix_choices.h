@@ -11,7 +11,7 @@
 namespace precog {
 
 // Settings; of each at most one choice is taken.
-enum class FixAxis : std::uint8_t { precision, states, gradients, sharding, ep, etp, tp, cp, pp, exchange, stages, offload, mode, attention, optimizer, format, loss, allocator, recompute, batch, kCount };
+enum class FixAxis : std::uint8_t { precision, states, gradients, sharding, ep, tp, cp, pp, exchange, stages, offload, mode, attention, optimizer, format, loss, allocator, recompute, batch, kCount };
 inline constexpr std::size_t kFixAxes = static_cast<std::size_t>(FixAxis::kCount);
 
 // How far results are from those of the job as asked for: the same; weights and what is sensitive stay as exact as they were; weights do,
@@ -41,7 +41,7 @@ struct FixChoice {
   std::int16_t steps = 0;          // and how many times the job's own, as a logarithm
 };
 
-// GPUs that share something: experts, one of them, layers, sequences, or a row of stages.
+// GPUs that share something: layers, sequences, experts, or a row of stages.
 inline bool is_degree(FixAxis axis) { return axis >= FixAxis::ep && axis <= FixAxis::pp; }
 // Replicas share something out; their weights.
 inline bool spreads(const FixChoice& choice) { return choice.axis == FixAxis::sharding || choice.shards; }
@@ -49,7 +49,7 @@ inline bool shards_weights(const FixChoice& choice) { return spreads(choice) && 
 
 // How many GPUs share what, as a job is or as choices leave it.
 struct FixDegrees {
-  int ep = 1, etp = 0, tp = 1, cp = 1, pp = 1, dp = 1;  // etp 0: tp
+  int ep = 1, tp = 1, cp = 1, pp = 1, dp = 1;
   bool valid = true;  // the GPUs can be shared out so
   FixDegrees(const Plan& plan, const std::vector<const FixChoice*>& choices);
   bool alone() const { return dp * cp == 1; }  // nobody to share weights with

@@ -8,13 +8,14 @@
 
 namespace precog {
 
-FixDegrees::FixDegrees(const Plan& plan, const std::vector<const FixChoice*>& choices) : ep(plan.ep), etp(plan.etp), tp(plan.tp), cp(plan.cp), pp(plan.pp) {
+FixDegrees::FixDegrees(const Plan& plan, const std::vector<const FixChoice*>& choices) : ep(plan.ep), tp(plan.tp), cp(plan.cp), pp(plan.pp) {
   for (const FixChoice* choice : choices)
-    for (auto [axis, degree] : {std::pair{FixAxis::ep, &ep}, {FixAxis::etp, &etp}, {FixAxis::tp, &tp}, {FixAxis::cp, &cp}, {FixAxis::pp, &pp}})
+    for (auto [axis, degree] : {std::pair{FixAxis::ep, &ep}, {FixAxis::tp, &tp}, {FixAxis::cp, &cp}, {FixAxis::pp, &pp}})
       if (choice->axis == axis) *degree = static_cast<int>(choice->value);
   const int gpus = plan.dp * plan.tp * plan.cp * plan.pp;
   dp = std::max(1, gpus / (tp * cp * pp));
-  valid = dp * tp * cp * pp == gpus && dp * tp * cp % (ep * (etp > 0 ? etp : tp)) == 0;
+  const int experts = ep == plan.ep && tp == plan.tp && plan.etp > 0 ? ep * plan.etp : ep == 1 ? 1 : ep * tp;
+  valid = dp * tp * cp * pp == gpus && dp * tp * cp % experts == 0;
 }
 
 Fix smaller_batch(std::int64_t batch, const Json& request, const Report& base) {

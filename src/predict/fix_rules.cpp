@@ -65,7 +65,6 @@ bool FixRules::possible(const FixCombination& combination) const {
     if (spreads(choice) && now.alone()) return false;
     if (choice.needs_full && !shares_weights && !now.alone()) return false;
     if (moves(choice) && now.pp > 1) return false;  // of all layers only
-    if (choice.axis == FixAxis::etp && (now.ep == 1 || now.etp == now.tp)) return false;
     if (choice.axis == FixAxis::exchange && now.cp == 1) return false;
     if (choice.axis == FixAxis::stages && (now.pp != parsed_.plan.pp || now.tp != parsed_.plan.tp)) return false;
     split = split || is_degree(choice.axis);
