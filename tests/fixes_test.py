@@ -78,10 +78,10 @@ def predicted(request):
 def less(request, patch):
     """The suggestion without one of its changes, each in turn."""
     plan = patch.get("plan", {})
-    split = {key for key in ("tp", "sp", "cp", "pp", "ep", "dp", "schedule", "vpp") if key in plan}
-    for group in ({"fsdp"}, {"offload", "offload_layers"}, split):
-        if group == {"fsdp"} and (patch.get("precision", "").startswith("fsdp-") or request["cluster"]["gpus"] == 1):
-            continue  # the recipe's own, or ZeRO 3's way of updating on the host: it is nothing without
+    split = {key for key in ("tp", "sp", "cp", "cp_exchange", "pp", "ep", "etp", "dp", "schedule", "vpp") if key in plan}
+    for group in ({"fsdp"}, {"bucket_views"}, {"offload", "offload_layers", "offload_fraction"}, split):
+        if group == {"fsdp"} and (patch.get("precision", "").startswith("fsdp-") or request["cluster"]["gpus"] == 1 or plan.get("fsdp") == "none"):
+            continue  # the recipe's own, ZeRO 3's way of updating on the host, or taken back where nobody is left to share with: it is nothing without
         if group & set(plan):
             rest = {key: value for key, value in plan.items() if key not in group}
             yield group, merged(request, {**patch, "plan": rest})
@@ -164,7 +164,7 @@ class Suggestions(unittest.TestCase):
                         if changed is not None and changed.fits:  # it may still pay for itself, if it lays out the work otherwise
                             both = "recompute" in group and "--offload activations" in fix["flags"]
                             replaced = ("recompute" in group and "recompute" in JOBS[name]) or ("offload" in group and "offload" in JOBS[name].get("plan", {}))
-                            self.assertTrue(both or replaced or group & {"fsdp", "tp", "pp", "cp", "ep", "batch", "memory_format", "recipe", "mode"})
+                            self.assertTrue(both or replaced or group & {"fsdp", "bucket_views", "tp", "pp", "cp", "ep", "batch", "memory_format", "recipe", "mode"})
                             self.assertGreater(fix["samples_per_s"], changed.samples_per_s)
 
     def test_other_numbers_are_marked(self):

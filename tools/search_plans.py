@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """How good is what `predict` lists for a job that does not fit? Hundreds of plans against the list: its own entries and plans at random,
-every setting of the best changed in turn, then several at once: `tools/search_plans.py [--plans N] [--seed S] [JOB ...]`. Wants
+every setting of the best changed in turn, then several at once: `tools/search_plans.py [--plans N] [--seed S] SET [NUMBER ...]`. Wants
 libprecog.so (PRECOG_LIBRARY)."""
 
 import argparse
@@ -14,8 +14,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "python")]
 import precog  # noqa: E402
-from plan_jobs import SETS  # noqa: E402
+from plan_jobs import SEEDS, jobs  # noqa: E402
 
+PARTS = ("states", "gradients", "gathered")  # of a precision, beside its recipe
 KINDS = ("same", "close", "narrow", "other")  # how far results are from the job's own: src/predict/fix_choices.h
 
 
@@ -34,12 +35,13 @@ class Space:
         self.gpus = request["cluster"]["gpus"]
         plan = base["request"]["plan"]
         language = bool(request.get("seq")) or base["request"].get("seq")
-        name = request["precision"]
+        name, *parts = request["precision"].split("+")
+        self.rest = "".join(f"+{part}" for part in parts)  # stays as it is
         bf16 = base["peak_16bit"] == "bf16" if "peak_16bit" in base else not any(old in request["cluster"]["gpu"] for old in ("v100", "t4", "p100", "1080", "2080"))
         recipes = {name: 0}
-        if name == "fp32":
+        if name in ("fp32", "tf32"):
             recipes["amp-bf16" if bf16 else "amp-fp16"] = 1
-        if bf16 and (name == "fp32" or name.startswith("amp-")):
+        if bf16 and name.startswith(("fp32", "tf32", "amp-")):
             recipes.update({"bf16-master": 2, "fsdp-bf16": 2})
         if name not in ("bf16", "fp16"):
             recipes["bf16" if bf16 else "fp16"] = 3
@@ -47,14 +49,16 @@ class Space:
         each = 8 * base["global_batch"] // plan["dp"]  # fewer replicas may have larger micro-batches
         self.axes = {
             "recipe": list(recipes), "states": ["", "", "+optimizer-bf16", "+optimizer-8bit"],
-            "fsdp": ["none", "zero1", "zero2", "full", "full", "hybrid"] if self.gpus > 1 else ["none"],
+            "gradients": ["", "+main-gradients-bf16"] if name in ("bf16-master", "deepspeed-bf16") else [""],
+            "gathered": ["", "+fp8-all-gather"] if "fp8" in self.rest else [""],
+            "fsdp": ["none", "none", "zero1", "zero2", "full", "full", "hybrid"] if self.gpus > 1 else ["none"], "views": [False, True] if self.gpus > 1 else [False],
             "recompute": ["none", "none", "selective", "norm", "norm+activation", "norm+mlp", "norm+activation+core", "per-op", "full"],
             "loss": [1, 8, 64] if language else [1],
             "batch": [b for b in range(1, each + 1) if each % b == 0],
-            "offload": ["none"] * 6 + ["optimizer", "states", "optimizer+parameters", "parameters", "states+parameters", "activations"],
+            "offload": ["none"] * 6 + ["optimizer", "states", "optimizer+parameters", "parameters", "states+parameters", "activations"], "fraction": [1, 1, 0.25, 0.5, 0.75],
             "allocator": ["caching", "expandable"], "impl": ["", "fused"],
-            "tp": doubling(min(8, self.gpus)) if language else [1], "cp": doubling(min(8, self.gpus)) if language else [1],
-            "pp": doubling(min(16, self.gpus)) if language else [1], "ep": doubling(min(64, self.gpus)) if language and self.experts() else [1],
+            "tp": doubling(min(8, self.gpus)) if language else [1], "cp": doubling(min(8, self.gpus)) if language else [1], "exchange": ["ring", "all_to_all"] if language else ["ring"],
+            "pp": doubling(min(16, self.gpus)) if language else [1], "ep": doubling(min(64, self.gpus)) if language and self.experts() else [1], "etp": [0, *doubling(min(8, self.gpus))] if language and self.experts() else [0],
             "mode": [mode],
             "format": ["contiguous", "channels_last"] if not language else ["contiguous"],
         }
@@ -66,7 +70,7 @@ class Space:
         return any(word in str(self.request["model"]) for word in ("mixtral", "deepseek", "moe"))
 
     def kind(self, point):
-        return max(self.recipes[point["recipe"]], 1 if point["states"] else 0)
+        return max(self.recipes[point["recipe"]], 1 if any(point[axis] for axis in PARTS) else 0)
 
     def random(self, rng):
         point = {axis: rng.choice(values) for axis, values in self.axes.items()}
@@ -76,7 +80,7 @@ class Space:
         if rng.random() < 0.5:
             point["offload"] = "none"
         if rng.random() < 0.5:
-            point["recipe"] = self.request["precision"]
+            point["recipe"] = self.request["precision"].split("+")[0]
         return point
 
     def changed(self, point, rng):
@@ -91,6 +95,8 @@ class Space:
         dp = self.gpus // (point["tp"] * point["cp"] * point["pp"])
         if point["recipe"].startswith("fsdp-") and (point["fsdp"] not in ("zero2", "full", "hybrid") or dp * point["cp"] == 1):
             return None  # of FSDP: SHARD_GRAD_OP, FULL_SHARD, HYBRID_SHARD
+        if point["gradients"] and point["recipe"] != self.request["precision"].split("+")[0]:
+            return None
         each, rest = divmod(self.base["global_batch"], dp)
         if rest or each % point["batch"]:
             return None
@@ -98,7 +104,11 @@ class Space:
         plan["sp"] = point["tp"] > 1
         if dp * point["cp"] == 1 and not (self.gpus == 1 and point["offload"] == "optimizer"):
             plan["fsdp"] = "none"
-        out = {"precision": point["recipe"] + point["states"], "plan": plan, "batch": point["batch"], "global_batch": self.base["global_batch"],
+        for key, value, said in (("bucket_views", True, point["views"] and plan["fsdp"] == "none"), ("offload_fraction", point["fraction"], point["offload"] == "optimizer" and point["fraction"] < 1),
+                                 ("cp_exchange", point["exchange"], point["cp"] > 1), ("etp", point["etp"], point["etp"] and point["ep"] > 1)):
+            if said:
+                plan[key] = value
+        out = {"precision": point["recipe"] + self.rest + "".join(point[axis] for axis in PARTS), "plan": plan, "batch": point["batch"], "global_batch": self.base["global_batch"],
                "recompute": point["recompute"], "allocator": point["allocator"], "mode": point["mode"]}
         for key, value in (("optimizer_impl", point["impl"]), ("loss_chunks", point["loss"] if point["loss"] > 1 else None), ("memory_format", point["format"] if point["format"] != "contiguous" else None)):
             if value:
@@ -114,7 +124,8 @@ class Space:
         request = merged(self.request, {key: value for key, value in fix["request"].items() if value is not None})
         plan = {**self.base["request"]["plan"], **request.get("plan", {})}
         recipe, *parts = request["precision"].split("+")
-        out = {"recipe": recipe, "states": "".join(f"+{part}" for part in parts), "recompute": request.get("recompute", "none"), "loss": request.get("loss_chunks", 1),
+        parted = {axis: "".join(f"+{part}" for part in parts if f"+{part}" in self.axes[axis]) for axis in PARTS}
+        out = {"recipe": recipe, **parted, "views": plan.get("bucket_views", False), "fraction": plan.get("offload_fraction", 1), "exchange": plan.get("cp_exchange", "ring"), "etp": plan.get("etp", 0), "recompute": request.get("recompute", "none"), "loss": request.get("loss_chunks", 1),
                "batch": request["batch"], "allocator": request.get("allocator", "caching"), "impl": request.get("optimizer_impl", ""), "mode": request.get("mode", "eager"),
                "format": request.get("memory_format", "contiguous"), "fsdp": plan.get("fsdp", "none"), "offload": plan.get("offload", "none"), **{axis: plan.get(axis, 1) for axis in ("tp", "cp", "pp", "ep")}}
         self.recipes.setdefault(recipe, kind_of(fix))
@@ -208,11 +219,6 @@ class Search:
         return {kind: (at[0][0], at[0][2]) for kind, at in self.best.items() if at}
 
 
-def spelled_out(request, base):
-    """The job as the report says it, where a configuration says it: plans are changes of fields."""
-    return {key: value for key, value in base["request"].items() if key != "imported"} if "from" in request else request
-
-
 def gaps(request, base, found):
     """By how far results are from the job's own: the best plan found and the list's best, in the job's own mode and in any."""
     for kind, title in enumerate(KINDS):
@@ -220,7 +226,7 @@ def gaps(request, base, found):
         if kind and not any(str(kind) in entry for entry in found.values()):
             continue
         listed = [fix for fix in base["fixes"] if kind_of(fix) <= kind and "a smaller step" not in fix["note"]]
-        own = min((fix["time_ratio"] for fix in listed if "--mode" not in fix["flags"]), default=math.inf), plans[request.get("mode", "eager")]
+        own = min((fix["time_ratio"] for fix in listed if "--mode" not in fix["flags"]), default=math.inf), plans[request["mode"]]
         best = min((fix.get("faster_with", fix)["time_ratio"] for fix in listed), default=math.inf), sum(plans.values(), [])
         yield title, [against(ratio / base.samples_per_s, some) for ratio, some in (own, best)]
 
@@ -232,9 +238,9 @@ def against(time, plans):
 
 
 def main():
-    every = {name: request for jobs in SETS.values() for name, request in jobs.items()}
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("jobs", nargs="*", default=["looked-at"], metavar="JOB", help=f"of {', '.join(every)}; or of a set of them: {', '.join(SETS)} (plan_jobs.py)")
+    parser.add_argument("set", choices=SEEDS, help="of jobs (plan_jobs.py)")
+    parser.add_argument("numbers", nargs="*", type=int, metavar="NUMBER", help="of jobs in it; all, where none is given")
     parser.add_argument("--plans", type=int, default=600, help="predictions of each mode")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--typed", metavar="PRECOG", help="the program: what is listed is typed into it, and must say the same")
@@ -242,32 +248,27 @@ def main():
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
     known = json.loads(arguments.known.read_text()) if arguments.known and arguments.known.exists() else {}
-    print(f"{'job':18} {'result':7} {'found':>9} {'listed':>9} {'over':>7}   {'any mode':>9} {'listed':>9} {'over':>7}   s of CPU for the list")
+    print(f"{'job':24} {'result':7} {'found':>9} {'listed':>9} {'over':>7}   {'any mode':>9} {'listed':>9} {'over':>7}   s of CPU for the list")
     overs = [], []
     typed, wrong = 0, []
-    for name in [one for given in arguments.jobs for one in SETS.get(given, [given])]:
-        request = every[name]
+    for name, request in jobs(SEEDS[arguments.set], arguments.numbers).items():
         begin = time.process_time()
         base = precog.predict(request)
         took = time.process_time() - begin
-        if base.fits:
-            print(f"{name:18} fits as it is")
-            continue
         for fix in base["fixes"] if arguments.typed else ():
             typed += 1
             if told := differs(arguments.typed, request, fix):
                 wrong.append(f"{name}: {fix['flags']}: {told}")
-        job = spelled_out(request, base)
         found = {}
-        for mode in {job.get("mode", "eager"): None, "compile": None}:
+        for mode in {request["mode"]: None, "compile": None}:
             key = f"{name}/{arguments.plans}/{arguments.seed}/{mode}"
             if key not in known:
-                known[key] = {str(kind): list(one) for kind, one in Search(job, base, arguments.seed, mode).run(arguments.plans).items()}
+                known[key] = {str(kind): list(one) for kind, one in Search(request, base, arguments.seed, mode).run(arguments.plans).items()}
                 if arguments.known:
                     arguments.known.write_text(json.dumps(known, indent=1))
             found[mode] = known[key]
-        for title, both in gaps(job, base, found):
-            told = f"{name:18} {title:7}"
+        for title, both in gaps(request, base, found):
+            told = f"{name:24} {title:7}"
             for some, one in zip(overs, both, strict=True):
                 if one is None:
                     told += " " * 30

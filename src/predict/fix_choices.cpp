@@ -20,6 +20,7 @@ constexpr std::size_t kFirstBatches = 3;
 constexpr int kMostLarger = 8;     // times the job's batch, where fewer replicas leave each as much
 constexpr std::int64_t kWorthSharing = 4096;  // tokens of a sequence
 constexpr int kMostShared = 16;               // GPUs that share a sequence
+constexpr double kFractions[] = {0.25, 0.5, 0.75, 1};  // of the optimizer, on the host
 
 class FixChoices {
  public:
@@ -75,10 +76,16 @@ class FixChoices {
       recipe(bf16 ? "bf16" : "fp16", FixResult::other, bf16 ? "weights themselves are rounded to 16 bits; small updates are lost" : "weights in fp16 without loss scaling; training often diverges");
     auto part = [&](const char* extra, const char* change, const char* numerics) {
       if (given.find("optimizer-") != std::string::npos || base_.request.value("optimizer", "") == "sgd") return;
-      out_.push_back({.axis = FixAxis::states, .change = change, .numerics = numerics, .result = FixResult::close, .part = extra});
+      added(FixAxis::states, extra, change, numerics);
     };
     if (now.optimizer_state == DType::fp32) part("optimizer-bf16", "optimizer states in bf16", "moments rounded to 8 bits of mantissa");
     part("optimizer-8bit", "optimizer states in 8 bits", "states quantised by blocks (bitsandbytes)");
+    if (now.main_gradients && now.main_gradients->dtype == DType::fp32 && now.parameters == DType::bf16)
+      added(FixAxis::gradients, "main-gradients-bf16", "gradients added up in bf16", "gradients are added up, and summed over replicas, in bf16");
+    if (now.fp8 && !now.gathers_fp8) added(FixAxis::precision, "fp8-all-gather", "weights of fp8 layers kept and gathered in fp8", "fp8 weights come from the optimizer's, not from rounded ones");
+  }
+  void added(FixAxis axis, const char* part, const char* change, const char* numerics) {
+    out_.push_back({.axis = axis, .change = change, .numerics = numerics, .result = FixResult::close, .part = part});
   }
 
   // Replicas share out what they have in common, not the GPUs that a model is split over.
@@ -97,6 +104,10 @@ class FixChoices {
     }
     if (now < 3 && base_.gpus > parsed_.cluster.gpus_per_node)
       add(FixAxis::sharding, "shard over a node's replicas: hybrid", "--fsdp hybrid", "all of it inside a node, replicas across nodes", {{"plan", {{"fsdp", "hybrid"}}}});
+    if (now == 0 && !parsed_.replicas.bucket_views)
+      add(FixAxis::sharding, "gradients in their buckets", "--bucket-views", "DistributedDataParallel's gradient_as_bucket_view: kept once, not twice", {{"plan", {{"bucket_views", true}}}});
+    if (settled && parsed_.replicas.by_module->secondary > 1)
+      add(FixAxis::sharding, "no second copy of the weights", "--secondary-ranks 1", "ZeRO++'s, for backward", {{"plan", {{"zero3", {{"secondary_ranks", 1}}}}}});
   }
 
   // Fewer replicas, each over more GPUs, or more of them over fewer than the job says; the global batch stays.
@@ -104,9 +115,9 @@ class FixChoices {
     const Plan& plan = parsed_.plan;
     if (plan.tp > 1 && !plan.sp && parsed_.model->language)
       add(FixAxis::stages, "sequences split between layers", "--sp", "sequence parallelism: norms and dropouts over the GPUs that share a layer", {{"plan", {{"sp", true}}}});
-    if (plan.pp > 1 && (plan.schedule == PipelineSchedule::gpipe || plan.schedule == PipelineSchedule::dualpipe))
+    if (plan.pp > 1 && (plan.schedule == PipelineSchedule::gpipe || plan.schedule == PipelineSchedule::dualpipe || plan.schedule == PipelineSchedule::zero_bubble))
       add(FixAxis::stages, "stages alternate between forward and backward", "--schedule 1f1b",
-          plan.schedule == PipelineSchedule::gpipe ? "as many micro-batches at once as stages, not all of them" : "one chunk of the model on each stage, not two", {{"plan", {{"schedule", "1f1b"}}}});
+          plan.schedule == PipelineSchedule::gpipe ? "as many micro-batches at once as stages, not all of them" : plan.schedule == PipelineSchedule::dualpipe ? "one chunk of the model on each stage, not two" : "weights' gradients at once, a longer bubble", {{"plan", {{"schedule", "1f1b"}}}});
     if (plan.vpp > 1)
       add(FixAxis::stages, "one chunk of layers per stage", "--vpp 1 --schedule 1f1b", "fewer micro-batches in flight, a longer bubble", {{"plan", {{"vpp", 1}, {"schedule", "1f1b"}}}});
     if (!parsed_.model->language || base_.gpus < 2 || parsed_.replicas.shard_size > 0) return;
@@ -115,6 +126,8 @@ class FixChoices {
       degree(FixAxis::tp, "tp", tp, plan.tp, tp == 1 ? "layers not split" : fmt::format("layers split over {} GPUs", tp), "tensor and sequence parallelism: exchanges in every layer");
     for (int cp = 1; cp <= std::max(plan.cp, base_.seq >= kWorthSharing ? kMostShared : 1); cp *= 2)
       degree(FixAxis::cp, "cp", cp, plan.cp, cp == 1 ? "sequences not shared" : fmt::format("sequences shared by {} GPUs", cp), "context parallelism: keys and values travel");
+    if (plan.exchange == ContextExchange::ring && (plan.cp > 1 || base_.seq >= kWorthSharing))
+      add(FixAxis::exchange, "heads exchanged for tokens", "--cp-exchange all_to_all", "Ulysses: no keys and values of others beside one's own", {{"plan", {{"cp_exchange", "all_to_all"}}}});
     const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
     for (int pp = 1; pp <= kMostTimes * plan.pp && plan.stage_layers.empty(); pp *= 2) {
       const bool named = request_.contains("plan") && request_["plan"].is_object() && request_["plan"].contains("schedule");
@@ -149,6 +162,11 @@ class FixChoices {
     const bool adam = optimizer == "adam" || optimizer == "adamw", whole = base_.gpus > 1 && parsed_.plan.fsdp != Sharding::full;
     if (adam) {
       put("optimizer on the host", "optimizer", "states and master weights in the host's memory, updated there");
+      const bool partly = parsed_.replicas.offload_optimizer && parsed_.replicas.offload_fraction < 1;
+      for (double part : kFractions)
+        if (given == "none" ? part < 1 : partly && given == "optimizer" && part > parsed_.replicas.offload_fraction)
+          add(FixAxis::offload, fmt::format("{:g}% of the optimizer on the host", 100 * part), fmt::format("--offload optimizer --offload-fraction {:g}", part),
+              "its states and master weights in the host's memory, updated there beside the GPU's", {{"plan", {{"offload", "optimizer"}, {"offload_fraction", part}}}});
       // ZeRO 1 and 2 send new weights up in fp32, all at once; ZeRO 3 does not, also on one GPU.
       if (parsed_.plan.replicas() == 1 && parsed_.plan.fsdp != Sharding::full && !moves)
         add(FixAxis::offload, "optimizer on the host by ZeRO 3", "--fsdp full --offload optimizer", "states and master weights in the host's memory, updated there; new weights come up in their own type",
@@ -226,10 +244,12 @@ class FixChoices {
     }
     if ((nothing || attention) && !convolutions) {
       put("recompute norms, activation functions and attention", "norm+activation+core", "no product with weights is run twice");
+      if (nothing) put_moved("recompute norms and MLPs, the rest on the host", "norm+mlp", "attention is not run twice; what layers keep goes down and comes back");
       if (nothing) put_moved("recompute norms and activation functions, the rest on the host", "norm+activation", "no product is run twice; what layers keep goes down and comes back");
       put_moved("recompute norms, activation functions and attention, the rest on the host", "norm+activation+core", "no product with weights is run twice; what layers keep goes down and comes back");
       put("recompute all but products and attention", "per-op", "torchtitan's op-wise choice: every other product is kept, too");
     }
+    put_moved("recompute activations, what layers begin with on the host", "full", "a second forward pass per layer; checkpoints go down and come back");
     put("recompute activations", "full", "a second forward pass per layer");
   }
 

@@ -11,7 +11,7 @@
 namespace precog {
 
 // Settings; of each at most one choice is taken.
-enum class FixAxis : std::uint8_t { precision, states, sharding, ep, tp, cp, pp, stages, offload, mode, attention, optimizer, format, loss, allocator, recompute, batch, kCount };
+enum class FixAxis : std::uint8_t { precision, states, gradients, sharding, ep, tp, cp, pp, exchange, stages, offload, mode, attention, optimizer, format, loss, allocator, recompute, batch, kCount };
 inline constexpr std::size_t kFixAxes = static_cast<std::size_t>(FixAxis::kCount);
 
 // How far results are from those of the job as asked for: the same; weights and what is sensitive stay as exact as they were; weights do,

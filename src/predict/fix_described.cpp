@@ -46,7 +46,7 @@ FixUndone undone(const Json& request) {
   out.by_layers = request.contains("recompute_layers");
   out.every = request.contains("recompute_every");
   if (!request.contains("plan") || !request["plan"].is_object()) return out;
-  if (!request["plan"].contains("offload_layers")) out.offload = said(request["plan"], "offload");  // no flag takes those back
+  if (!request["plan"].contains("offload_layers") && !request["plan"].contains("offload_fraction")) out.offload = said(request["plan"], "offload");  // no flag takes those back
   return out;
 }
 

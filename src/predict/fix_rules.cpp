@@ -26,7 +26,7 @@ std::vector<FixCombination> one_less(const FixCombination& combination) {
 }
 
 bool lays_out(FixAxis axis) {
-  return is_degree(axis) || axis == FixAxis::precision || axis == FixAxis::mode || axis == FixAxis::sharding || axis == FixAxis::batch || axis == FixAxis::format;
+  return is_degree(axis) || axis == FixAxis::precision || axis == FixAxis::mode || axis == FixAxis::sharding || axis == FixAxis::batch || axis == FixAxis::format || axis == FixAxis::exchange;
 }
 
 FixDegrees FixRules::degrees(const FixCombination& combination) const {
@@ -39,6 +39,7 @@ FixDegrees FixRules::degrees(const FixCombination& combination) const {
 bool FixRules::exclude_each_other(std::size_t first, std::size_t second) const {
   const FixChoice &a = choices_[first], &b = choices_[second];
   if (a.axis == b.axis || (spreads(a) && spreads(b))) return true;
+  if ((a.axis == FixAxis::gradients && !b.recipe.empty()) || (b.axis == FixAxis::gradients && !a.recipe.empty())) return true;  // another recipe's are its own
   if ((a.moves && b.axis == FixAxis::offload) || (b.moves && a.axis == FixAxis::offload)) return true;
   return (moves(a) && keeps_less(b)) || (moves(b) && keeps_less(a));
 }
@@ -63,7 +64,8 @@ bool FixRules::possible(const FixCombination& combination) const {
       if (exclude_each_other(combination[i], combination[j])) return false;
     if (spreads(choice) && now.alone()) return false;
     if (choice.needs_full && !shares_weights && !now.alone()) return false;
-    if ((choice.axis == FixAxis::offload || choice.moves) && (now.pp > 1 || now.ep > 1)) return false;
+    if (moves(choice) && now.pp > 1) return false;  // of all layers only
+    if (choice.axis == FixAxis::exchange && now.cp == 1) return false;
     if (choice.axis == FixAxis::stages && (now.pp != parsed_.plan.pp || now.tp != parsed_.plan.tp)) return false;
     split = split || is_degree(choice.axis);
     count += !choice.by_layers && !saves_little(choice.axis) && !is_degree(choice.axis);

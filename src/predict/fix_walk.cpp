@@ -7,7 +7,7 @@ namespace precog {
 namespace {
 
 // Plans of a kind that are tried at most, and since one was cheaper than all before; where trying roughly is no cheaper, a share of it.
-constexpr std::size_t kTried = 200, kPatience = 40, kPatienceAgain = 16, kWholeShare = 2;
+constexpr std::size_t kTried = 200, kPatience = 64, kPatienceAgain = 24, kWholeShare = 2;
 constexpr double kCheaper = 0.997;      // of the time
 constexpr std::size_t kTogetherTried = 8;  // tried at a time, whatever the number of threads
 constexpr std::size_t kAnchors = 4;     // around which two settings are changed at once
