@@ -29,9 +29,11 @@ Each GPU in turn is treated as one that nobody measured:
    counting five times; A100 and L40S, whose library chooses tiles in another way, teach the others nothing. Attention takes them from its own architecture only: other architectures run other libraries' kernels. A GPU alone of
    its architecture (A100, L40S) takes none: what the formulae leave there is a library's choice between tiles, made anew for every GPU (the
    A100's and the L40S's have a correlation of 0.1, twins one of 0.6 to 0.7).
-3. **And 30 timings** of the GPU, of shapes chosen so that every other has one near (by their extents, before anything is timed): the
+3. **And 30 timings** of the GPU, of shapes chosen so that every other has one near (by their extents, before anything is timed). They decide
+   how much of the others' trees is kept: all, half or nothing, whichever leaves them nearest to one another. The
    coefficients are fitted again, held to the carried ones by springs (2.5 times firmer inside an architecture), and what they then leave
-   is taken for a smooth function of the shape (a Gaussian process, `src/calibrate/smooth_residual.h`). The middle one of several
+   is taken for a smooth function of the shape (a Gaussian process, `src/calibrate/smooth_residual.h`). A disturbed timing (one in 25 of the
+   B200's in fp8 takes twice its time, at any shape) counts as no farther off than three median distances. The middle one of several
    choices of the thirty (in brackets: the best and the worst), judged on all other rows. `precog calibrate` does the like with a short
    measurement, on a relative's learned corrections and without fitting coefficients again (`src/calibrate/short_measurement.h`).
 4. **Known GPU, new shapes**: for comparison, coefficients and trees fitted to four fifths of its own shapes, judged on the rest.
