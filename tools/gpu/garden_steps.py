@@ -20,6 +20,7 @@ long as a process lives. A model's turn is its share of the time left, so that e
   steps_kernels.jsonl.gz   {"id", "kernels": [[name, launches, microseconds in one step]]}
 """
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -246,11 +247,63 @@ NINTH = {  # drawn by lot (tools/draw_list.py), order included; sizes by a rule 
     "deit_tiny_patch16_224": ((16, None), (512, None)),
     "apertus-short": ((1, 256), (1, 1024)),
 }
+SCOUTS = {  # drawn by lot as well: what comes after the ninth list in the same lots, in other families (garden/drawn.py); to be looked at before that list is measured
+    "fasternet_t0": ((16, None), (512, None)),
+    "deeplabv3_resnet101": ((2, None), (8, None)),
+    "alexnet": ((16, None), (512, None)),
+    "s3d": ((2, None), (8, None)),
+    "levit-hf": ((16, None), (512, None)),
+    "big-bird": ((8, 128), (24, 256)),
+    "repvit_m0_9": ((16, None), (128, None)),
+    "dinov2-with-registers": ((16, None), (48, None)),
+    "blenderbot-small": ((4, 128), (64, 256)),
+    "hgnet_tiny": ((16, None), (128, None)),
+    "lowformer_b3": ((16, None), (64, None)),
+    "afmoe-short": ((1, 256), (1, 1024)),
+    "falcon-short": ((1, 256), (1, 1024)),
+    "convnextv2_atto": ((16, None), (192, None)),
+    "hiera_small_abswin_256": ((16, None), (96, None)),
+    "gernet_s": ((16, None), (256, None)),
+    "tiny_vit_5m_224": ((16, None), (128, None)),
+    "umt5": ((4, 128), (32, 256)),
+    "resnext101_64x4d": ((4, None), (16, None)),
+    "rexnetr_130": ((16, None), (96, None)),
+    "sew": ((4, 20), (64, 20)),
+    "data2vec-audio": ((4, 20), (24, 20)),
+    "nomic-bert": ((8, 128), (24, 256)),
+    "nanochat": ((2, 256), (4, 1024)),
+    "skresnext50_32x4d": ((16, None), (48, None)),
+    "cpubone_b3": ((16, None), (64, None)),
+    "mobilevitv2-hf": ((16, None), (64, None)),
+    "mellum-short": ((1, 256), (1, 1024)),
+    "tresnet_v2_l": ((16, None), (64, None)),
+    "rembert": ((2, 128), (3, 256)),
+    "efficientnet_b0_g8_gn": ((16, None), (128, None)),
+    "volo_d2_384": ((4, None), (12, None)),
+    "res2net50_26w_8s": ((16, None), (48, None)),
+    "vit_relpos_small_patch16_rpn_224": ((16, None), (192, None)),
+    "funnel": ((8, 128), (24, 128)),
+    "plbart": ((4, 128), (32, 256)),
+    "gptj-short": ((1, 256), (1, 1024)),
+    "poolformerv2_s36": ((8, None), (32, None)),
+    "xception65": ((4, None), (16, None)),
+    "swinv2_large_window12_192": ((8, None), (24, None)),
+    "squeezebert": ((8, 128), (32, 256)),
+    "prophetnet": ((4, 128), (6, 256)),
+    "eurobert": ((8, 128), (16, 256)),
+    "fastvit_mci1": ((4, None), (16, None)),
+    "inception_next_small": ((16, None), (48, None)),
+    "nystromformer": ((8, 128), (24, 256)),
+    "textnet": ((4, None), (16, None)),
+    "davit_base": ((16, None), (48, None)),
+    "ernie4.5-moe-short": ((1, 256), (1, 1024)),
+}
 PROFILING = 0.25  # of a model's share
 HOST_EVERY = 2  # models
 VISITS = 4  # of a row in which the host counts
+SCOUTING = (("amp-bf16", "fp32", "fp16"), ("bf16", "tf32", "amp-fp16"))  # by turns; the first size in the first of them only: breadth, not judgement
 HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
-          "eighth": EIGHTH, "ninth": NINTH}
+          "eighth": EIGHTH, "ninth": NINTH, "scouts": SCOUTS}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
@@ -329,10 +382,11 @@ def planned(campaign, entry, settings, turn):
     """A model's rows: (record, precision, size). The precisions begin at another one for each `turn`, so that it is not always the same ones
     that are missing where time ran out."""
     rows = []
-    for precision in PRECISIONS[turn % 6:] + PRECISIONS[:turn % 6]:
+    order = SCOUTING[turn % 2] if campaign.scouting else PRECISIONS[turn % 6:] + PRECISIONS[:turn % 6]
+    for precision in order:
         if (campaign.precisions and precision not in campaign.precisions) or (campaign.dry_run and precision in ("amp-fp16", "fp16")):
             continue  # the latter take minutes on a CPU
-        for batch, seq in settings:
+        for batch, seq in settings if precision == order[0] or not campaign.scouting else settings[1:]:
             if campaign.dry_run:
                 batch, seq = 2, seq and min(seq, 64)
             rows.append((record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides", campaign.host), precision, (batch, seq)))
@@ -352,22 +406,22 @@ def measure_model(campaign, worker, entry, settings, turn):
     model = built(campaign, entry)
     rows = planned(campaign, entry, settings, turn)
     for record, precision, size in rows:
-        with campaign.survive(record["id"] + ", first step"):
+        with campaign.survive(record["id"] + ", first step"), contextlib.nullcontext() if size == settings[0] else worker.alone():
             train(campaign, entry, model, precision, size, once(campaign))
         campaign.device.free()
     anchor = host_speed.Anchor(campaign.device)
     campaign.clock = common.Clock(worker.turn())
-    if turn % HOST_EVERY == 0:
+    if turn % (4 * HOST_EVERY if campaign.scouting else HOST_EVERY) == 0:
         worker.tell(host=sitting_speed(campaign, anchor))
-    timing, timed = campaign.clock.budget_s * (1 - PROFILING), []
+    timing, timed = campaign.clock.budget_s * (1 - (0.5 if campaign.scouting else PROFILING)), []
     for record, precision, size in rows:
-        if campaign.clock.elapsed() > timing / 1.3:  # a quarter of it is for the next visits
+        if campaign.clock.elapsed() > timing / (1 if campaign.scouting else 1.3):  # a quarter of it is for the next visits
             campaign.note("budget: " + record["id"])
             continue
         with campaign.survive(record["id"], common.Told(worker), record):
             train(campaign, entry, model, precision, size, first_visit(campaign, model, record, anchor))
             timed.append((record, precision, size))
-    for visit in range(1, VISITS):
+    for visit in range(1, 1 if campaign.scouting else VISITS):
         for record, precision, size in timed:
             got = record["measured"]
             ahead = got["host_enqueue_s"] < 0.8 * got["step_s"]  # the GPU decides, and its speed does not wander
@@ -389,7 +443,7 @@ def work(job):
     """The process of one model; what it says is written by the one that started it."""
     worker = turns.Worker()
     campaign = common.Worker(job["dry_run"])
-    campaign.precisions, campaign.host = job["precisions"], job["host"]
+    campaign.precisions, campaign.host, campaign.scouting = job["precisions"], job["host"], job["scouting"]
     with campaign.survive("build " + job["model"]):
         measure_model(campaign, worker, garden.find(job["model"]), job["settings"], job["turn"])
     for note in campaign.notes:
@@ -428,7 +482,8 @@ def main():
     timed_lines, lines, kernel_lines = campaign.lines("timed.jsonl"), campaign.lines("steps.jsonl"), campaign.lines("steps_kernels.jsonl.gz")
     chosen = [(name, settings) for name, settings in HALVES[args.half].items() if not args.only or name in args.only]
     jobs = [turns.Job(name, [os.path.abspath(__file__), "--worker", json.dumps({
-        "model": name, "settings": settings, "turn": turn, "dry_run": args.dry_run, "precisions": args.precisions, "host": args.host})],
+        "model": name, "settings": settings, "turn": turn, "dry_run": args.dry_run, "precisions": args.precisions, "host": args.host,
+        "scouting": args.half == "scouts"})],
         {"OMP_NUM_THREADS": "1" if args.dry_run else "4"}) for turn, (name, settings) in enumerate(chosen)]
     speeds, anchors = [], []
 

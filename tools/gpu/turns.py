@@ -9,7 +9,9 @@ JSON objects, one a line, to its standard output: {"ready": true} asks for a tur
 """
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import selectors
@@ -18,8 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
+LOCK = "PRECOG_TURNS_LOCK"  # an environment variable: the file that Worker.alone locks
 DRAIN_S = 0.25  # what the others had queued on the GPU when they were stopped
 PATIENCE = 2.0  # a turn of more than so many times its share, and some seconds, is ended
 SOME_S = 20.0
@@ -33,11 +36,14 @@ class Job:
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # the caller's own
 
 
+_LOCKED = tempfile.NamedTemporaryFile(prefix="turns-")
+
+
 class _Running:
     def __init__(self, job: Job) -> None:
         self.job, self.said, self.had_turn, self._begun = job, tempfile.TemporaryFile(), False, b""
         self.process = subprocess.Popen([sys.executable, *job.arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
-                                        start_new_session=True, env={**os.environ, **job.environment})
+                                        start_new_session=True, env={**os.environ, LOCK: _LOCKED.name, **job.environment})
 
     def signal(self, number: int) -> None:
         if self.process.poll() is None:
@@ -160,6 +166,14 @@ class Worker:
     def tell(self, **message: Any) -> None:
         self._out.write(json.dumps(message, separators=(",", ":")) + "\n")
         self._out.flush()
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """While preparing: what takes so much memory that only one process may do it at a time. cuDNN remembers the kernel that it chose for a call, also one that it
+        chose because it was refused memory."""
+        with open(os.environ[LOCK], "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def turn(self) -> float:
         """Waits until the GPU is this process's alone; returns its share of the time."""
