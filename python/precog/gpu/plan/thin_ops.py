@@ -308,8 +308,7 @@ def chosen(dice: Dice) -> Iterator[Case]:
 
 def losses(dice: Dice) -> Iterator[Case]:
     while True:
-        op = dice.one(LOSSES)
-        yield Case("loss", _type(dice), (op, op + " backward"), {"n": dice.number(1, 2 ** 25)})
+        yield Case("loss", _type(dice), (dice.one(LOSSES),), {"n": dice.number(1, 2 ** 25)})
 
 
 def maps(dice: Dice) -> Iterator[Case]:
