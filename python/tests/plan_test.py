@@ -1,7 +1,9 @@
 """What `precog profile` measures: the plan (no torch needed), and its cases made on a CPU, where figures mean nothing."""
 
 import collections
+import itertools
 import json
+import math
 import pathlib
 import tempfile
 import unittest
@@ -12,6 +14,8 @@ from package_support import HAS_TORCH, WITHOUT_TORCH
 
 import precog
 from precog.gpu.plan import FAMILIES, plan
+from precog.gpu.plan import thin_ops
+from precog.gpu.plan.dense import Dice
 from precog.gpu.plan.sampling import Draw, interleave, points
 
 if HAS_TORCH:
@@ -84,6 +88,17 @@ class Plan(unittest.TestCase):
             if "cin" in case.shape:
                 self.assertEqual((case.shape["cin"] % case.shape["groups"], case.shape["cout"] % case.shape["groups"]), (0, 0), case)
 
+    def test_cases_of_thin_operators_fit_beside_others(self):
+        """Four copies of the operands and of what a few calls make of them want a few gigabytes."""
+        for name, (_, cases) in thin_ops.SHARES.items():
+            drawn = list(itertools.islice(cases(Dice(name, small=False)), 400))
+            self.assertGreater(len(set(map(repr, drawn))), 350, name)
+            for case in drawn:
+                s = case.shape
+                sizes = [s.get("elements", 1), s.get("n", 1), s.get("tokens", 1) * s.get("hidden", 1), s.get("vocabulary", 1) * s.get("hidden", 1),
+                         s.get("columns", 1) * max(s.get("rows", 1), s.get("picked", 1)), math.prod(s.get("shape", ())), math.prod((*s.get("shape", ())[:2], *s.get("to", ())))]
+                self.assertTrue(all(1 <= size <= 2 ** 27 for size in sizes), case)
+
     def test_points_fill_the_space(self):
         """Each of 4 x 4 x 4 cells gets about ten of 640 points; random ones rarely would."""
         cells = collections.Counter(tuple(int(4 * value) for value in point) for point, _ in zip(points("any name", 3), range(640)))
@@ -141,6 +156,15 @@ class Rehearsal(unittest.TestCase):
         # A CPU has neither of these attentions, and no fp8 products with several scales.
         self.assertEqual({op.split(" ")[0] for _, op in missing}, {"cudnn", "efficient", "row", "block", "chain"})
         self.assertTrue(all(line["rotated"] > 1 for line in lines if line.get("cold")))
+
+    def test_thin_operators_can_be_made(self):
+        for name, (_, cases) in thin_ops.SHARES.items():
+            for case in itertools.islice(cases(Dice(name, small=True)), 12):
+                if case.dtype == "fp32" and math.prod(case.shape.get("shape", ())) < 2 ** 20:
+                    made = make(case, "cpu")
+                    for op in case.ops:
+                        made[op].call()
+                        self.assertGreater(made[op].bytes, 0, case)
 
     def test_convolutions_of_all_kinds(self):
         chosen = [case for case in plan(only=["conv", "grouped", "depthwise", "other convolutions", "recurrent"], small=True)

@@ -292,6 +292,12 @@ TEST_CASE("images unfolded, folded, padded and sampled are kernels of their own"
   CHECK(residual_family(padded[0]) == "fill");
   CHECK(residual_family(padded[1]) == "reflection_pad2d_backward");
   CHECK(residual_family(kernels(R"({"family":"sampled","op":"grid_sampler_2d","dtype":"fp32","shape":[2,16,32,32],"to":[8,8]})").back()) == "grid_sampler_2d");
+  const auto volume = kernels(R"({"family":"resize","op":"trilinear backward","dtype":"fp32","shape":[2,16,8,8,8],"to":[16,16,16]})").back();
+  CHECK(residual_family(volume) == "upsample_trilinear3d_backward");
+  CHECK(volume.written.value == 4 * 2 * 16 * 512);
+  CHECK(residual_family(kernels(R"({"family":"resize","op":"linear","dtype":"fp32","shape":[2,16,8],"to":[16]})").back()) == "upsample_linear1d");
+  const auto gated = kernels(R"({"family":"rows","op":"glu backward","dtype":"fp32","rows":64,"columns":128})").back();
+  CHECK(gated.read.value == 4 * 64 * (128 + 64));
   CHECK(unusable(R"({"family":"fold","op":"im2col","dtype":"fp32","shape":[4,64,2,2],"kernel":3,"stride":1,"padding":0})").find("larger than the image") != std::string::npos);
 }
 

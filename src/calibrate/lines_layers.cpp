@@ -116,13 +116,15 @@ void pooling(const Line& line, const std::string& op, Calls& calls) {
 }
 
 void resizing(const Line& line, const std::string& op, Calls& calls) {
-  const auto e = line.extents("shape", 4, 4);
-  const std::vector<std::int64_t> to = line.has("to") ? line.extents("to", 2, 2) : std::vector<std::int64_t>{};
+  const auto e = line.extents("shape", 3, 5);
+  const std::size_t axes = e.size() - 2;
+  const std::vector<std::int64_t> to = line.has("to") ? line.extents("to", axes, axes) : std::vector<std::int64_t>{};
   const double scale = to.empty() ? line.number("scale") : 1;
   const bool backward = op.ends_with(" backward");
-  const std::string name = fmt::format("upsample_{}2d{}", backward ? op.substr(0, op.size() - 9) : op, backward ? "_backward" : "");
+  const std::string name = fmt::format("upsample_{}{}d{}", backward ? op.substr(0, op.size() - 9) : op, axes, backward ? "_backward" : "");
   const auto scaled = [&](std::int64_t extent) { return std::max<std::int64_t>(1, static_cast<std::int64_t>(static_cast<double>(extent) * scale)); };
-  const Shape x{e[0], e[1], e[2], e[3]}, y{e[0], e[1], to.empty() ? scaled(e[2]) : to[0], to.empty() ? scaled(e[3]) : to[1]};
+  Shape x, y;
+  for (std::size_t i = 0; i < e.size(); ++i) x.push_back(e[i]), y.push_back(i < 2 ? e[i] : to.empty() ? scaled(e[i]) : to[i - 2]);
   if (backward) calls.named(name, {calls.tensor(y)}, {calls.tensor(x)}).phase = Phase::backward;
   else calls.named(name, {calls.tensor(x)}, {calls.tensor(y)});
 }

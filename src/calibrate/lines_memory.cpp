@@ -68,6 +68,9 @@ void row_wise(const Line& line, const std::string& op, Calls& calls) {
   else if (op == "norm over columns") calls.named("linalg_vector_norm", {x()}, {calls.tensor({rows})});
   else if (op == "argmax over columns") calls.named("argmax", {x()}, {calls.tensor({rows}, DType::int64)});
   else if (op == "cumsum over columns") calls.named("cumsum", {x()}, {x()});
+  else if (op == "tril" || op == "triu") calls.named(op, {x()}, {x()});
+  else if (op == "glu") calls.named(op, {x()}, {calls.tensor({rows, columns / 2})});
+  else if (op == "glu backward") calls.named("glu_backward", {calls.tensor({rows, columns / 2}), x()}, {x()}).phase = Phase::backward;
   else if (op == "sum over rows") calls.add(OpKind::sum, {x()}, {row()}).phase = Phase::backward;  // a bias's gradient
   else if (op == "sum over columns") calls.add(OpKind::sum, {x()}, {calls.tensor({rows})});
   else if (op == "mean over columns") calls.add(OpKind::mean, {x()}, {calls.tensor({rows, 1})});

@@ -41,6 +41,7 @@ from captured import Choices  # noqa: E402
 
 BLOCKS = 3
 BLOCK_S, MOST_IN_BLOCK = 8e-5, 6
+FILLS = ("zero_", "fill_")  # have a pool of their own: what others read stays random
 SMALL_BYTES = 256 * 1024  # what a step has in its cache too: repeated on the same operands
 PEAK = {"fp32": 40e12, "tf32": 300e12, "fp16": 600e12, "bf16": 600e12, "fp8": 1100e12}
 BANDWIDTH, LAUNCH_S = 3.8e12, 3e-6
@@ -55,6 +56,7 @@ LARGE_SPACE, MOST_RESERVED = 8e9, 9e9  # bytes of one call, of one process
 REFUSED = "memory was refused to the library, which went another way"
 TRACES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../data/measured/2026-11-15-h200-garden/garden_traces.jsonl.gz")
 ALONE = ("optimizer", "recurrent", "recurrent_bidirectional")  # many kernels a call
+LISTED_BYTES = 160e6  # lists of tensors that move less are kept out of the cache too
 SLOW = ("resize",)  # than their bytes say
 QUICK = ("products", "strided", "reduce_strided", "joined", "tiny", "gemm", "bmm", "scaled_mm", "elementwise", "pointwise", "rows", "broadcast", "reduce", "permute", "copies", "quantise")
 
@@ -159,7 +161,8 @@ def ready(case: Any, make: Callable[..., Any], device: Any) -> tuple[list[Any], 
         work = copies[0][op]
         each_s = max(work.flops / PEAK.get(case.dtype, 40e12), work.bytes / BANDWIDTH) + LAUNCH_S
         alone = case.family in ALONE
-        cold = not alone and work.bytes > SMALL_BYTES
+        listed = case.family == "optimizer" and work.bytes < LISTED_BYTES
+        cold = (listed or not alone) and work.bytes > SMALL_BYTES
         once = alone or case.family in SLOW
         plans.append((op, 1 if once else int(min(max(BLOCK_S / each_s, 1), MOST_IN_BLOCK)), each_s, cold))
     wanted = 1 + max([BLOCKS * count for _, count, _, cold in plans if cold], default=0)
@@ -239,7 +242,7 @@ def child(arguments: argparse.Namespace) -> int:
     reserve()
     space = space_of(arguments.plan)
     share = 1 if arguments.workers < 2 else 2 if arguments.workers < 8 else 3
-    pools = [Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES // share) for _ in range(2)]
+    pools = [Pool(device.type, 1 << 20 if device.dry_run else POOL_BYTES // share // part) for part in (1, 1, 4)]
     lock, room = (open(os.path.join(arguments.out, name), "w") if arguments.workers > 1 else None for name in ("lock", "room"))
     with held(lock):
         timer.measure_events()
@@ -259,7 +262,7 @@ def child(arguments: argparse.Namespace) -> int:
         case, begin = next(cases[name]), time.perf_counter()
         computes = case.family.startswith(("gemm", "scaled", "conv", "depth", "group", "sdpa"))
         try:
-            with using(pools[0 if computes else 1]):
+            with using(pools[0 if computes else 2 if case.ops[0] in FILLS else 1]):
                 large = space(case) > LARGE_SPACE and not device.dry_run
                 copies, plans = ([make(case, device.type)], []) if arguments.untimed else ready(case, make, device)
                 with held(room if large else None):
@@ -326,7 +329,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", type=float, default=540)
-    parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions", "convolutions_more", "convolutions_fp32", "odd_ops"), help="which module of precog.gpu.plan")
+    parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions", "convolutions_more", "convolutions_fp32", "odd_ops", "thin_ops"), help="which module of precog.gpu.plan")
     parser.add_argument("--only", default="", help="families, with commas: see the plan's SHARES")
     parser.add_argument("--skip", default="", help="families that are left out")
     parser.add_argument("--types", default="", help="with commas: others are passed over")

@@ -164,6 +164,7 @@ def optimizer(case: Case, device: str) -> Made:
             parameters, lr=1e-4, eps=1e-3 if dtype == torch.float16 else 1e-8, **{form: True})  # 1e-8 is zero in fp16
     else:
         stepper = torch.optim.SGD(parameters, lr=1e-4, momentum=0.9 if name == "sgd-momentum" else 0.0, **{form: True})
+    stepper.step()  # the first makes the states
     # Parameters, gradients and states are read, all but gradients written.
     passes = 7 if name.startswith("adam") else 5 if name == "sgd-momentum" else 3
     return {op: Work(stepper.step, total * passes * e, kernels=_launches(tensors))}

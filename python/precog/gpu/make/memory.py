@@ -26,6 +26,10 @@ _POINTWISE: dict[str, Callable[..., Any]] = {
     "mul mask": lambda x, mask: x * mask, "add scalar": lambda x: x + 1.5, "neg": torch.neg, "sigmoid": torch.sigmoid,
     "sin": torch.sin,
     "clamp": lambda x: x.clamp(-1, 1), "greater": lambda x: x > 0, "leaky_relu": F.leaky_relu, "hardswish": F.hardswish,
+    "mish": F.mish, "mish backward": _aten.mish_backward, "softplus": F.softplus, "softplus backward": lambda x, y: _aten.softplus_backward(x, y, 1.0, 20.0), "relu6": F.relu6,
+    "hardtanh backward": lambda x, y: _aten.hardtanh_backward(x, y, 0.0, 6.0), "hardsigmoid": F.hardsigmoid, "hardsigmoid backward": _aten.hardsigmoid_backward,
+    "hardswish backward": _aten.hardswish_backward, "leaky_relu backward": lambda x, y: _aten.leaky_relu_backward(x, y, 0.01, False), "elu": F.elu,
+    "elu backward": lambda x, y: _aten.elu_backward(x, 1.0, 1.0, 1.0, False, y), "log": torch.log, "cos": torch.cos, "erf": torch.erf, "abs": torch.abs,
     "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "is finite": torch.isfinite, "fill_": lambda x: x.fill_(1.5)}
 _ONE_BYTE_OUT = ("greater", "is finite")
 
@@ -52,7 +56,7 @@ def rows(case: Case, device: str) -> Made:
         call, moved, launches = known.ROWS[op](device, count, columns, dtype)
         return {op: Work(call, moved, kernels=launches)}
     x = random(device, count, columns, dtype=dtype)
-    size = x.nbytes
+    size, half = x.nbytes, x[:, :columns // 2].contiguous() if op == "glu backward" else None
     if op == "rms_norm backward":
         x.requires_grad_()
         weight = torch.ones(columns, device=device, dtype=dtype, requires_grad=True)
@@ -64,7 +68,8 @@ def rows(case: Case, device: str) -> Made:
         "log_softmax": (lambda: torch.log_softmax(x, -1), 2 * size), "var over columns": (lambda: x.var(-1), size),
         "norm over columns": (lambda: torch.linalg.vector_norm(x, dim=-1), size),
         "argmax over columns": (lambda: x.argmax(-1), size),
-        "cumsum over columns": (lambda: x.cumsum(-1), 2 * size)}
+        "cumsum over columns": (lambda: x.cumsum(-1), 2 * size), "tril": (lambda: x.tril(), 2 * size), "triu": (lambda: x.triu(1), 2 * size),
+        "glu": (lambda: F.glu(x), 1.5 * size), "glu backward": (lambda: _aten.glu_backward(half, x, -1), 2.5 * size)}
     call, moved = calls[op]
     return {op: Work(call, moved, kernels=2)}
 
@@ -147,7 +152,7 @@ def sort(case: Case, device: str) -> Made:
     x, k = random(device, case.shape["rows"], case.shape["columns"], dtype=DTYPES[case.dtype]), case.shape["k"]
     op = case.ops[0]
     calls: dict[str, Callable[[], Any]] = {
-        "sort": lambda: x.sort(-1), "topk": lambda: x.topk(k, -1), "argsort": lambda: x.argsort(-1),
+        "sort": lambda: x.sort(-1), "topk": lambda: x.topk(k, -1), "argsort": lambda: x.argsort(-1), "kthvalue": lambda: x.kthvalue(k, -1),
         "cumsum over rows": lambda: x.cumsum(0)}
     return {op: Work(calls[op], 2 * x.nbytes, kernels=20)}
 
