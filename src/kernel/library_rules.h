@@ -56,6 +56,10 @@ struct ConvHelpers {
   bool prepares = false;  // partial sums or a result set to zero by a kernel of the library's own
 };
 ConvHelpers conv_helpers(const ConvShape& shape, DType math, const GpuSpec& gpu);
+// Filters of a hundred taps over wide groups of one axis (the position embeddings of speech models) in 16 bits: where cuDNN 9 finds no tensor core
+// kernel that it deems fit, it runs vector kernels of years ago, group by group (implicit_convolve_sgemm, dgrad_engine). Forward that was so
+// of widths that are no multiples of 32; of data gradients of one or two samples, and of sums still longer. `calls`: groups, or launches for one each.
+bool walks_long_filter(const ConvShape& shape, DType math, std::int64_t calls);
 // How cuDNN takes a true fp32 convolution through Fourier transforms: squares of `side` pixels, `tiles` to an image; zero where it does not.
 struct FourierWay {
   std::int64_t side = 0, tiles = 1;
