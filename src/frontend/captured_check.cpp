@@ -114,6 +114,7 @@ std::string attention_of(const Call& call, const OperandView& shapes, Attributes
   attributes = AttentionAttributes{.batch = q.batch, .heads = q.heads, .kv_heads = k.heads, .q_len = q.length, .kv_len = k.length,
                                    .head_dim = q.width, .value_dim = v.width, .causal = call.settings.causal,
                                    .mask = shapes.in.size() > 3, .dropout = call.settings.probability > 0,
+                                   .broadcast = k.heads == 1 && q.heads > 1 && !call.settings.gqa,
                                    .scattered = call.settings.scattered, .mask_scattered = call.settings.mask_scattered};
   return "";
 }

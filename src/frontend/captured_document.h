@@ -50,7 +50,7 @@ struct Settings {  // all that "attrs" may hold; what an operator has no use for
   std::optional<std::int64_t> like;
   Autocast door = Autocast::none;
   std::array<bool, 3> scattered{};
-  bool mask_scattered = false;
+  bool mask_scattered = false, gqa = false;
   std::string traced_mask;         // that the code leaves out here: dense, expanded, or none
   OnlyFor only = OnlyFor::any;
   std::int64_t layers = 1, hidden = 0, directions = 1;

@@ -466,9 +466,8 @@ class Parser {
         {"causal", &Settings::causal}, {"training", &Settings::training}, {"batch_first", &Settings::batch_first}};
     for (const auto& [key, member] : flags)
       if (!flag(attrs, key, s.*member)) return false;
-    bool ignored = false;
     std::int64_t axis = 0;
-    if (!flag(attrs, "gqa", ignored) || !number(attrs, "p", 0, 1, s.probability) || !number(attrs, "dropout", 0, 1, s.probability)) return false;
+    if (!flag(attrs, "gqa", s.gqa) || !number(attrs, "p", 0, 1, s.probability) || !number(attrs, "dropout", 0, 1, s.probability)) return false;
     if (!integer(attrs, "layers", 1, kMaxLayers, s.layers) || !integer(attrs, "directions", 1, 2, s.directions)) return false;
     if (!integer(attrs, "hidden", 1, std::int64_t{1} << 24, s.hidden)) return false;
     if (attrs.contains("dim") && attrs.at("dim").is_number() && !integer(attrs, "dim", -Shape::kMaxRank, Shape::kMaxRank, axis)) return false;

@@ -414,12 +414,20 @@ class PrecisionPass {
     // Traced under autocast, forward's products lie below autocast's door and stay in fp32; backward's are seen by it, so that what
     // is kept for them are casts. Our tensors are those casts, the arithmetic is forward's own.
     const DType math = recipe_.tf32_matmul && gpu_.matrix.has(DType::tf32) ? DType::tf32 : type;
-    if (a.heads != a.kv_heads) {
-      k = plain(OpKind::contiguous, op, {plain(OpKind::view, op, {k}, keys, type, ViewAttributes{ViewKind::expand})}, keys, type);
-      v = plain(OpKind::contiguous, op, {plain(OpKind::view, op, {v}, values, type, ViewAttributes{ViewKind::expand})}, values, type);
+    auto expanded = [&](TensorId id, const Shape& shape, bool copied) {
+      id = plain(OpKind::view, op, {id}, shape, type, ViewAttributes{ViewKind::expand});
+      return copied ? plain(OpKind::contiguous, op, {id}, shape, type) : id;
+    };
+    if (a.heads != a.kv_heads && !a.broadcast) {
+      k = expanded(k, keys, true);
+      v = expanded(v, values, true);
     }
     q = plain(OpKind::mul_scalar, op, {q}, out_.tensors[q].shape, type);
-    k = plain(OpKind::mul_scalar, op, {k}, keys, type);
+    k = plain(OpKind::mul_scalar, op, {k}, out_.tensors[k].shape, type);
+    if (a.broadcast) {  // by the products, which want batch and heads as one axis: of one sample an expanded operand has it
+      k = expanded(k, keys, a.batch > 1);
+      v = expanded(v, values, a.batch > 1);
+    }
     // The batched product wants batch and heads as one axis, and so does each gradient on its way back.
     auto gathered = [&](TensorId id, bool scattered) {
       return scattered ? plain(OpKind::contiguous, op, {id}, out_.tensors[id].shape, type, CopyAttributes{.copies_gradient = true}) : id;
@@ -444,6 +452,16 @@ class PrecisionPass {
       score = plain(OpKind::add, op, {score, inputs_[3]}, scores, type);
     }
     TensorId weights = plain(OpKind::softmax, op, {score}, scores, type);
+    // _safe_softmax: rows that are masked altogether become zero. Its gradient is softmax's own: what comes here is not differentiated.
+    auto aside = [&](OpKind kind, std::initializer_list<TensorId> inputs, const Shape& shape, DType to, std::string_view label = "") {
+      const TensorId id = plain(kind, op, inputs, shape, to, {}, type);
+      out_.tensors[id].requires_grad = false;
+      if (!label.empty()) out_.ops[OpId{static_cast<std::int32_t>(out_.ops.size()) - 1}].label = out_.intern(label);
+      return id;
+    };
+    const TensorId masked = aside(OpKind::integer_pointwise, {weights}, scores, DType::boolean);
+    const TensorId whole = aside(OpKind::reduction, {masked}, Shape{a.batch, a.heads, a.q_len, 1}, DType::boolean, "all");
+    aside(OpKind::masked_fill, {weights, whole}, scores, type);
     if (a.dropout) {
       Op drop;
       drop.kind = OpKind::dropout;

@@ -138,6 +138,10 @@ TEST_CASE("AttentionBackendFollowsTypeMaskHeadsAndGpu") {
   grouped.kv_heads = 4;
   CHECK(attention_backend(grouped, DType::bf16, gpu("8.0")) == AttentionBackend::flash);
   CHECK(attention_backend(grouped, DType::fp32, gpu()) == AttentionBackend::math);
+  AttentionAttributes broadcast = a;
+  broadcast.kv_heads = 1;
+  broadcast.broadcast = true;  // without enable_gqa
+  CHECK(attention_backend(broadcast, DType::bf16, gpu()) == AttentionBackend::math);
 }
 
 TEST_CASE("GroupedQueryAttentionInFp32MaterialisesTheScores") {
@@ -151,6 +155,7 @@ TEST_CASE("GroupedQueryAttentionInFp32MaterialisesTheScores") {
   CHECK(count(fp32, OpKind::scaled_dot_product_attention) == 0);
   CHECK(count(fp32, OpKind::matmul) == 2);
   CHECK(count(fp32, OpKind::softmax) == 1);
+  CHECK((count(fp32, OpKind::reduction) == 1 && count(fp32, OpKind::masked_fill) == 2));  // _safe_softmax's, and the causal mask's
   const Graph bf16 = apply_precision(uniform(DType::bf16), gpu(), forward);
   CHECK(count(bf16, OpKind::scaled_dot_product_attention) == 1);
 }
