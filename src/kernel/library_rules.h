@@ -51,6 +51,7 @@ struct ConvHelpers {
   int pads = 0;        // operands whose channels are filled up, each cleared by a memset first
   int slices = 0;      // copies of a group's channels within a call, there and back
   bool bare = false;   // groups that are read and written where they stand, whatever the layout
+  bool vector = false; // true fp32 kernels in TF32's stead
   bool sums = false;   // partial weight gradients added by a kernel of their own
   bool clears = false; // counters cleared by a memset
   bool prepares = false;  // partial sums or a result set to zero by a kernel of the library's own

@@ -119,7 +119,9 @@ void Lowering::convolution(const Op& op, std::string_view name, const ConvShape&
   ConvShape one = shape;  // of a loop
   one.by_fourier = by_fourier;
   if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
-  put(name, op, one, work).launches = helpers.loops;
+  Kernel& kernel = put(name, op, one, work);
+  kernel.launches = helpers.loops;
+  if (helpers.vector) kernel.math = DType::fp32;
   if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
   if ((layout || (turned && !of_weight)) && !(of_weight && flat)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops, of_weight ? filters : forward ? out : in);
 }
