@@ -151,7 +151,7 @@ TEST_CASE("LongFiltersOfWideGroupsAreWalkedByVectorKernels") {
   const GpuSpec on = gpu("9.0");
   ConvShape shape;  // the position embedding of wav2vec 2.0
   shape.batch = 8, shape.in_channels = shape.out_channels = 768, shape.groups = 16;
-  shape.in_w = 199, shape.out_w = 200, shape.kernel_w = 128;
+  shape.in_h = shape.out_h = shape.kernel_h = 1, shape.in_w = 199, shape.out_w = 200, shape.kernel_w = 128;
   CHECK(conv_helpers(shape, DType::bf16, on).inner == 3);
   CHECK(conv_helpers(shape, DType::bf16, on).bare);
   shape.stride = 2, shape.out_w = 100;
