@@ -237,11 +237,13 @@ def with_flags(request, flags):
     return request
 
 
-def micro_batch(row):
-    """Printed; where that and accumulation do not make the global batch, what follows from accumulation, if anything does."""
-    printed, steps = row["micro_batch"], int(float(row["grad_accum"])) if row["grad_accum"] else 0
-    each, left = divmod(row["global_batch"], row["dp"] * steps) if steps else (printed, 0)
-    return each if "does not equal GBS" in row["notes"] and left == 0 and 0 < each < printed else printed
+def micro_batch(row, defaults):
+    """Printed; where that and accumulation do not make the global batch, what follows from accumulation, if anything does, else the configuration's."""
+    if "does not equal GBS" not in row["notes"]:
+        return row["micro_batch"]
+    steps = int(float(row["grad_accum"])) if row["grad_accum"] else 0
+    each, left = divmod(row["global_batch"], row["dp"] * steps) if steps else (0, 0)
+    return each if left == 0 and 0 < each < row["micro_batch"] else defaults.get("micro_batch", row["micro_batch"])
 
 
 def request_of(row, table):
@@ -284,7 +286,7 @@ def request_of(row, table):
         plan["stage_layers"] = uneven
     if "offload_layers" in defaults:
         plan |= {"offload": "activations", "offload_layers": defaults["offload_layers"]}
-    request = {"schema": 1, "model": model, "batch": micro_batch(row), "seq": row["seq_len"], "global_batch": row["global_batch"], "precision": recipe,
+    request = {"schema": 1, "model": model, "batch": micro_batch(row, defaults), "seq": row["seq_len"], "global_batch": row["global_batch"], "precision": recipe,
                "optimizer": defaults["optimizer"], "optimizer_impl": defaults["optimizer_impl"], "recompute": recompute,
                "clip_grad_norm": defaults["clip_grad_norm"], "cluster": where, "plan": plan}
     for key in ("allocator", "loss_chunks", "reads_each_loss", "softmax_by_heads"):

@@ -26,9 +26,10 @@ for _name in ("hgnet_tiny", "gernet_s", "rexnetr_130", "tresnet_v2_l", "skresnex
     _timm(_name, "cnn", batch=16)
 _timm("xception65", "cnn", size=299, batch=16)
 for _name, _size in (("hiera_small_abswin_256", 256), ("flexivit_large", 240), ("davit_base", 224), ("tiny_vit_5m_224", 224), ("lowformer_b3", 224),
-                     ("volo_d2_384", 384), ("fastvit_mci1", 256), ("vit_relpos_small_patch16_rpn_224", 224), ("repvit_m0_9", 224),
+                     ("volo_d2_384", 384), ("vit_relpos_small_patch16_rpn_224", 224), ("repvit_m0_9", 224),
                      ("poolformerv2_s36", 224), ("swinv2_large_window12_192", 192)):
     _timm(_name, "vit", size=_size, batch=8)
+_timm("fastvit_mci1", "vit", size=256, batch=8, num_classes=1000)  # its own has 512: features
 
 
 def _language(name: str, family: str, kind: str, config: str, inputs: Inputs, batch: int, seq: int, **settings: Any) -> None:

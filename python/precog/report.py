@@ -92,10 +92,10 @@ class Report(Fields):
         speed = f"{count_text(self.tokens_per_s)} tokens/s" if self.tokens_per_s else f"{count_text(self.samples_per_s)} samples/s"
         fits = "fits" if self.fits else "DOES NOT FIT"
         interval = f"({seconds_text(self.step_s_low)} to {seconds_text(self.step_s_high)}, 80% interval)"
-        used = f"{bytes_text(self.device_bytes)} of {bytes_text(self.capacity_bytes)}"
+        needed = f"needs {bytes_text(self.device_bytes)} of {bytes_text(self.capacity_bytes)}"
         rows = [("step", f"{seconds_text(self.step_s)}  {interval}"),
                 ("speed", f"{speed}, {self.tflops_per_gpu:.1f} TFLOP/s per GPU, MFU {100 * self.mfu:.1f}%"),
-                ("memory", f"{bytes_text(self.peak_bytes)} peak; {used}: {fits}"),
+                ("memory", f"{bytes_text(self.peak_bytes)} peak; {needed}: {fits}"),
                 ("bound by", self.bound)]
         if self.total_s is not None:
             cost = f", {money_text(self.cost_usd)}" if self.cost_usd is not None else ""

@@ -226,8 +226,6 @@ void Lowering::lower(const Op& op) {
     case Family::attention: return lower_attention(op);
     case Family::normalization: return lower_normalization(op);
     case Family::softmax:
-      // The product of gradient and result is written out first (softmax_backward_cuda_out, aten/src/ATen/native/cuda/SoftMax.cu).
-      if (op.kind == OpKind::softmax_backward) call_.workspace += in_bytes(op, 0);
       for (TensorId id : graph_.outputs(op)) planar_[id.index()] = true;  // it makes its operands contiguous, and so is what it returns
       for (std::size_t i = 0; i < std::min<std::size_t>(op.input_count, 2); ++i) copy_inside(op, i, "softmax_copy");
       return lower_softmax(op);

@@ -84,6 +84,10 @@ void Lowering::lower_softmax(const Op& op) {
   const MemoryPattern pattern = forward ? MemoryPattern::softmax_forward : MemoryPattern::softmax_backward;
   const Shape& shape = op.input_count > 0 ? in(op, 0).shape : out(op).shape;
   const bool logarithm = op.kind == OpKind::log_softmax || op.kind == OpKind::log_softmax_backward;
+  if (!forward && !logarithm && !call_.compiled) {  // the product of gradient and result comes first (softmax_backward_cuda_out, aten/src/ATen/native/cuda/SoftMax.cu)
+    call_.workspace += in_bytes(op, 0);
+    memory("softmax_product", op, MemoryPattern::pointwise);
+  }
   if (!logarithm || shape.rank() < 4 || call_.compiled) return row_wise(op, pattern);
   const std::int64_t classes = std::max<std::int64_t>(1, shape[1]);
   Kernel& kernel = memory(forward ? "log_softmax2d" : "log_softmax2d_backward", op, pattern, shape.elements() / classes, classes);

@@ -222,7 +222,6 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
   out.host = request.host->step;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     const ChunkParts& p = parts.chunks[c];
-    const bool split = shape.splits_backward();
     auto add = [&](const PipelinePart& part, double times) {
       working += seconds(part.length) * times;
       out.host += part.shown.host_busy * times;
@@ -230,14 +229,9 @@ StepTimes pipeline_times(const Request& request, const std::vector<ChunkOfStep>&
     };
     const double often = chunks[c].per_gpu;
     add(p.forward, m * often);
-    if (split) {  // the last piece of the weights' gradients is followed by what sends them
-      add(p.first_backward, lasts * often);
-      add(p.backward, (m - lasts) * often);
-      working += (seconds(p.last_backward.length) - seconds(p.backward.length)) * (lasts * often);
-    } else {
-      if (m > lasts) add(p.first_backward, lasts * often), add(p.backward, (m - 2 * lasts) * often);
-      add(p.last_backward, lasts * often);
-    }
+    // In two pieces or whole: of the pieces, the last one of the weights' gradients has what the last backward has beyond the others.
+    if (m > lasts) add(p.first_backward, lasts * often), add(p.backward, (m - 2 * lasts) * often);
+    add(p.last_backward, lasts * often);
     add(p.end, chunks[c].ends_per_gpu);
   }
   working += request.host->step;

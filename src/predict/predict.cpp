@@ -11,6 +11,7 @@
 #include "cost/pricing.h"
 #include "frontend/attention_rows.h"
 #include "frontend/traced.h"
+#include "kernel/attention_operands.h"
 #include "kernel/cached_reads.h"
 #include "kernel/fuse.h"
 #include "kernel/loss_pieces.h"
@@ -228,6 +229,8 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
     rank = shard_layers(request.plan, std::move(*built), each_chunk, std::move(foreseen), request.expert_capacity);
     if (!rank) return tl::unexpected(located(rank.error(), request.where));
     if (request.stack == Stack::megatron && request.mode == Mode::eager) rank->graph = convert_scores(std::move(rank->graph), request.fused_softmax);
+    // A program that plans its memory reads every operand where it lies.
+    if (request.stack == Stack::te && request.training.allocator != Allocator::planned) rank->graph = lay_out_operands(std::move(rank->graph));
     decided = stages.run("precision", [&] { return apply_precision(*request.precision, *request.gpu, rank->graph); }, graph_text);
     if (pipelined) cut = cut_into_stages(rank->chunks, decided);
     if (cut.steady) break;

@@ -114,7 +114,6 @@ Exposure exposure(const Schedule& schedule, const Timeline& timeline, const Kern
     std::string name(op.on_communication_stream ? graph.name(op.label) : to_text(op.kind));  // a copy's label: its collective
     if (name == "replicas") name = to_text(OpKind::all_reduce);  // what is done with a sum over groups (parallel/rewrite.h)
     out.by_collective[name] += seconds(exposed);
-    if (label.micro_batch == 1 && label.step == last) out.in_second[name] += seconds(exposed);
   }
   return out;
 }
@@ -124,16 +123,20 @@ StepTimes steady_step(const Schedule& schedule, const Timeline& timeline, const 
   const std::size_t last = schedule.last_task.size() - 1;
   const Picoseconds begin = begin_of_last_step(schedule, timeline), end = end_of(schedule.last_task[last]);
   const Exposure shown = exposure(schedule, timeline, chunk.program, chunk.step.graph, begin, end);
-  // Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send.
+  // Micro-batches that were not laid out repeat the second one, which has a predecessor and no gradients to send: the time between the
+  // first's last kernel and its own, and what lies in it.
   const double missing = static_cast<double>(micro_batches - schedule.micro_batches_laid_out);
   Seconds one_more;
-  if (schedule.last_of_micro_batch.size() >= 2) one_more = seconds(end_of(schedule.last_of_micro_batch[1]) - end_of(schedule.last_of_micro_batch[0]));
+  std::map<std::string, Seconds> again;
+  if (missing > 0) {
+    const Picoseconds from = end_of(schedule.last_of_micro_batch[0]), to = end_of(schedule.last_of_micro_batch[1]);
+    one_more = seconds(to - from);
+    again = exposure(schedule, timeline, chunk.program, chunk.step.graph, from, to).by_collective;
+  }
   StepTimes out{.length = seconds(end - begin) + one_more * missing, .host = shown.host_busy + shown.host_busy_second * missing};
   out.start_up = seconds(end - static_cast<Picoseconds>(schedule.last_task.size()) * (end - begin));
-  for (const auto& [name, exposed] : shown.by_collective) {
-    const auto again = shown.in_second.find(name);
-    out.exposed[name] = exposed + (again == shown.in_second.end() ? Seconds{} : again->second * missing);
-  }
+  out.exposed = shown.by_collective;
+  for (const auto& [name, exposed] : again) out.exposed[name] += exposed * missing;
   const InputWait waited = input_wait(schedule, timeline, begin, end);
   out.input = seconds(waited.all) + seconds(waited.in_second) * missing;
   return out;

@@ -35,8 +35,8 @@ struct StepTimes {
 
 // What a part of a timeline shows of the streams beside the kernels.
 struct Exposure {
-  std::map<std::string, Seconds> by_collective, in_second;  // in the second micro-batch alone: what one more would add
-  Seconds host_busy, host_busy_second;
+  std::map<std::string, Seconds> by_collective;
+  Seconds host_busy, host_busy_second;  // in the second micro-batch alone: what one more would add
 };
 Exposure exposure(const Schedule& schedule, const Timeline& timeline, const KernelProgram& program, const Graph& graph, Picoseconds begin, Picoseconds end);
 

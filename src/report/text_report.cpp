@@ -32,7 +32,7 @@ std::string memory_line(const Report& r, const Style& style) {
   const MemoryUse& m = r.memory;
   std::string verdict = m.fits ? style(Ink::green, "fits") : style(Ink::red, "does not fit");
   if (m.verdict == Certainty::likely) verdict += fmt::format(" (likely: {} to {})", to_text(m.device_low), to_text(m.device_high));
-  return fmt::format("peak {}, on the device {} of {}: {}", to_text(m.peak), to_text(m.device), to_text(m.capacity), verdict);
+  return fmt::format("peak {}, needs {} of {}: {}", to_text(m.peak), to_text(m.device), to_text(m.capacity), verdict);
 }
 
 std::string host_memory_line(const MemoryUse& m) {

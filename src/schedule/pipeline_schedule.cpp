@@ -30,6 +30,7 @@ class Pipeline {
       for (const PipelineWork& work : order_[s])
         if (work.finishes()) ++left_[s][static_cast<std::size_t>(work.position)];
     }
+    micro_batches_ = left_;
     graph_.reserve(2 * works + 4 * stages);
     labels_.reserve(2 * works + 4 * stages);
   }
@@ -82,7 +83,8 @@ class Pipeline {
     const bool last = work.finishes() && --left_[s][c] == 0;
     Picoseconds duration = chunk.forward;
     if (work.kind == Kind::weights) {
-      duration = chunk.weights + (last ? chunk.last_backward - chunk.backward : 0);
+      const bool only = last && micro_batches_[s][c] == 1;  // the last is the first, which adds to no gradients
+      duration = chunk.weights + (last ? chunk.last_backward - (only ? chunk.first_backward : chunk.backward) : 0);
     } else if (work.kind != Kind::forward) {
       const bool first = begun_[s][c]++ == 0;
       duration = last ? chunk.last_backward : first ? chunk.first_backward : chunk.backward;
@@ -147,7 +149,7 @@ class Pipeline {
   std::vector<std::int32_t> taken_[2];                // by the first and the last stage: tasks that took a batch
   std::vector<std::size_t> next_;
   std::vector<std::int32_t> last_message_, last_sync_, last_work_;
-  std::vector<std::vector<std::int64_t>> left_, begun_;  // per stage and position: backwards to finish, and begun
+  std::vector<std::vector<std::int64_t>> left_, begun_, micro_batches_;  // per stage and position: backwards to finish, begun, and in all
 };
 
 }  // namespace

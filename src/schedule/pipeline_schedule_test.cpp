@@ -89,6 +89,21 @@ TEST_CASE("TheVLeavesNoBubbleWhereItsPiecesAreAlike") {
     }
 }
 
+TEST_CASE("AnOnlyMicroBatchInTwoPiecesIsAsLongAsItsWholeBackward") {
+  // It is the first, which adds to no gradients, and the last, which lasts longer than the first: what the others add is in neither.
+  const PipelineShape split{PipelineSchedule::zero_bubble, 2, 1, 1}, whole{PipelineSchedule::one_f_one_b, 2, 1, 1};
+  PipelineTimes times = uniform(split, 1000, 2000, 900);
+  for (ChunkTimes& chunk : times.chunks) chunk.backward = 2600, chunk.last_backward = 2300;
+  const auto work_of_first_stage = [&](const PipelineShape& shape) {
+    Picoseconds sum = 0;
+    for (const PipelineSpan& span : simulate_pipeline(shape, times).spans)
+      if (span.stage == 0 && (span.what == PipelineSpan::What::backward || span.what == PipelineSpan::What::activations || span.what == PipelineSpan::What::weights)) sum += span.span.end - span.span.start;
+    return sum;
+  };
+  CHECK(work_of_first_stage(whole) == 2300);
+  CHECK(work_of_first_stage(split) == 2300);
+}
+
 TEST_CASE("TheVHasBothEndsOnTheFirstStage") {
   const PipelineShape shape{PipelineSchedule::zero_bubble_v, 4, 2, 8};
   CHECK(shape.positions_of(0) == std::vector<int>{0, 7});

@@ -123,7 +123,7 @@ class EndOfStep {
       ParameterGroup& group = group_of(parameter.dtype, graph_.tensors[g.gradient].dtype);
       group.sizes.push_back(parameter.shape.elements());
       group.elements += parameter.shape.elements();
-      if (group.has_master() && keeps_main_gradients() && graph_.tensors[g.gradient].role != Role::gradient_bucket)
+      if ((group.has_master() || step.gradients_folded) && keeps_main_gradients() && graph_.tensors[g.gradient].role != Role::gradient_bucket)
         step_.main_gradients += Bytes{parameter.shape.elements() * bytes_of(group.gradient)};
     }
   }

@@ -223,6 +223,18 @@ TEST_CASE("MainGradientsAreAddedInBackwardOrByTheProductItself") {
   CHECK(accumulating == 2);
 }
 
+TEST_CASE("BuffersOfMainGradientsNeedNoMasterWeights") {
+  PrecisionRecipe recipe = uniform(DType::bf16);
+  recipe.main_gradients = MainGradients{DType::bf16, MainGradients::Made::in_product};
+  const StepGraph step = step_of(recipe);
+  CHECK(step.master_weights.value == 0);
+  Bytes products;
+  for (const Tensor& tensor : step.graph.tensors)
+    if (tensor.role == Role::gradient_bucket) products += Bytes{tensor.shape.elements() * 2};
+  CHECK(products.value == (64 * 128 + 128 * 10) * 2);  // weights: the buffer that the product adds to
+  CHECK(step.main_gradients.value == (128 + 10) * 2);  // biases, added by kernels of their own
+}
+
 TEST_CASE("StatesOfAnotherTypeAreOnePassAndEightBitOnesTensorByTensor") {
   PrecisionRecipe recipe = uniform(DType::fp32);
   recipe.optimizer_state = DType::bf16;

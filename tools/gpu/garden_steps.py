@@ -298,9 +298,9 @@ SCOUTS = {  # drawn by lot as well: what comes after the ninth list in the same 
     "davit_base": ((16, None), (48, None)),
     "ernie4.5-moe-short": ((1, 256), (1, 1024)),
 }
-PROFILING = 0.25  # of a model's share
+PROFILING = 0.2  # of a model's share
 HOST_EVERY = 2  # models
-VISITS = 4  # of a row in which the host counts
+VISITS = 6  # of a row in which the host counts
 SCOUTING = (("amp-bf16", "fp32", "fp16"), ("bf16", "tf32", "amp-fp16"))  # by turns; the first size in the first of them only: breadth, not judgement
 HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
           "eighth": EIGHTH, "ninth": NINTH, "scouts": SCOUTS}
