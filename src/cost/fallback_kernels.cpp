@@ -4,6 +4,8 @@
 #include <cmath>
 #include <optional>
 
+#include "kernel/library_rules.h"
+
 namespace precog {
 namespace {
 
@@ -155,26 +157,19 @@ std::optional<Seconds> resize_time(const Kernel& kernel, const MemoryShape& s) {
   return Seconds{results * (c.gradient_nhwc + (channels < kManyChannels ? meeting : meeting / kManyChannels * (unpaired ? kUnpaired : 1)))};
 }
 
-// Filters of a hundred taps over wide groups of one axis (the position embeddings of speech models) in 16 bits: where cuDNN 9 finds no tensor
-// core kernel that it deems fit, it runs vector kernels of years ago, group by group (implicit_convolve_sgemm, dgrad_engine). Forward
-// that was so of widths that are no multiples of 32, and lasts as long as one block takes to walk its sum; of data gradients it was so for
-// one or two samples, and for sums still longer, and lasts by how many pixels there are. From 36 timings
-// either way of which 14 were such kernels (data/measured/2026-11-16-h200-conv): ten within a fifth, inputs shorter than the filter up
-// to seven times faster.
-constexpr std::int64_t kLongFilter = 95, kWideGroup = 48, kLongSum = 6000, kLongerSum = 10000, kFewSamples = 2;
+// Long filters that vector kernels walk (library_rules.h): forward lasts as long as one block takes to walk its sum, a data gradient by how
+// many pixels there are. From 14 timings (data/measured/2026-11-16-h200-conv): ten within a fifth, inputs shorter than the filter up to
+// seven times faster.
 constexpr double kWalk = 0.13e-6;              // seconds per term of a sum
 constexpr double kEngineBf16 = 0.17e-9, kEngineFp16 = 0.05e-9;  // seconds per pixel and term
 
 std::optional<Seconds> long_filter_time(const Kernel& kernel, const ConvShape& s) {
   // Groups are one kernel, or one launch each (library_rules.h).
   const std::int64_t taps = s.kernel_h * s.kernel_w, length = std::max(s.out_h, s.out_w), calls = std::max<std::int64_t>(s.groups, kernel.launches);
+  if (!walks_long_filter(s, kernel.math, calls)) return std::nullopt;
   const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups);
-  if (!is_16bit(kernel.math) || s.channels_last || calls < 2 || s.stride != 1 || taps != std::max(s.kernel_h, s.kernel_w)) return std::nullopt;
-  if (taps < kLongFilter || width < kWideGroup) return std::nullopt;
   const double groups = static_cast<double>(calls), terms = static_cast<double>(width * std::min(taps, length));  // others meet padding only
-  if (s.direction == ConvDirection::forward && width % 32 != 0 && width * taps > kLongSum) return Seconds{groups * terms * kWalk};
-  if (s.direction != ConvDirection::data_gradient) return std::nullopt;
-  if (s.batch > kFewSamples && (width % 32 == 0 || width * taps < kLongerSum)) return std::nullopt;
+  if (s.direction == ConvDirection::forward) return Seconds{groups * terms * kWalk};
   const double pixels = static_cast<double>(s.batch * s.in_h * s.in_w);
   return Seconds{groups * terms * pixels * (kernel.math == DType::bf16 ? kEngineBf16 : kEngineFp16)};
 }

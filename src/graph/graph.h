@@ -88,6 +88,7 @@ struct AttentionAttributes {
   std::int64_t batch = 1, heads = 1, kv_heads = 1, q_len = 1, kv_len = 1, head_dim = 1, value_dim = 1;
   bool causal = false, mask = false, dropout = false;
   bool broadcast = false;  // keys and values of one head go to all queries without enable_gqa: no fused kernel takes that
+  bool across = false;     // an operand's rows do not lie side by side: nor that
   enum class Ring : std::uint8_t { none, first, later };  // a step of context parallelism's ring
   Ring ring = Ring::none;
   // Operands (q, k, v) whose batch and head axes do not form one: copied where no fused kernel runs. A mask not contiguous

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "kernel/kernel.h"
 #include "kernel/uneven_products.h"
 #include "precision/precision.h"
@@ -41,6 +43,26 @@ TEST_CASE("SixteenBitConvolutionsInNchwAreTransposedOnTheWay") {
   CHECK(layouts(program_of(convolutions(4, 8), uniform(DType::bf16), MemoryFormat::contiguous)) == 3);
   CHECK(layouts(program_of(convolutions(), uniform(DType::bf16), MemoryFormat::channels_last)) == 0);
   CHECK(layouts(program_of(convolutions(), uniform(DType::fp32), MemoryFormat::contiguous)) == 0);
+}
+
+// Speech models: layer norm wants the channels last, convolutions want them first.
+TEST_CASE("SequencesAreMadeContiguousForAConvolution") {
+  Graph graph;
+  const TensorId x = graph.add_tensor({.shape = {4, 16, 96}, .dtype = DType::fp32, .role = Role::input});
+  const TensorId weight = graph.add_tensor({.shape = {96, 96, 3}, .dtype = DType::fp32, .role = Role::parameter});
+  const TensorId turned = graph.add_tensor({.shape = {4, 96, 16}, .dtype = DType::fp32, .storage = x});
+  Op view, conv;
+  view.kind = OpKind::view, view.attributes = ViewAttributes{ViewKind::transpose};
+  conv.kind = OpKind::conv2d, conv.math = DType::fp32;
+  conv.attributes = ConvAttributes{.kernel = {3, 1, 1}, .padding = {1, 0, 0}, .axes = 1};
+  const TensorId source[] = {x}, sequence[] = {turned}, operands[] = {turned, weight};
+  const TensorId once[] = {graph.add_tensor({.shape = {4, 96, 16}, .dtype = DType::fp32})}, again[] = {graph.add_tensor({.shape = {4, 96, 16}, .dtype = DType::fp32})};
+  graph.add_op(view, source, sequence);
+  graph.add_op(conv, operands, once);
+  const TensorId results[] = {once[0], weight};
+  graph.add_op(conv, results, again);
+  const KernelProgram program = make_kernels(graph, gpu(), MemoryFormat::contiguous);
+  CHECK(std::count_if(program.kernels.begin(), program.kernels.end(), [](const Kernel& kernel) { return kernel.name == "conv_input_copy"; }) == 1);
 }
 
 // ConvNeXt, hierarchical transformers: the stem meets an image, the layers behind it tokens that are looked at as one.

@@ -16,9 +16,10 @@ constexpr std::int64_t kReduceThreads = 512, kWarp = 32, kFewValues = 16, kManyV
 
 constexpr std::int64_t kTile = 128;  // of the products below, either way
 constexpr std::int64_t kVeryLongSum = 12288;
-constexpr std::int64_t kWideGroup = 32;
+constexpr std::int64_t kWideGroup = 32, kSomeGroups = 16, kManyGroups = 64;
 constexpr std::int64_t kFewWeights = 24 * kTile * kTile;
 constexpr std::int64_t kFewRows = 832, kSomeRows = 10000, kWaveRows = 228;
+constexpr std::int64_t kManyRowsOfTaps = 15000, kFewRowsOfGroups = 13000;
 constexpr std::int64_t kManyRows = 16384;  // images times pixels that a weight gradient sums
 
 // More than two waves of the large 16-bit tiles, whichever of them fits best.
@@ -117,6 +118,16 @@ ProductHelpers product_helpers(const GemmShape& s, DType math, const GpuSpec& gp
   return helpers;
 }
 
+// From 36 timings either way of which 14 were such kernels (data/measured/2026-11-16-h200-conv), and a step of strided ones (-18-h200-scouts).
+bool walks_long_filter(const ConvShape& s, DType math, std::int64_t calls) {
+  constexpr std::int64_t kLongFilter = 95, kWide = 48, kLongSum = 6000, kLongerSum = 10000, kFewSamples = 2;
+  const std::int64_t taps = s.kernel_h * s.kernel_w, width = s.in_channels / std::max<std::int64_t>(1, s.groups);
+  if (!is_16bit(math) || s.channels_last || calls < 2 || taps != std::max(s.kernel_h, s.kernel_w) || taps < kLongFilter || width < kWide) return false;
+  if (s.direction == ConvDirection::forward) return width % 32 != 0 && width * taps > kLongSum;
+  if (s.direction != ConvDirection::data_gradient || s.stride != 1) return false;
+  return s.batch <= kFewSamples || (width % 32 != 0 && width * taps >= kLongerSum);
+}
+
 SortLaunches sort_launches(int bits) {
   const int passes = std::max(1, (bits + 7) / 8);
   return {passes + 2, passes + 2};
@@ -133,30 +144,46 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
   const std::int64_t narrow = std::min(width, s.out_channels / s.groups);
   const bool weight = s.direction == ConvDirection::weight_gradient, data = s.direction == ConvDirection::data_gradient, unit = s.strides() == 1;
   const bool three = s.kernel_h == 3 && s.kernel_w == 3 && unit, wide = narrow > kWideGroup;
+  const bool few = s.groups <= 4, power = std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, narrow)));
   bool apart = false;
   if (!tensor_cores) apart = data || weight ? narrow >= 8 : true;
-  else if (taps == 1) apart = !weight;
-  else if (math == DType::tf32) apart = taps > 37 || narrow >= 232 || (wide && data && !unit) || (weight && narrow >= 48 && s.groups <= 4) || (weight && narrow >= 112 && rows > kSomeRows);
+  else if (taps == 1) apart = !weight || s.groups <= kSomeGroups;
+  else if (math == DType::tf32) apart = (weight ? taps > 16 && narrow > 16 : taps > 37) || narrow >= 232 || (wide && data && !unit) || (weight && narrow >= 48 && s.groups <= 4) || (weight && narrow >= 112 && rows > kSomeRows) ||
+                                          (few && (weight ? rows > kFewRows : data ? narrow < kTile / 2 : narrow >= kTile / 16 && narrow <= kWideGroup));
   else if (wide && data) apart = !unit || taps > 37 || (rows <= kFewRows && narrow >= 88) || (narrow % 64 == 0 && (narrow >= kTile) == (rows <= kSomeRows));
+  else if (few && !data && !weight && narrow < kTile / 2 && narrow % 8 == 0 && !power) apart = true;
+  else if (weight && taps > 9 && narrow >= 24 && narrow < 64) apart = rows > kManyRowsOfTaps;
   else if (wide && weight) apart = (narrow >= 76 && rows <= kFewRows) || (narrow >= 112 && rows <= kSomeRows && (narrow >= kTile || s.groups < 16));
-  else if (wide) apart = (rows <= kFewRows && narrow >= 50) || taps > 37 || narrow >= 232;
+  else if (!data && !weight && taps > 64 && narrow == kWideGroup) apart = true;
+  else if (wide) apart = (rows <= kFewRows && narrow >= 50) || taps > 30 || narrow >= 232;
   if (apart) helpers.loops = static_cast<int>(s.groups);
   if (!tensor_cores) {
     helpers.bare = true;
-    if (weight && three && wide) helpers.inner = 3;  // Winograd
+    if (weight && three && apart && (narrow >= kWideGroup || (s.groups >= kManyGroups && rows <= kFewRowsOfGroups))) helpers.inner = 3;  // Winograd
     else if (weight) helpers.clears = apart;
-    else if (data) helpers.inner = apart ? wide && unit ? 2 : 1 : 0;  // turned there and back, or scaled by zero first
+    else if (data) helpers.inner = apart ? (wide && unit) || taps == 1 ? 2 : 1 : 0;  // turned there and back, or scaled by zero first
     else helpers.inner = wide ? 2 : 0;
     if (s.channels_last && apart) helpers.slices = weight ? 2 : wide || data ? 3 : 0;
+    return helpers;
+  }
+  // No tensor core kernel for few channels: plain fp32 kernels that read NCHW, from turned operands, or one that needs no turning.
+  const bool turned = math == DType::tf32 && (taps == 1 || few) && (data ? narrow < kTile / 2 : !weight && taps > 1 && narrow <= kWideGroup);
+  const bool walked = taps == 1 && !weight && !data && (math == DType::tf32 || narrow < kWideGroup / 2);
+  if (apart && (turned || walked) && !s.channels_last) {
+    helpers.bare = true, helpers.inner = turned ? 2 : 0, helpers.vector = math == DType::tf32;
     return helpers;
   }
   if (apart && weight && three && narrow >= (math == DType::tf32 ? 48 : kTile) && !s.channels_last && rows <= kSomeRows / 4) {
     helpers.bare = true, helpers.inner = 3;  // Winograd
   } else if (apart && weight && rows > kFewRows) {
-    helpers.clears = true, helpers.inner = is_16bit(math) ? 1 : 0;  // partial sums, added by a kernel
+    helpers.clears = true, helpers.inner = is_16bit(math) || taps == 1 ? 1 : 0;  // partial sums, added by a kernel
+  }
+  if (walks_long_filter(s, math, s.groups)) {  // forward in three pieces where no padding hides part of the filter, one of them by a table of places
+    helpers.loops = static_cast<int>(s.groups), helpers.bare = true, helpers.inner = data ? 1 : s.in_w >= taps ? 3 : 0;
+    return helpers;
   }
   if (apart && s.channels_last) helpers.slices = 2;
-  if (!apart && !std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, narrow)))) helpers.pads = 2;
+  if (!apart && !power) helpers.pads = 2;
   return helpers;
 }
 

@@ -51,11 +51,16 @@ struct ConvHelpers {
   int pads = 0;        // operands whose channels are filled up, each cleared by a memset first
   int slices = 0;      // copies of a group's channels within a call, there and back
   bool bare = false;   // groups that are read and written where they stand, whatever the layout
+  bool vector = false; // true fp32 kernels in TF32's stead
   bool sums = false;   // partial weight gradients added by a kernel of their own
   bool clears = false; // counters cleared by a memset
   bool prepares = false;  // partial sums or a result set to zero by a kernel of the library's own
 };
 ConvHelpers conv_helpers(const ConvShape& shape, DType math, const GpuSpec& gpu);
+// Filters of a hundred taps over wide groups of one axis (the position embeddings of speech models) in 16 bits: where cuDNN 9 finds no tensor core
+// kernel that it deems fit, it runs vector kernels of years ago, group by group (implicit_convolve_sgemm, dgrad_engine). Forward that was so
+// of widths that are no multiples of 32; of data gradients of one or two samples, and of sums still longer. `calls`: groups, or launches for one each.
+bool walks_long_filter(const ConvShape& shape, DType math, std::int64_t calls);
 // How cuDNN takes a true fp32 convolution through Fourier transforms: squares of `side` pixels, `tiles` to an image; zero where it does not.
 struct FourierWay {
   std::int64_t side = 0, tiles = 1;

@@ -130,6 +130,45 @@ TEST_CASE("GroupsThatNoKernelTakesTogetherAreOneCallEach") {
   CHECK(conv_helpers(shape, DType::bf16, on).slices == 2);
 }
 
+TEST_CASE("FewGroupsOfFewChannelsRunOneByOne") {  // as recorded on an H200
+  const GpuSpec on = gpu("9.0");
+  ConvShape shape;
+  shape.batch = 32, shape.groups = 2, shape.in_channels = shape.out_channels = 80;
+  shape.in_h = shape.in_w = shape.out_h = shape.out_w = 40;
+  shape.kernel_h = shape.kernel_w = 3;
+  CHECK(conv_helpers(shape, DType::bf16, on).loops == 2);
+  CHECK(conv_helpers(shape, DType::tf32, on).loops == 1);
+  shape.direction = ConvDirection::data_gradient;  // by fp32 kernels, between transpositions
+  CHECK(conv_helpers(shape, DType::tf32, on).loops == 2);
+  CHECK(conv_helpers(shape, DType::tf32, on).bare);
+  CHECK(conv_helpers(shape, DType::tf32, on).inner == 2);
+  shape.direction = ConvDirection::weight_gradient, shape.kernel_h = shape.kernel_w = 1;
+  CHECK(conv_helpers(shape, DType::bf16, on).loops == 2);
+  CHECK(conv_helpers(shape, DType::bf16, on).inner == 1);
+}
+
+TEST_CASE("LongFiltersOfWideGroupsAreWalkedByVectorKernels") {
+  const GpuSpec on = gpu("9.0");
+  ConvShape shape;  // the position embedding of wav2vec 2.0
+  shape.batch = 8, shape.in_channels = shape.out_channels = 768, shape.groups = 16;
+  shape.in_h = shape.out_h = shape.kernel_h = 1, shape.in_w = 199, shape.out_w = 200, shape.kernel_w = 128;
+  CHECK(conv_helpers(shape, DType::bf16, on).inner == 3);
+  CHECK(conv_helpers(shape, DType::bf16, on).bare);
+  shape.stride = 2, shape.out_w = 100;
+  CHECK(walks_long_filter(shape, DType::bf16, 16));
+  CHECK_FALSE(walks_long_filter(shape, DType::tf32, 16));
+  shape.in_w = shape.out_w = 49;  // the filter's edges meet padding alone
+  CHECK(conv_helpers(shape, DType::bf16, on).inner == 0);
+  shape.direction = ConvDirection::data_gradient, shape.stride = 1;
+  CHECK_FALSE(walks_long_filter(shape, DType::bf16, 16));
+  shape.batch = 1;
+  CHECK(conv_helpers(shape, DType::bf16, on).inner == 1);
+  shape.direction = ConvDirection::weight_gradient, shape.batch = 64, shape.in_w = 499, shape.out_w = 500;
+  CHECK(conv_helpers(shape, DType::bf16, on).loops == 16);
+  shape.batch = 8;
+  CHECK(conv_helpers(shape, DType::bf16, on).loops == 1);
+}
+
 TEST_CASE("PointwiseWeightGradientsAreTurnedWhereTheyAreLarge") {
   ConvShape shape;
   shape.direction = ConvDirection::weight_gradient;

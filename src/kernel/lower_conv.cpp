@@ -119,7 +119,9 @@ void Lowering::convolution(const Op& op, std::string_view name, const ConvShape&
   ConvShape one = shape;  // of a loop
   one.by_fourier = by_fourier;
   if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
-  put(name, op, one, work).launches = helpers.loops;
+  Kernel& kernel = put(name, op, one, work);
+  kernel.launches = helpers.loops;
+  if (helpers.vector) kernel.math = DType::fp32;
   if (helpers.sums && !turned) helper(op, "conv_partial_sums", work.written * 8.0, work.written, 1);
   if ((layout || (turned && !of_weight)) && !(of_weight && flat)) transpose_of(op, "nhwc_to_nchw", work.written, helpers.loops, of_weight ? filters : forward ? out : in);
 }
@@ -132,7 +134,7 @@ void Lowering::helper(const Op& op, std::string_view name, Bytes read, Bytes wri
 
 void Lowering::lower_conv(const Op& op) {
   const auto& a = std::get<ConvAttributes>(op.attributes);
-  if (has_gaps(graph_.input(op, 0))) copy_inside(op, 0, "conv_input_copy");
+  if (a.axes == 1 || has_gaps(graph_.input(op, 0))) copy_inside(op, 0, "conv_input_copy");
   const bool layout = transposes(op, a, in(op, 0).shape, a.transposed ? ConvDirection::data_gradient : ConvDirection::forward);
   convolution(op, "conv2d", conv_shape(op, ConvDirection::forward, in(op, 0).shape, out(op).shape, a),
               {convolution_flops(in(op, 0).shape, out(op).shape, a), in_bytes(op, 0) + in_bytes(op, 1), out_bytes(op)}, layout,
@@ -151,17 +153,20 @@ void Lowering::lower_conv_backward(const Op& op) {
   const auto& a = std::get<ConvAttributes>(op.attributes);
   const Shape &y = in(op, 0).shape, &x = in(op, 1).shape, &w = in(op, 2).shape;
   const bool both = op.output_count > 1 && out(op, 1).shape.rank() > 1;  // then the input's comes first
-  Bytes largest;  // each gradient is a call of its own: its workspace is given back before the next one's is taken
-  // A part of a larger gradient (what a concatenation hands back) is copied first.
-  if (format_ == MemoryFormat::contiguous && !call_.compiled && lies_last(graph_.input(op, 0)) != last_) {
+  // Of sequences both are made contiguous, in whatever order they lie ("avoid accidentally going through NHWC", native/Convolution.cpp). A part
+  // of a larger gradient (what a concatenation hands back) is copied first.
+  if (a.axes == 1) copy_inside(op, 0, "conv_gradient_copy");
+  else if (format_ == MemoryFormat::contiguous && !call_.compiled && lies_last(graph_.input(op, 0)) != last_) {
     Kernel& kernel = memory("conv_gradient_copy", op, MemoryPattern::transpose, in_bytes(op, 0), in_bytes(op, 0), y.elements() / std::max<std::int64_t>(1, y[-1]), y[-1]);
     auto& place = std::get<MemoryShape>(kernel.shape);
     place.part = last_ ? pixels(y) : y[1], place.axes = 3, place.across = 50;
   } else if (format_ == MemoryFormat::contiguous && !call_.compiled && !last_ && order_[graph_.input(op, 0).index()] != Order::plain)
     memory("conv_gradient_copy", op, MemoryPattern::permute, in_bytes(op, 0), in_bytes(op, 0), 1, y.elements());
-  if (has_gaps(graph_.input(op, 1))) copy_inside(op, 1, "conv_input_copy");
+  if (a.axes == 1 || has_gaps(graph_.input(op, 1))) copy_inside(op, 1, "conv_input_copy");
+  const Bytes copies = call_.workspace;
+  Bytes largest = copies;  // each gradient is a call of its own: its workspace is given back before the next one's is taken
   for (std::size_t i = 0; i < op.output_count; ++i) {
-    call_.workspace = {};
+    call_.workspace = copies;
     const Shape& result = out(op, i).shape;
     const bool of_weight = result.rank() > 1 && (both ? i == 1 : result == w);
     const bool layout = transposes(op, a, x, of_weight ? ConvDirection::weight_gradient : ConvDirection::data_gradient);

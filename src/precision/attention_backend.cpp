@@ -6,7 +6,7 @@ namespace precog {
 // an H200: data/measured/2026-11-15-h200/dispatch_traces.jsonl.gz).
 AttentionBackend attention_backend(const AttentionAttributes& a, DType dtype, const GpuSpec& gpu, bool mask_needs_gradient) {
   const int cc = gpu.vendor == "nvidia" ? gpu.capability() : 80;  // AMD's matrix GPUs have a flash kernel too
-  if (a.broadcast) return AttentionBackend::math;
+  if (a.broadcast || a.across) return AttentionBackend::math;
   const bool grouped_query = a.heads != a.kv_heads;
   // Of the fused kernels only the memory-efficient one returns the gradient of a learned mask.
   if (!mask_needs_gradient && is_16bit(dtype) && cc >= 90 && cc < 110 && a.head_dim <= 256 && a.head_dim % 8 == 0 && a.value_dim % 8 == 0 && gpu.vendor == "nvidia")

@@ -9,6 +9,7 @@
 #include "base/ensure.h"
 #include "cost/older_kernels.h"
 #include "cost/pricing.h"
+#include "frontend/attention_rows.h"
 #include "frontend/traced.h"
 #include "kernel/attention_operands.h"
 #include "kernel/cached_reads.h"
@@ -221,6 +222,7 @@ Result<BuiltStep> build_step(const Request& request, std::string_view dump_after
                             [](const Result<Graph>& graph) { return graph ? graph_text(*graph) : std::string(); });
     if (!built) return tl::unexpected(located(built.error(), request.where));
     if (auto problems = more_layers_than_built(request, *built); !problems.empty()) return tl::unexpected(located({std::move(problems)}, request.where));
+    if (request.memory_format == MemoryFormat::contiguous) note_rows_across(*built);
     // transformers leaves masks out but where it is traced. Flash attention takes none, nor does context parallelism.
     const bool masks = (request.attention == Attention::sdpa || request.attention == Attention::eager) && request.plan.cp == 1;
     if (request.mode != Mode::eager && masks) *built = with_traced_masks(*request.model, *built);
