@@ -398,6 +398,7 @@ std::string_view residual_family(const Kernel& kernel) {
       kernel.name.starts_with("rnn_persistent") || kernel.name == "rnn_join")
     return {};
   if (kernel.estimated) return kernel.name;
+  if (kernel.name.starts_with("embedding_s")) return "embedding_backward";  // sorted tokens, segments and their sums: what a call takes says nothing of each
   if (std::holds_alternative<GemmShape>(kernel.shape)) return "gemm";
   if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {
     static constexpr std::array<std::string_view, 3> kDense = {"conv_forward", "conv_data_gradient", "conv_weight_gradient"};
