@@ -361,8 +361,8 @@ std::int64_t Lowering::walked_chunk(const Op& op, const MultiTensorAttributes& m
     for (const Tensor& tensor : graph_.tensors)
       if (tensor.role == Role::parameter) parameter_sizes_.push_back(tensor.shape.elements());
   const std::int64_t all = std::accumulate(parameter_sizes_.begin(), parameter_sizes_.end(), std::int64_t{0});
-  if (static_cast<std::int64_t>(parameter_sizes_.size()) != many.tensors || all != many.elements || !op.label.valid() || many.launches < 1) return 0;
-  const std::string_view call = graph_.name(op.label);
+  if (static_cast<std::int64_t>(parameter_sizes_.size()) != many.tensors || all != many.elements || many.launches < 1) return 0;
+  const std::string_view call = op.label.valid() ? graph_.name(op.label) : std::string_view();
   const double work = call == "addcdiv_" ? 1.85 : call == "div_" ? 1.65 : call == "sqrt" ? 1.7 : call == "lerp_" ? 1.25 : call == "addcmul_" ? 1.2 : 1;
   return static_cast<std::int64_t>(work * static_cast<double>(multi_tensor_walk(parameter_sizes_, call)) / static_cast<double>(many.launches));
 }
