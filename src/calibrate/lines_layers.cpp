@@ -97,8 +97,10 @@ void pooling(const Line& line, const std::string& op, Calls& calls) {
     y.push_back(i < 2 || (row && i == 2) ? e[i] : adaptive ? line.extent("output") : std::max<std::int64_t>(1, (e[i] + 2 * padding - kernel) / stride + 1));
   }
   const PoolAttributes window{kernel, stride, padding};
-  if (adaptive && line.extent("output") == 1) {  // a mean (native/AdaptiveAveragePooling.cpp), whose gradient is a product with what is broadcast
-    if (!backward) calls.add(OpKind::mean, {calls.tensor(x)}, {calls.tensor(y)});
+  if (adaptive && axes == 3 && line.extent("output") == 1) {  // a mean (native/AdaptiveAveragePooling.cpp), whose gradient is a product with what is broadcast
+    const Shape last{x.elements() / x[0], 1, x[1] * x[3] * x[4], x[1] * x[4], x[1]};
+    if (!backward && line.channels_last()) calls.add(OpKind::mean, {calls.laid(x, last, calls.stored())}, {calls.tensor(y)}).strided = true;
+    else if (!backward) calls.add(OpKind::mean, {calls.tensor(x)}, {calls.tensor(y)});
     else calls.add(OpKind::mul_scalar, {calls.view(calls.tensor(y), x, ViewKind::expand)}, {calls.tensor(x)}).phase = Phase::backward;
     return;
   }

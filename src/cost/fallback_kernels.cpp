@@ -206,12 +206,14 @@ std::optional<Seconds> long_filter_time(const Kernel& kernel, const ConvShape& s
 constexpr double kClearing = 0.95e-6;
 
 // The gradient of an indexed read walks the values of one place (indexing_backward_kernel_small_stride, native/cuda/Indexing.cu): 43 us for 197
-// tokens, 84 for 392.
-constexpr double kRepeatedValue = 0.215e-6;
+// tokens, 84 for 392. Rows wider than a warp go by another kernel, and places drawn evenly have as many values each (193 timings, 2026-11-16-h200-odd and 2026-11-18-h200-thin).
+constexpr double kRepeatedValue = 0.215e-6, kRepeatedRow = 0.76e-6;
+constexpr std::int64_t kNarrowRow = 32;
 
 std::optional<Seconds> repeated_places(const Kernel& kernel, const MemoryShape& s) {
   if (kernel.name != "index_put_repeated") return std::nullopt;
-  return Seconds{kRepeatedValue * std::sqrt(static_cast<double>(s.part))};
+  const auto places = static_cast<double>(s.part);
+  return Seconds{(s.row_length <= kNarrowRow ? kRepeatedValue : kRepeatedRow) * std::max(std::sqrt(places), places / static_cast<double>(std::max<std::int64_t>(1, s.rows)))};
 }
 
 // Pooling as Inductor writes it streams its operands, or is bound by what it works out: each result of a window compares its taps, each pixel

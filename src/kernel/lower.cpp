@@ -30,7 +30,7 @@ bool pads_by_edge(std::string_view name) { return name.starts_with("reflection_p
 
 // Copies and gathers that go another way than others of their kind: a thread per pixel that adds up or looks up what belongs there.
 bool goes_its_own_way(std::string_view name) {
-  return name == "im2col" || name == "col2im" || pads_by_edge(name) || name.starts_with("grid_sampler");
+  return name == "im2col" || name == "col2im" || pads_by_edge(name) || name.starts_with("grid_sampler") || name == "scatter_add" || name == "index_add";
 }
 
 Collective collective_of(OpKind kind) {
@@ -326,10 +326,28 @@ void Lowering::lower(const Op& op) {
   }
 }
 
+// All pixels of a plane make one: a mean (adaptive_avg_pool2d, native/AdaptiveAveragePooling.cpp). Its gradient is multiplied as it is broadcast, plane by plane
+// however the image lies: the operand's order says nothing of axes along which it has one element.
+void Lowering::lower_global_pooling(const Op& op, const Shape& image) {
+  const std::int64_t area = pixels(image), planes = image.elements() / area, channels = image[1];
+  if (op.kind == OpKind::adaptive_avg_pool2d) {
+    const Walk how = last_ ? Walk{.axes = image[0] == 1 ? 2 : 3, .inner = channels, .keeps = true} : Walk{.axes = planes > 1 ? 2 : 1, .inner = area, .keeps = false};
+    reduce("mean", op, in_bytes(op, 0), out_bytes(op), planes, area, how);
+    return;
+  }
+  Kernel& kernel = memory("mul_scalar", op, MemoryPattern::broadcast, in_bytes(op, 0), out_bytes(op), planes, area);
+  std::get<MemoryShape>(kernel.shape).part = planes;
+  std::get<MemoryShape>(kernel.shape).axes = 2;
+}
+
 // Planes, images times channels, and their pixels: what pooling and resizing cost by. `part` of a pool: the taps of its window; of
 // a resized image its channels.
 void Lowering::lower_pooling(const Op& op) {
   const bool forward = op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::pool;
+  if (op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::adaptive_avg_pool2d_backward) {
+    const Shape &image = forward ? in(op, 0).shape : out(op).shape, &pooled = forward ? out(op).shape : in(op, 0).shape;
+    if (image.rank() >= 3 && pixels(pooled) == 1 && pixels(image) > 1) return lower_global_pooling(op, image);
+  }
   Kernel& kernel = memory(name_of(op), op, forward ? MemoryPattern::pooling_forward : MemoryPattern::pooling_backward);
   const bool last = last_ && !planar_[graph_.input(op, 0).index()];  // a gradient goes by how it arrives
   const Shape &from = in(op, 0).shape, &to = out(op).shape;
@@ -352,6 +370,8 @@ void Lowering::lower_pooling(const Op& op) {
     shape.part *= std::max<std::int64_t>(1, window ? std::min(window->kernel, large) : large / small);
   }
   shape.axes = from.rank() - 2;
+  // Kernels for NHWC, and those that work out each window, were not what the pattern was fitted to.
+  if (last || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::adaptive_avg_pool2d_backward) kernel.estimated = true;
 }
 
 // Elements that one block of a multi-tensor call walks while the others of its launch are done, or about: by how long they take a block in

@@ -187,7 +187,9 @@ void Lowering::lower_index_gradient(const Op& op) {
   memory("sort_indices", op, MemoryPattern::index, keys * 2.0, keys * 2.0, 1, places).launches = places > kSingleTile ? sort_launches(bits).kernels : 1;
   const bool repeated = places > kRepeated * table;
   Kernel& added = memory(repeated ? "index_put_repeated" : name_of(op), op, MemoryPattern::index);
-  if (repeated) std::get<MemoryShape>(added.shape).part = places;
+  if (!repeated) return;
+  auto& shape = std::get<MemoryShape>(added.shape);
+  shape.part = places, shape.rows = table, shape.row_length = std::max<std::int64_t>(1, table_shape.elements() / std::max<std::int64_t>(1, table));
 }
 
 // Elements of a normalised row: the last axis unless the operator says otherwise.

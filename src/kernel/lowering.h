@@ -75,6 +75,7 @@ class Lowering {
   bool copy_inside(const Op& op, std::size_t operand, std::string_view name);
 
   void lower_pooling(const Op& op);
+  void lower_global_pooling(const Op& op, const Shape& image);
 
   // lower_conv.cpp
   bool transposes(const Op& op, const ConvAttributes& conv, const Shape& image, ConvDirection direction) const;
