@@ -19,7 +19,7 @@ void Lowering::lower_nll_loss(const Op& op) {
   if (backward) {
     memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
     if (maps) memory("nll_loss2d_backward", op, MemoryPattern::loss, in_bytes(op, target), scores, images, places / images).estimated = true;
-    else memory("nll_loss_backward", op, MemoryPattern::loss, in_bytes(op, target), scores);
+    else memory("nll_loss_backward", op, MemoryPattern::loss, in_bytes(op, target), scores).estimated = true;
   } else if (maps) {
     memory("nll_loss2d", op, MemoryPattern::loss, in_bytes(op, target) + scores, {8}, images, places / images).estimated = true;
   } else {
