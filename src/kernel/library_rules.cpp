@@ -176,9 +176,11 @@ FourierWay whole_images(const ConvShape& s, std::int64_t rows, std::int64_t narr
   constexpr std::int64_t kManyChannels = 512, kFewInputs = 130, kFewInputsOfMany = 192, kFullRows = 30'000, kSomeChannels = 320;
   constexpr double kWork = 5.5e7;
   const auto power = [](std::int64_t x) { return std::has_single_bit(static_cast<std::uint64_t>(x)); };
-  constexpr std::int64_t kLeastSide = 16, kMostSide = 64;
+  constexpr std::int64_t kLeastSide = 16, kUsualSide = 64, kMostSide = 256, kManyImages = 64;
   const std::int64_t side = std::max(kLeastSide, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(s.in_h, s.in_w) + s.kernel_h - 1))));
-  if (side > kMostSide || (side > kLeastSide * 2 && s.in_h * s.in_w * 4 < side * side)) return {};  // long images would leave most of the square empty
+  // Long images leave most of the square empty: many of them go that way all the same, where their channels are powers of two.
+  const bool sparse = side > kUsualSide || (side == kUsualSide && s.in_h * s.in_w * 4 < side * side);
+  if (side > kMostSide || (sparse && (s.channels_last || s.batch < kManyImages || !power(s.in_channels) || !power(s.out_channels)))) return {};
   const bool enough = rows > (narrow >= kManyChannels ? kRowsOfMany : kRows) && static_cast<double>(rows) * static_cast<double>(s.in_channels) * static_cast<double>(s.out_channels) > kWork;
   const bool few = s.in_channels <= (rows > kFullRows ? kFewInputsOfMany : kFewInputs);
   const bool suited = few ? s.in_h <= kHigh || s.channels_last : (power(s.in_channels) && power(s.out_channels)) || (side == 16 && narrow >= kSomeChannels);

@@ -177,8 +177,13 @@ void Lowering::lower_index_gradient(const Op& op) {
   std::int64_t places = 1;  // of the largest operand of integers
   for (TensorId id : graph_.inputs(op))
     if (!is_floating(graph_.tensors[id].dtype)) places = std::max(places, graph_.tensors[id].shape.elements());
+  // Whichever axis is indexed, a place has as many values as all places have together, divided by their number.
   const Shape& table_shape = op.output_count > 0 ? out(op).shape : in(op, 0).shape;
-  const std::int64_t table = table_shape.rank() > 0 ? table_shape[0] : 1;
+  std::int64_t values = 0;  // of the last operand that holds any
+  for (TensorId id : graph_.inputs(op))
+    if (is_floating(graph_.tensors[id].dtype)) values = graph_.tensors[id].shape.elements();
+  const std::int64_t width = std::clamp<std::int64_t>(values / places, 1, std::max<std::int64_t>(1, table_shape.elements()));
+  const std::int64_t table = std::max<std::int64_t>(1, table_shape.elements() / width);
   int bits = 1;
   while (bits < 62 && (std::int64_t{1} << bits) < table) ++bits;
   const Bytes keys{places * 8};
@@ -189,7 +194,7 @@ void Lowering::lower_index_gradient(const Op& op) {
   Kernel& added = memory(repeated ? "index_put_repeated" : name_of(op), op, MemoryPattern::index);
   if (!repeated) return;
   auto& shape = std::get<MemoryShape>(added.shape);
-  shape.part = places, shape.rows = table, shape.row_length = std::max<std::int64_t>(1, table_shape.elements() / std::max<std::int64_t>(1, table));
+  shape.part = places, shape.rows = table, shape.row_length = width;
 }
 
 // Elements of a normalised row: the last axis unless the operator says otherwise.
