@@ -203,7 +203,7 @@ FourierWay tiled_images(const ConvShape& s, std::int64_t rows, std::int64_t narr
 }  // namespace
 
 // cuDNN 9.19 on Hopper: thresholds between what 2,093 forward calls and 2,089 data gradients of 3x3 filters took (choices.jsonl.gz of the files below and of
-// 2026-11-18-h200-conv-fp32). Of 194 and 432 that were transformed 81 and 333 are found, 65 and 148 are made up. Forests over 35 features of the shape, judged on calls that
+// 2026-11-18-h200-conv-fp32). Of 194 and 432 that were transformed 90 and 333 are found, 72 and 148 are made up. Forests over 35 features of the shape, judged on calls that
 // they had not seen, do no better (77 and 328 found, 43 and 137 made up): shapes that hardly differ go either way, some of them to a thousand tiles in turn. Memory that is
 // short goes another way too.
 FourierWay fourier_way(const ConvShape& s) {
