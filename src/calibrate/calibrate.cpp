@@ -19,6 +19,7 @@ constexpr double kMostTarget = 1.5;   // of a logarithm: a row further off says 
 constexpr double kMostBorrowed = 5;   // ... unless its pattern was another's: then it says how far that was off
 constexpr double kMostOfConvolution = 4;  // ... or it is a convolution: that the library took a bad one, as it does again
 constexpr std::size_t kShort = 4000;  // rows
+constexpr double kMostCleared = 0.7;  // of a call, by fills, for what is left to say something of the others
 constexpr double kLeastLeft = 0.25;   // of a kernel's physical time, when what ran beside it seems to have taken all
 
 
@@ -53,17 +54,20 @@ Row make_row(const Measurement& m, double offset, const GpuSpec& gpu, const Arch
     if (kernel.estimated) borrowed += row.physics.back().total.value;
     else if (row.family.back() == "fill") fills += row.physics.back().total.value;  // known by itself
   }
+  // A fill is known by itself, from calls that do nothing else: beside others it is theirs to explain the call, or, where they are little of it, nobody's.
+  const bool cleared = fills > 0 && time.size() > 1, nobody = cleared && fills > kMostCleared * all;
   std::string_view most = row.family.front();
   for (const auto& [family, spent] : time)
-    if (spent > time[most]) most = family;
+    if ((!cleared || family != "fill") && (spent > time[most] || (cleared && most == "fill"))) most = family;
   std::ptrdiff_t convolution = -1;  // it answers for all of its call that is not known by itself: its layout copies are
   for (std::size_t i = 0; i < m.kernels.size(); ++i)
     if (std::holds_alternative<ConvShape>(m.kernels[i].shape)) convolution = static_cast<std::ptrdiff_t>(i);
   double longest = -1;
   for (std::size_t i = 0; i < m.kernels.size(); ++i) {
-    row.charged.push_back(convolution >= 0 ? static_cast<std::ptrdiff_t>(i) == convolution : borrowed > (all - fills) / 2 ? m.kernels[i].estimated : row.family[i] == most);
+    row.charged.push_back(nobody ? false : convolution >= 0 ? static_cast<std::ptrdiff_t>(i) == convolution : borrowed > (all - fills) / 2 ? m.kernels[i].estimated : row.family[i] == most);
     if (row.charged[i] && row.physical(i) > longest) longest = row.physical(i), row.label = row.family[i];
   }
+  if (nobody) row.label = "fill";
   for (std::size_t i = 0; i < m.kernels.size(); ++i)  // its layout copies are part of a convolution's call, however long
     if (std::holds_alternative<ConvShape>(m.kernels[i].shape)) row.label = row.family[i];
   return row;
@@ -233,10 +237,11 @@ Calibration calibrate(const Measurements& measurements, const GpuSpec& gpu, cons
       if (rows.back().charged[i] && !rows.back().family[i].empty()) families[rows.back().family[i]] = feature_kind(m.kernels[i]);
     if (!rows.back().held_out) ++out.fitted;
   }
-  // Kernels that only move memory first: they run beside the others, which are judged by what is left of a row's time.
+  // Kernels that only move memory first, of these fills: they run beside the others, which are judged by what is left of a row's time.
   std::vector<std::pair<FeatureKind, std::string_view>> order;
   for (const auto& [name, kind] : families) order.emplace_back(kind, name);
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  const auto beside = [](std::string_view family) { return family == "fill"; };
+  std::stable_sort(order.begin(), order.end(), [&](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : beside(a.second) > beside(b.second); });
   std::size_t done = 0;
   const auto fit = [&](bool every_row) {
     FittedProfile& profile = out.profile;

@@ -294,6 +294,24 @@ TEST_CASE("images unfolded, folded, padded and sampled are kernels of their own"
   CHECK(residual_family(kernels(R"({"family":"sampled","op":"grid_sampler_2d","dtype":"fp32","shape":[2,16,32,32],"to":[8,8]})").back()) == "grid_sampler_2d");
   const auto volume = kernels(R"({"family":"resize","op":"trilinear backward","dtype":"fp32","shape":[2,16,8,8,8],"to":[16,16,16]})").back();
   CHECK(residual_family(volume) == "upsample_trilinear3d_backward");
+  // Lines are pooled as images of height one, all of a volume is a mean, and rows and columns tell sorts apart.
+  const auto pooled = kernels(R"({"family":"pool","op":"average backward","dtype":"fp32","shape":[4,64,1000],"kernel":3,"stride":2,"padding":1})").back();
+  CHECK(residual_family(pooled) == "avg_pool2d_backward");
+  CHECK(std::get<MemoryShape>(pooled.shape).part == 3);
+  CHECK(std::get<MemoryShape>(pooled.shape).rows == 4 * 64);
+  CHECK(residual_family(kernels(R"({"family":"pool","op":"adaptive average","dtype":"bf16","shape":[4,64,8,8,8],"output":1})").back()) == "reduction");
+  CHECK(residual_family(kernels(R"({"family":"pool","op":"adaptive average backward","dtype":"bf16","shape":[4,64,8,8],"output":1})").back()) == "broadcast");
+  CHECK(residual_family(kernels(R"({"family":"pool","op":"adaptive average backward","dtype":"bf16","shape":[4,64,8,8,8],"output":3})").back()) == "_adaptive_avg_pool3d_backward");
+  const auto sorted = [&](const char* op, const char* dtype, std::int64_t rows, std::int64_t columns) {
+    return kernels(fmt::format(R"({{"family":"sort","op":"{}","dtype":"{}","rows":{},"columns":{},"k":5}})", op, dtype, rows, columns).c_str()).back();
+  };
+  CHECK(sorted("sort", "fp32", 300, 1000).launches == 5);  // as recorded, all of them
+  CHECK(sorted("argsort", "fp32", 1, 20'000).launches == 14);
+  CHECK(sorted("sort", "bf16", 64, 20'000).launches == 17);
+  CHECK(sorted("sort", "fp32", 300, 20'000).launches == 8);
+  CHECK(sorted("topk", "bf16", 300, 1000).launches == 2);
+  CHECK(sorted("topk", "fp32", 300, 4000).launches == 22);
+  CHECK(std::get<MemoryShape>(sorted("topk", "fp32", 300, 4000).shape).part == 5);
   CHECK(volume.written.value == 4 * 2 * 16 * 512);
   CHECK(residual_family(kernels(R"({"family":"resize","op":"linear","dtype":"fp32","shape":[2,16,8],"to":[16]})").back()) == "upsample_linear1d");
   const auto gated = kernels(R"({"family":"rows","op":"glu backward","dtype":"fp32","rows":64,"columns":128})").back();

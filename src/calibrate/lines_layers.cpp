@@ -83,7 +83,9 @@ void maps(const Line& line, const std::string& op, Calls& calls) {
 }
 
 void pooling(const Line& line, const std::string& op, Calls& calls) {
-  const auto e = line.extents("shape", 3, 5);
+  auto e = line.extents("shape", 3, 5);
+  const bool row = e.size() == 3;  // pooled as an image of height one (native/Pooling.cpp), as captured graphs say, too
+  if (row) e.insert(e.begin() + 2, 1);
   const std::size_t axes = e.size() - 2;
   const bool backward = op.ends_with(" backward"), adaptive = op.starts_with("adaptive");
   const std::string kind = backward ? op.substr(0, op.size() - 9) : op;
@@ -92,9 +94,16 @@ void pooling(const Line& line, const std::string& op, Calls& calls) {
   Shape x, y;
   for (std::size_t i = 0; i < e.size(); ++i) {
     x.push_back(e[i]);
-    y.push_back(i < 2 ? e[i] : adaptive ? line.extent("output") : std::max<std::int64_t>(1, (e[i] + 2 * padding - kernel) / stride + 1));
+    y.push_back(i < 2 || (row && i == 2) ? e[i] : adaptive ? line.extent("output") : std::max<std::int64_t>(1, (e[i] + 2 * padding - kernel) / stride + 1));
   }
   const PoolAttributes window{kernel, stride, padding};
+  if (adaptive && axes == 3 && line.extent("output") == 1) {  // a mean (native/AdaptiveAveragePooling.cpp), whose gradient is a product with what is broadcast
+    const Shape last{x.elements() / x[0], 1, x[1] * x[3] * x[4], x[1] * x[4], x[1]};
+    if (!backward && line.channels_last()) calls.add(OpKind::mean, {calls.laid(x, last, calls.stored())}, {calls.tensor(y)}).strided = true;
+    else if (!backward) calls.add(OpKind::mean, {calls.tensor(x)}, {calls.tensor(y)});
+    else calls.add(OpKind::mul_scalar, {calls.view(calls.tensor(y), x, ViewKind::expand)}, {calls.tensor(x)}).phase = Phase::backward;
+    return;
+  }
   if (axes == 2 && kind == "max") {
     const TensorId places = calls.tensor(y, DType::int64);
     if (backward) calls.add(OpKind::max_pool2d_backward, {calls.tensor(y), calls.tensor(x), places}, {calls.tensor(x)}, window).phase = Phase::backward;
@@ -109,10 +118,13 @@ void pooling(const Line& line, const std::string& op, Calls& calls) {
   // As captured graphs have them: a maximum comes with its places, which its gradient reads.
   const bool places = kind == "max" && axes == 3;
   const std::string name = fmt::format("{}_pool{}d{}", kind == "max" ? "max" : adaptive ? "adaptive_avg" : "avg", axes, places ? "_with_indices" : "");
-  if (backward && places) calls.named(name + "_backward", {calls.tensor(y), calls.tensor(x), calls.tensor(y, DType::int64)}, {calls.tensor(x)}).phase = Phase::backward;
-  else if (places) calls.named(name, {calls.tensor(x)}, {calls.tensor(y), calls.tensor(y, DType::int64)});
-  else if (backward) calls.named(kind == "max" ? name + "_with_indices_backward" : name + "_backward", {calls.tensor(y), calls.tensor(x)}, {calls.tensor(x)}).phase = Phase::backward;
-  else calls.named(name, {calls.tensor(x)}, {calls.tensor(y)});
+  Op* made = nullptr;
+  if (backward && places) made = &calls.named(name + "_backward", {calls.tensor(y), calls.tensor(x), calls.tensor(y, DType::int64)}, {calls.tensor(x)});
+  else if (places) made = &calls.named(name, {calls.tensor(x)}, {calls.tensor(y), calls.tensor(y, DType::int64)});
+  else if (backward) made = &calls.named((adaptive ? "_" : "") + name + "_backward", {calls.tensor(y), calls.tensor(x)}, {calls.tensor(x)});
+  else made = &calls.named((adaptive ? "_" : "") + name, {calls.tensor(x)}, {calls.tensor(y)});
+  if (!adaptive) made->attributes = window;
+  if (backward) made->phase = Phase::backward;
 }
 
 void resizing(const Line& line, const std::string& op, Calls& calls) {

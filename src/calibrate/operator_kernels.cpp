@@ -38,7 +38,9 @@ Graph listed_call(const Line& line, const std::string& op, DType dtype) {
   return graph;
 }
 
-// The end of a step over so many parameters, as the training stage writes it; of a loss scaler its unscaling alone.
+constexpr std::string_view kNorms = "grad norm foreach";  // torch.nn.utils.get_total_norm
+
+// The end of a step over so many parameters, as the training stage writes it; of a loss scaler its unscaling alone, of a limit to gradients their norm.
 Graph end_of_step(const Line& line, const std::string& op, DType dtype) {
   const std::int64_t elements = line.extent("elements"), tensors = line.extent("tensors");
   if (tensors > 100'000 || elements < tensors) throw Unusable{"has more tensors than elements, or than any model"};
@@ -51,6 +53,7 @@ Graph end_of_step(const Line& line, const std::string& op, DType dtype) {
   else if (op.starts_with("sgd-momentum")) options.optimizer = OptimizerKind::sgd_momentum;
   else if (op.starts_with("sgd")) options.optimizer = OptimizerKind::sgd;
   else if (op == "unscale") recipe.loss_scaling = true;
+  else if (op == kNorms) options.clip_grad_norm = true;
   else throw Unusable{"is no optimizer that is known; like: adamw foreach, sgd-momentum fused, unscale"};
   if (op.ends_with("fused")) options.optimizer_impl = OptimizerImpl::fused;
   StepGraph step;
@@ -94,8 +97,14 @@ std::vector<Kernel> lowered(const Line& line, const GpuSpec& gpu) {
     const Graph graph = op.starts_with("foreach ") ? listed_call(line, op, line.dtype()) : end_of_step(line, op, line.dtype());
     const KernelProgram program = make_kernels(graph, gpu, format);
     std::vector<Kernel> out;
+    const auto timed = [&](const Op& one) {
+      if (op == "unscale") return one.kind == OpKind::unscale_and_check;
+      if (op != kNorms) return true;
+      const std::string_view label = one.label.valid() ? graph.name(one.label) : std::string_view();
+      return label == "norm" || label == "stack" || label == "linalg_vector_norm";
+    };
     for (const Call& call : program.calls)
-      if (op != "unscale" || graph.ops[call.op].kind == OpKind::unscale_and_check)
+      if (timed(graph.ops[call.op]))
         out.insert(out.end(), program.kernels.begin() + call.first_kernel, program.kernels.begin() + call.first_kernel + call.kernel_count);
     return out;
   }

@@ -132,7 +132,29 @@ double bicubic_plane(bool narrow, bool backward, bool lines, double apart, doubl
   return std::max(kCubicPlane + threads * kCubicThread, pixels * kCubicPixel);
 }
 
+// Of one and of three axes a thread goes through all planes for each place of the result, images and channels one after the other, and of a nearest one through the
+// images. Gradients of linear ones are added atomically, in 16 bits by exchanges that are repeated. Read off 1,130 timings (2026-11-16-h200-odd and 2026-11-18-h200-thin).
+constexpr double kWalkedPlane = 0.4e-6, kWalkedVoxelPlane = 0.45e-6, kWalkedPixel = 12e-12, kAddedVoxel = 0.045e-6;
+constexpr double kExchanged = 1.3e-6, kNearestImage = 0.4e-6, kNearestImageResult = 0.2e-6;
+
+std::optional<Seconds> walked_resize_time(const Kernel& kernel, const MemoryShape& s) {
+  const bool line = kernel.name.starts_with("upsample_linear1d"), voxels = kernel.name.starts_with("upsample_trilinear3d"), backward = s.pattern == MemoryPattern::pooling_backward;
+  const bool nearest_line = kernel.name.starts_with("upsample_nearest1d"), nearest_voxels = kernel.name.starts_with("upsample_nearest3d");
+  if (!(line || voxels || nearest_line || nearest_voxels)) return std::nullopt;
+  const auto planes = static_cast<double>(s.rows), pixels = static_cast<double>(s.row_length);
+  const double large = static_cast<double>(backward ? kernel.read.value : kernel.written.value), small = static_cast<double>(backward ? kernel.written.value : kernel.read.value);
+  const double each = large / std::max(1.0, small);
+  if (nearest_line || nearest_voxels) {
+    const double images = planes / static_cast<double>(std::max<std::int64_t>(1, s.part));
+    return Seconds{images * (kNearestImage + (backward && nearest_voxels ? kNearestImageResult * each : 0))};
+  }
+  const double plane = (line ? kWalkedPlane : kWalkedVoxelPlane) + pixels * kWalkedPixel;
+  if (backward && is_16bit(kernel.input) && large != small) return Seconds{planes * std::max(plane, line ? kExchanged * std::max(1.0, each) : kExchanged)};
+  return Seconds{planes * (plane + (backward && voxels ? kAddedVoxel * each : 0))};
+}
+
 std::optional<Seconds> resize_time(const Kernel& kernel, const MemoryShape& s) {
+  if (const auto walked = walked_resize_time(kernel, s)) return walked;
   const bool cubic = kernel.name.starts_with("upsample_bicubic2d"), linear = kernel.name.starts_with("upsample_bilinear2d");
   const bool nearest = kernel.name.starts_with("upsample_nearest2d"), backward = s.pattern == MemoryPattern::pooling_backward;
   if (!(cubic || linear || nearest) || s.rows <= 1) return std::nullopt;
@@ -179,12 +201,14 @@ std::optional<Seconds> long_filter_time(const Kernel& kernel, const ConvShape& s
 constexpr double kClearing = 0.95e-6;
 
 // The gradient of an indexed read walks the values of one place (indexing_backward_kernel_small_stride, native/cuda/Indexing.cu): 43 us for 197
-// tokens, 84 for 392.
-constexpr double kRepeatedValue = 0.215e-6;
+// tokens, 84 for 392. Rows wider than a warp go by another kernel, and places drawn evenly have as many values each (193 timings, 2026-11-16-h200-odd and 2026-11-18-h200-thin).
+constexpr double kRepeatedValue = 0.215e-6, kRepeatedRow = 0.76e-6;
+constexpr std::int64_t kNarrowRow = 32;
 
 std::optional<Seconds> repeated_places(const Kernel& kernel, const MemoryShape& s) {
   if (kernel.name != "index_put_repeated") return std::nullopt;
-  return Seconds{kRepeatedValue * std::sqrt(static_cast<double>(s.part))};
+  const auto places = static_cast<double>(s.part);
+  return Seconds{(s.row_length <= kNarrowRow ? kRepeatedValue : kRepeatedRow) * std::max(std::sqrt(places), places / static_cast<double>(std::max<std::int64_t>(1, s.rows)))};
 }
 
 // Pooling as Inductor writes it streams its operands, or is bound by what it works out: each result of a window compares its taps, each pixel

@@ -94,6 +94,23 @@ TEST_CASE("resizing many small planes takes as long as walking them, its gradien
   CHECK(with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value == doctest::Approx(10e-6));
 }
 
+TEST_CASE("resizing lines and volumes walks planes or images, gradients in 16 bits exchange words") {
+  const auto time = [](const char* name, std::int64_t images, std::int64_t channels, std::int64_t from, std::int64_t to, DType type) {
+    const bool backward = std::string_view(name).ends_with("backward");
+    Kernel kernel = kernel_of(MemoryShape{backward ? MemoryPattern::pooling_backward : MemoryPattern::pooling_forward, images * channels, to, false, channels}, name, type);
+    kernel.read = Bytes{images * channels * from * 4}, kernel.written = Bytes{images * channels * to * 4};
+    if (backward) std::swap(kernel.read, kernel.written);
+    return with_fallbacks(kernel, {1.98e9}, {}).total.value;
+  };
+  // Measured: data/measured/2026-11-18-h200-thin.
+  CHECK(time("upsample_linear1d", 6, 96, 8000, 8000, DType::fp32) == doctest::Approx(226e-6).epsilon(0.3));
+  CHECK(time("upsample_linear1d_backward", 4, 33, 1000, 2000, DType::bf16) == doctest::Approx(344e-6).epsilon(0.15));
+  CHECK(time("upsample_trilinear3d", 6, 64, 256, 1372, DType::fp32) == doctest::Approx(172e-6).epsilon(0.15));
+  CHECK(time("upsample_trilinear3d_backward", 8, 130, 50, 400, DType::fp16) == doctest::Approx(1543e-6).epsilon(0.2));
+  CHECK(time("upsample_nearest1d", 24, 16, 128, 256, DType::fp32) == doctest::Approx(11.8e-6).epsilon(0.25));
+  CHECK(time("upsample_nearest3d_backward", 24, 2, 784, 6272, DType::bf16) == doctest::Approx(54e-6).epsilon(0.2));
+}
+
 TEST_CASE("bicubic resizing walks planes: lines apart are slower, and an unchanged size still walks") {
   const auto time = [](std::int64_t planes, std::int64_t from, std::int64_t to, bool last, bool backward, DType type) {
     const MemoryPattern pattern = backward ? MemoryPattern::pooling_backward : MemoryPattern::pooling_forward;
@@ -131,10 +148,14 @@ TEST_CASE("long filters over wide groups run old kernels in 16 bits") {
 TEST_CASE("values added to one place are walked, and gradients of pooling ask every window") {
   Kernel table;
   table.name = "index_put_repeated";
-  MemoryShape places{MemoryPattern::index, 1, 732 * 12};
+  MemoryShape places{MemoryPattern::index, 732, 12};
   places.part = 197 * 197;
   table.shape = places;
   CHECK(with_fallbacks(table, {1.98e9}, {}).total.value == doctest::Approx(43e-6).epsilon(0.05));
+  places = {MemoryPattern::index, 66, 368};  // measured with what sorts them: 1358 us
+  places.part = 111'113;
+  table.shape = places;
+  CHECK(with_fallbacks(table, {1.98e9}, {}).total.value == doctest::Approx(1300e-6).epsilon(0.05));
   Kernel pool;
   pool.fused = true;
   MemoryShape pixels{MemoryPattern::pooling_backward, 1, std::int64_t{128} * 64 * 224 * 224};

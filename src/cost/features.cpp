@@ -397,7 +397,10 @@ std::string_view residual_family(const Kernel& kernel) {
   if (kernel.name == "memset" || kernel.name.starts_with("ctc_log_") || kernel.name.starts_with("ctc_collect") || kernel.name == "index_put_repeated" || kernel.name.starts_with("rnn_bias_gradient") || kernel.name.starts_with("rnn_recurrent") || kernel.name.starts_with("rnn_gates") ||
       kernel.name.starts_with("rnn_persistent") || kernel.name == "rnn_join")
     return {};
+  if (kernel.name == "group_norm_moments" || kernel.name == "group_norm_parameters") return "group_norm";
+  if (kernel.name.starts_with("group_norm_") && kernel.name != "group_norm_copy") return "group_norm_backward";
   if (kernel.estimated) return kernel.name;
+  if (kernel.name.starts_with("embedding_s")) return "embedding_backward";  // sorted tokens, segments and their sums: what a call takes says nothing of each
   if (std::holds_alternative<GemmShape>(kernel.shape)) return "gemm";
   if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {
     static constexpr std::array<std::string_view, 3> kDense = {"conv_forward", "conv_data_gradient", "conv_weight_gradient"};

@@ -34,7 +34,7 @@ constexpr double kRowValue = 200, kPlaced = 2.2;  // clocks; values per SM and c
 constexpr double kPlacedElement = 0.5, kPlacedAxis = 0.065;
 // Clocks of a block per element of a multi-tensor product: 0.2 from the cache (800 calls, 2026-11-16-h200-odd), and 1.75 to 2.4 times that where the states of a whole
 // optimizer do not fit in it (family "optimizer" of the other sets).
-constexpr double kListedElement = 0.42;
+constexpr double kListedElement = 0.42, kListedChunk = 65536;
 constexpr double kThreadsOfSm = 2048;
 constexpr double kMeasuredBoost = 1.98e9;
 constexpr double kResident = 128 * 1024; // bytes of one channel that a batch norm keeps near its SM between passes
@@ -270,6 +270,11 @@ struct Costing {
   Seconds longest_chunk(const MemoryShape& s) const {
     return {launches() * static_cast<double>(s.part) * kListedElement / gpu.boost_clock.value};
   }
+  // The floor was fitted to launches whose blocks walk whole chunks; of lists of small tensors a launch is as short as any.
+  Seconds listed_floor(const MemoryShape& s, const MemoryCoefficients& c) const {
+    const Seconds least = profile.memory[static_cast<std::size_t>(MemoryPattern::pointwise)].launch_floor;
+    return least + std::max(Seconds{}, c.launch_floor - least) * std::min(1.0, static_cast<double>(s.part) / kListedChunk);
+  }
   Seconds place(const MemoryShape& s) const {
     return {static_cast<double>(s.rows * s.row_length) * (kPlacedElement + kPlacedAxis * s.axes) / (gpu.sms * gpu.boost_clock.value)};
   }
@@ -301,7 +306,7 @@ struct Costing {
                             listed  ? std::max(access(s, c), longest_chunk(s)) : access(s, c);
     const Seconds memory{moved(kernel) / (gpu.memory_bandwidth.value * c.efficiency)};
     const bool to_one = s.pattern == MemoryPattern::reduction && s.rows == 1;  // the blocks' sums are then summed by the last to finish
-    const Seconds floor = columns ? kColumnFloor * (kMeasuredBoost / gpu.boost_clock.value) : c.launch_floor;
+    const Seconds floor = columns ? kColumnFloor * (kMeasuredBoost / gpu.boost_clock.value) : listed ? listed_floor(s, c) : c.launch_floor;
     const Seconds launch = floor * (launches() + (to_one ? 1 : 0));
     KernelCost cost = finish(compute, memory, launch, launch + std::max(compute, memory), c.source);
     if (cost.bound == Bound::compute) cost.bound = Bound::memory;  // issuing loads and stores is not arithmetic

@@ -133,6 +133,16 @@ SortLaunches sort_launches(int bits) {
   return {passes + 2, passes + 2};
 }
 
+bool several_blocks_pick(std::int64_t rows, std::int64_t columns) {
+  struct Least {
+    std::int64_t rows, columns;
+  };
+  constexpr Least kLeast[] = {{4001, 400}, {800, 800}, {200, 3000}, {81, 5000}, {41, 8000}, {21, 10'000}, {0, 20'000}};
+  for (const Least& least : kLeast)
+    if (rows >= least.rows) return columns >= least.columns;
+  return false;
+}
+
 namespace {
 
 // Groups of several channels, as the kernels of 2,900 such convolutions show (data/measured, family grouped). On tensor cores one kernel takes
@@ -193,7 +203,11 @@ FourierWay whole_images(const ConvShape& s, std::int64_t rows, std::int64_t narr
   constexpr std::int64_t kManyChannels = 512, kFewInputs = 130, kFewInputsOfMany = 192, kFullRows = 30'000, kSomeChannels = 320;
   constexpr double kWork = 5.5e7;
   const auto power = [](std::int64_t x) { return std::has_single_bit(static_cast<std::uint64_t>(x)); };
-  const std::int64_t side = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(s.in_h, s.in_w) + s.kernel_h - 1)));
+  constexpr std::int64_t kLeastSide = 16, kUsualSide = 64, kMostSide = 256, kManyImages = 64;
+  const std::int64_t side = std::max(kLeastSide, static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(s.in_h, s.in_w) + s.kernel_h - 1))));
+  // Long images leave most of the square empty: many of them go that way all the same, where their channels are powers of two.
+  const bool sparse = side > kUsualSide || (side == kUsualSide && s.in_h * s.in_w * 4 < side * side);
+  if (side > kMostSide || (sparse && (s.channels_last || s.batch < kManyImages || !power(s.in_channels) || !power(s.out_channels)))) return {};
   const bool enough = rows > (narrow >= kManyChannels ? kRowsOfMany : kRows) && static_cast<double>(rows) * static_cast<double>(s.in_channels) * static_cast<double>(s.out_channels) > kWork;
   const bool few = s.in_channels <= (rows > kFullRows ? kFewInputsOfMany : kFewInputs);
   const bool suited = few ? s.in_h <= kHigh || s.channels_last : (power(s.in_channels) && power(s.out_channels)) || (side == 16 && narrow >= kSomeChannels);
@@ -203,8 +217,8 @@ FourierWay whole_images(const ConvShape& s, std::int64_t rows, std::int64_t narr
 
 // The input's gradient, tiles of 32 of which 30 are new each way.
 FourierWay tiled_images(const ConvShape& s, std::int64_t rows, std::int64_t narrow) {
-  constexpr std::int64_t kSide = 32, kNew = 30, kRows = 8152, kLeastImage = 28, kFewInputs = 138, kMostSide = 72, kMultiple = 64;
-  if (rows <= kRows) return {};
+  constexpr std::int64_t kSide = 32, kNew = 30, kRows = 8152, kLeastImage = 28, kFewInputs = 138, kMostSide = 72, kMultiple = 64, kFlat = 8, kVeryFewInputs = 8;
+  if (rows <= kRows || std::min(s.in_h, s.in_w) <= kFlat || s.in_channels <= kVeryFewInputs) return {};
   const std::int64_t planes = s.batch * s.in_channels;
   const bool small = std::max(s.in_h, s.in_w) < kLeastImage;
   const bool few = s.in_channels <= kFewInputs && planes > 330 && (small ? narrow > 48 : narrow <= 44 || narrow > 56);
@@ -215,9 +229,10 @@ FourierWay tiled_images(const ConvShape& s, std::int64_t rows, std::int64_t narr
 
 }  // namespace
 
-// cuDNN 9.19 on Hopper: thresholds between what 842 forward calls and 831 data gradients of 3x3 filters took (choices.jsonl.gz, as below; 1,000 and 1,200 more are told by
-// their times). Of 90 and 200 that were transformed 57 and 164 are found, 21 and 32 are made up. Boosted trees over 26 features of the shape, judged on calls that they had
-// not seen, do little better (43 and 171 found, 23 and 19 made up): shapes that hardly differ go either way. Memory that is short goes another way too: no such calls are among these.
+// cuDNN 9.19 on Hopper: thresholds between what 2,093 forward calls and 2,089 data gradients of 3x3 filters took (choices.jsonl.gz of the files below and of
+// 2026-11-18-h200-conv-fp32). Of 194 and 432 that were transformed 90 and 333 are found, 72 and 148 are made up. Forests over 35 features of the shape, judged on calls that
+// they had not seen, do no better (77 and 328 found, 43 and 137 made up): shapes that hardly differ go either way, some of them to a thousand tiles in turn. Memory that is
+// short goes another way too.
 FourierWay fourier_way(const ConvShape& s) {
   if (s.axes != 2 || s.kernel_h != 3 || s.kernel_w != 3 || s.strides() != 1 || s.groups != 1 || s.dilation != 1) return {};
   const std::int64_t rows = s.batch * s.in_h * s.in_w, narrow = std::min(s.in_channels, s.out_channels);

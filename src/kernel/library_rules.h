@@ -44,6 +44,9 @@ struct SortLaunches {
 // cleared (cub/device/dispatch/dispatch_radix_sort.cuh, InvokeOnesweep).
 SortLaunches sort_launches(int bits);
 
+// Whether the best of rows are picked by several blocks a row (should_use_multiblock, aten/native/cuda/TensorTopK.cu).
+bool several_blocks_pick(std::int64_t rows, std::int64_t columns);
+
 // How cuDNN runs a convolution.
 struct ConvHelpers {
   int loops = 1;       // calls one after the other, each with its own layout copies: groups that no kernel takes together

@@ -102,6 +102,10 @@ TEST_CASE("ASortTakesAPassForEachEightBits") {
   CHECK(sort_launches(64).kernels == 10);
   CHECK(sort_launches(64).memsets == 10);
   CHECK(sort_launches(7).kernels == 3);
+  CHECK_FALSE(several_blocks_pick(1, 17'564));
+  CHECK(several_blocks_pick(1, 21'163));
+  CHECK_FALSE(several_blocks_pick(144, 3136));
+  CHECK(several_blocks_pick(276, 3243));
 }
 
 // cuDNN on an H200 (data/measured/2026-11-16-h200-conv-3, family grouped).
@@ -225,7 +229,10 @@ TEST_CASE("Fp32ConvolutionsTakeFourierTransformsOfManyImages") {  // shapes reco
   CHECK(side(ConvDirection::forward, 32, 256, 256, 56) == 64);
   CHECK(side(ConvDirection::forward, 256, 192, 192, 24) == 32);  // low images, however many
   CHECK(side(ConvDirection::forward, 48, 128, 128, 48) == 0);    // high ones of few channels, in NCHW
-  CHECK(fourier_way({ConvDirection::forward, 32, 64, 128, 16, 80, 16, 80, 3, 3}).side == 128);
+  CHECK(side(ConvDirection::forward, 256, 448, 448, 7) == 16);   // no square is smaller
+  CHECK(fourier_way({ConvDirection::forward, 32, 96, 192, 16, 80, 16, 80, 3, 3}).side == 0);  // long ones leave most of the square empty
+  CHECK(fourier_way({ConvDirection::forward, 64, 256, 256, 4, 80, 4, 80, 3, 3}).side == 128);
+  CHECK(fourier_way({ConvDirection::data_gradient, 256, 64, 64, 8, 64, 8, 64, 3, 3}).side == 0);
   CHECK(side(ConvDirection::data_gradient, 128, 64, 64, 56) == 32);
   CHECK(side(ConvDirection::data_gradient, 64, 96, 96, 16) == 32);
   CHECK(side(ConvDirection::data_gradient, 32, 512, 512, 14) == 0);

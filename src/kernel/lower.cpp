@@ -26,9 +26,11 @@ bool has_no_pattern_of_its_own(OpKind kind) {
   }
 }
 
+bool pads_by_edge(std::string_view name) { return name.starts_with("reflection_pad") || name.starts_with("replication_pad"); }
+
 // Copies and gathers that go another way than others of their kind: a thread per pixel that adds up or looks up what belongs there.
 bool goes_its_own_way(std::string_view name) {
-  return name == "im2col" || name == "col2im" || name.starts_with("reflection_pad") || name.starts_with("replication_pad") || name.starts_with("grid_sampler");
+  return name == "im2col" || name == "col2im" || pads_by_edge(name) || name.starts_with("grid_sampler") || name == "scatter_add" || name == "index_add";
 }
 
 Collective collective_of(OpKind kind) {
@@ -64,7 +66,7 @@ KernelProgram Lowering::run() {
     call_.kernel_count = static_cast<std::uint32_t>(program_.kernels.size()) - call_.first_kernel;
     if (has_no_pattern_of_its_own(op.kind))
       for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k)
-        if (const std::string_view name = program_.kernels[k].name; name != "rnn_mm" && name != "rnn_copy" && name != "split_sum" && name != "fill") program_.kernels[k].estimated = true;
+        if (const std::string_view name = program_.kernels[k].name; name != "rnn_mm" && name != "rnn_copy" && name != "split_sum" && name != "fill" && name != "group_norm_copy") program_.kernels[k].estimated = true;
     if (known_ && goes_its_own_way(known_->name))
       for (std::size_t k = call_.first_kernel; k < program_.kernels.size(); ++k)
         if (program_.kernels[k].name == known_->name) program_.kernels[k].estimated = true;
@@ -258,6 +260,7 @@ void Lowering::lower(const Op& op) {
       else if (op.kind == OpKind::copy) lower_copy(op);
       else if (op.kind == OpKind::contiguous && op.output_count > 0) lower_contiguous(op);
       else if (op.kind == OpKind::cat && op.output_count > 0) lower_cat(op);
+      else if (known_ && pads_by_edge(known_->name)) lower_edge(op);
       else rows_of(memory(name_of(op), op, copy_pattern(op)), op, source_row(op));
       return;
     case Family::reduction: {
@@ -280,22 +283,7 @@ void Lowering::lower(const Op& op) {
       if (in(op, 0).dtype == DType::boolean && op.output_count > 0) sum.input = out(op).dtype;
       return;
     }
-    case Family::pooling: {
-      const bool forward = op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::pool;
-      Kernel& kernel = memory(name_of(op), op, forward ? MemoryPattern::pooling_forward : MemoryPattern::pooling_backward);
-      const Shape& large = forward ? out(op).shape : in(op, 0).shape;
-      const auto* window = std::get_if<PoolAttributes>(&op.attributes);
-      // A graph that does not say the window says by how much the image shrinks: at least that.
-      const Shape &from = in(op, 0).shape, &to = out(op).shape;
-      const bool shrinks = from.rank() >= 3 && from.rank() == to.rank() && std::min(from[-1], to[-1]) > 0;
-      rows_of(kernel, op, window ? window->kernel : shrinks ? std::max(from[-1], to[-1]) / std::min(from[-1], to[-1]) : 0);
-      // A gradient goes by how it arrives.
-      const bool last = last_ && !planar_[graph_.input(op, 0).index()];
-      std::get<MemoryShape>(kernel.shape).channels_last = last;
-      if (large.rank() == 4 && name_of(op).starts_with("upsample_"))  // planes and their pixels: resizing costs by these (fallback_kernels.h)
-        kernel.shape = MemoryShape{std::get<MemoryShape>(kernel.shape).pattern, large[0] * large[1], large[2] * large[3], last || (forward && op.strided), large[1]};
-      return;
-    }
+    case Family::pooling: return lower_pooling(op);
     case Family::recurrent: return lower_recurrent(op);
     case Family::unknown:
       if (!lower_alignment(op)) memory("unknown", op, MemoryPattern::copy).unknown = true;
@@ -311,6 +299,10 @@ void Lowering::lower(const Op& op) {
                                 usual_size(many->elements, tensors));
         kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, many->launches));
         if (!many->one_by_one) std::get<MemoryShape>(kernel.shape).part = walked_chunk(op, *many);
+        if (!many->one_by_one && op.label.valid() && graph_.name(op.label) == "norm") {  // sums of blocks, cleared before and added up after (native/cuda/ForeachReduceOp.cu)
+          memory("fill", op, MemoryPattern::fill, {0}, Bytes{4 * tensors});
+          memory("norm_cleanup", op, MemoryPattern::pointwise, Bytes{4 * tensors}, Bytes{4 * tensors}, 1, tensors);
+        }
       } else {
         memory(name_of(op), op, MemoryPattern::pointwise, {8}, {8});
       }
@@ -332,6 +324,54 @@ void Lowering::lower(const Op& op) {
   }
 }
 
+// All pixels of a plane make one: a mean (adaptive_avg_pool2d, native/AdaptiveAveragePooling.cpp). Its gradient is multiplied as it is broadcast, plane by plane
+// however the image lies: the operand's order says nothing of axes along which it has one element.
+void Lowering::lower_global_pooling(const Op& op, const Shape& image) {
+  const std::int64_t area = pixels(image), planes = image.elements() / area, channels = image[1];
+  if (op.kind == OpKind::adaptive_avg_pool2d) {
+    const Walk how = last_ ? Walk{.axes = image[0] == 1 ? 2 : 3, .inner = channels, .keeps = true} : Walk{.axes = planes > 1 ? 2 : 1, .inner = area, .keeps = false};
+    reduce("mean", op, in_bytes(op, 0), out_bytes(op), planes, area, how);
+    return;
+  }
+  Kernel& kernel = memory("mul_scalar", op, MemoryPattern::broadcast, in_bytes(op, 0), out_bytes(op), planes, area);
+  std::get<MemoryShape>(kernel.shape).part = planes;
+  std::get<MemoryShape>(kernel.shape).axes = 2;
+}
+
+// Planes, images times channels, and their pixels: what pooling and resizing cost by. `part` of a pool: the taps of its window; of
+// a resized image its channels.
+void Lowering::lower_pooling(const Op& op) {
+  const bool forward = op.kind == OpKind::max_pool2d || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::pool;
+  if (op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::adaptive_avg_pool2d_backward) {
+    const Shape &image = forward ? in(op, 0).shape : out(op).shape, &pooled = forward ? out(op).shape : in(op, 0).shape;
+    if (image.rank() >= 3 && pixels(pooled) == 1 && pixels(image) > 1) return lower_global_pooling(op, image);
+  }
+  Kernel& kernel = memory(name_of(op), op, forward ? MemoryPattern::pooling_forward : MemoryPattern::pooling_backward);
+  const bool last = last_ && !planar_[graph_.input(op, 0).index()];  // a gradient goes by how it arrives
+  const Shape &from = in(op, 0).shape, &to = out(op).shape;
+  auto& shape = std::get<MemoryShape>(kernel.shape);
+  if (from.rank() < 3 || from.rank() != to.rank()) {
+    rows_of(kernel, op);
+    shape.channels_last = last;
+    return;
+  }
+  const bool resizes = name_of(op).starts_with("upsample_");
+  const Shape &result = forward ? to : from, &widest = resizes || to.elements() <= from.elements() ? (resizes ? result : from) : to;
+  const std::int64_t planes = std::max<std::int64_t>(1, widest[0] * widest[1]);
+  shape = {shape.pattern, planes, std::max<std::int64_t>(1, widest.elements() / planes), last || (resizes && forward && op.strided), widest[1]};
+  if (resizes) return;
+  // A graph that does not say the window says by how much the image shrinks: at least that.
+  const auto* window = std::get_if<PoolAttributes>(&op.attributes);
+  shape.part = 1;
+  for (int axis = 2; axis < from.rank(); ++axis) {
+    const std::int64_t large = std::max(from[axis], to[axis]), small = std::max<std::int64_t>(1, std::min(from[axis], to[axis]));
+    shape.part *= std::max<std::int64_t>(1, window ? std::min(window->kernel, large) : large / small);
+  }
+  shape.axes = from.rank() - 2;
+  // Kernels for NHWC, and those that work out each window, were not what the pattern was fitted to.
+  if (last || op.kind == OpKind::adaptive_avg_pool2d || op.kind == OpKind::adaptive_avg_pool2d_backward) kernel.estimated = true;
+}
+
 // Elements that one block of a multi-tensor call walks while the others of its launch are done, or about: by how long they take a block in
 // the call's arithmetic, a product being one (2026-11-16-h200-odd: 65,536 elements take 6.5 us, sums 6.4, roots 11.2, quotients 10.8 and 12.2).
 std::int64_t Lowering::walked_chunk(const Op& op, const MultiTensorAttributes& many) {
@@ -339,8 +379,8 @@ std::int64_t Lowering::walked_chunk(const Op& op, const MultiTensorAttributes& m
     for (const Tensor& tensor : graph_.tensors)
       if (tensor.role == Role::parameter) parameter_sizes_.push_back(tensor.shape.elements());
   const std::int64_t all = std::accumulate(parameter_sizes_.begin(), parameter_sizes_.end(), std::int64_t{0});
-  if (static_cast<std::int64_t>(parameter_sizes_.size()) != many.tensors || all != many.elements || !op.label.valid() || many.launches < 1) return 0;
-  const std::string_view call = graph_.name(op.label);
+  if (static_cast<std::int64_t>(parameter_sizes_.size()) != many.tensors || all != many.elements || many.launches < 1) return 0;
+  const std::string_view call = op.label.valid() ? graph_.name(op.label) : std::string_view();
   const double work = call == "addcdiv_" ? 1.85 : call == "div_" ? 1.65 : call == "sqrt" ? 1.7 : call == "lerp_" ? 1.25 : call == "addcmul_" ? 1.2 : 1;
   return static_cast<std::int64_t>(work * static_cast<double>(multi_tensor_walk(parameter_sizes_, call)) / static_cast<double>(many.launches));
 }

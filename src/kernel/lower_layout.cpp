@@ -5,6 +5,24 @@
 
 namespace precog {
 
+// An image with more of what lies at its edge around it, or its gradient, which adds that up again: atomically, so that the corner, to which the
+// most is added, decides. `part`: how often; `across`: the share of what was padded.
+void Lowering::lower_edge(const Op& op) {
+  Kernel& kernel = memory(name_of(op), op, copy_pattern(op));
+  const Shape &from = in(op, 0).shape, &to = out(op).shape, &wide = from.elements() > to.elements() ? from : to, &inner = from.elements() > to.elements() ? to : from;
+  const std::size_t digit = name_of(op).find_first_of("123");
+  const int axes = digit == std::string_view::npos ? 0 : name_of(op)[digit] - '0';
+  if (wide.rank() < axes || wide.rank() != inner.rank() || axes == 0) return rows_of(kernel, op, source_row(op));
+  std::int64_t area = 1, corner = 1;
+  for (int axis = 1; axis <= axes; ++axis) {
+    area *= std::max<std::int64_t>(1, wide[-axis]);
+    corner *= std::max<std::int64_t>(0, wide[-axis] - inner[-axis]) / 2 + 1;
+  }
+  auto& shape = std::get<MemoryShape>(kernel.shape);
+  shape.rows = wide.elements() / area, shape.row_length = area, shape.part = corner, shape.axes = axes;
+  shape.across = static_cast<std::int32_t>(100 * (wide.elements() - inner.elements()) / std::max<std::int64_t>(1, wide.elements()));
+}
+
 // Tensor::suggest_memory_format (c10/core/MemoryFormat.h, is_channels_last_strides_2d): tokens that are looked at as images lie so.
 bool Lowering::lies_last(TensorId id) const {
   const Shape& shape = graph_.tensors[id].shape;

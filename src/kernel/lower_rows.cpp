@@ -19,7 +19,7 @@ void Lowering::lower_nll_loss(const Op& op) {
   if (backward) {
     memory("fill", op, MemoryPattern::fill, {0}, out_bytes(op));
     if (maps) memory("nll_loss2d_backward", op, MemoryPattern::loss, in_bytes(op, target), scores, images, places / images).estimated = true;
-    else memory("nll_loss_backward", op, MemoryPattern::loss, in_bytes(op, target), scores);
+    else memory("nll_loss_backward", op, MemoryPattern::loss, in_bytes(op, target), scores).estimated = true;
   } else if (maps) {
     memory("nll_loss2d", op, MemoryPattern::loss, in_bytes(op, target) + scores, {8}, images, places / images).estimated = true;
   } else {
@@ -111,6 +111,7 @@ void Lowering::lower_index(const Op& op) {
   prepare(op);
   if (known_ && known_->waits) call_.waits_for_gpu = true;
   if (known_ && op.phase == Phase::backward && name_of(op) == "index_put" && op.input_count > 0) return lower_index_gradient(op);
+  if (lower_sort(op)) return;
   if (op.kind == OpKind::sort) {  // a radix sort: keys and places read and written a few times over, and its helpers
     const Work work = work_of(graph_, op);
     memory(name_of(op), op, MemoryPattern::index, (work.read + work.written) * 2.0, (work.read + work.written) * 2.0).launches = 6;
@@ -122,6 +123,39 @@ void Lowering::lower_index(const Op& op) {
     rows_of(kernel, op, places(op));
     if (picks_last(op)) std::get<MemoryShape>(kernel.shape).axes = 2, std::get<MemoryShape>(kernel.shape).across = 100;
   }
+}
+
+// Sorts along the last axis, as PyTorch chooses (native/cuda/Sort.cpp, SortStable.cu, TensorTopK.cu, Sorting.cu). Up to 4096 columns a block sorts a row, with copies and
+// places written before; wider ones go by CUB, eight bits a pass: few rows all at once, first by value, then by row; single or very long ones one after the other; many
+// in a kernel for each pass of all. The best of a row are picked by their digits, by one block or by several, and sorted.
+bool Lowering::lower_sort(const Op& op) {
+  const std::string_view name = name_of(op);
+  const bool best = op.kind == OpKind::topk, nth = name == "kthvalue";
+  if (!(best || nth || name == "sort" || name == "argsort" || name == "msort") || op.input_count == 0 || op.output_count == 0) return false;
+  constexpr std::int64_t kOneBlock = 4096, kFewRows = 128, kVeryLong = 1'000'000, kDigitBits = 8;
+  const Shape& x = in(op, 0).shape;
+  const std::int64_t columns = x.rank() > 0 ? std::max<std::int64_t>(1, x[-1]) : 1, rows = std::max<std::int64_t>(1, x.elements() / columns);
+  const std::int64_t digits = std::max<std::int64_t>(1, bits_of(in(op, 0).dtype) / kDigitBits), kept = best && out(op).shape.rank() > 0 ? out(op).shape[-1] : 1;
+  const Bytes all = in_bytes(op, 0), places{8 * x.elements()}, chosen{rows * kept * (8 + bits_of(in(op, 0).dtype) / 8)};
+  std::int64_t launches = 1;
+  Bytes read = all, written = chosen;
+  if (best) {
+    const bool several = several_blocks_pick(rows, columns);
+    launches = several ? 10 + 3 * digits : kept > 1 ? 2 : 1;
+    read = all * static_cast<double>(several ? digits + 1 : 2) + chosen;
+  } else if (!nth && columns <= kOneBlock) {
+    launches = columns > 1 ? 5 : 1;
+    read = all * 2.0 + places, written = all * 2.0 + places * 2.0;
+  } else if (!nth) {
+    const bool in_turn = rows == 1 || columns >= kVeryLong, at_once = rows < kFewRows;
+    launches = in_turn ? 2 + rows * 2 * (2 + digits) : at_once ? 13 + 2 * digits : 2 + 3 * digits / 2;
+    read = written = (all + places) * static_cast<double>(digits + (in_turn ? 1 : at_once ? 3 : 2));
+  }
+  Kernel& kernel = memory(name, op, MemoryPattern::index, read, written, rows, columns);
+  kernel.launches = static_cast<std::int32_t>(launches);
+  kernel.estimated = true;
+  std::get<MemoryShape>(kernel.shape).part = kept;
+  return true;
 }
 
 // Whether the same places are taken of every row, or added to: each element is found by itself, where others move whole rows.
@@ -147,8 +181,13 @@ void Lowering::lower_index_gradient(const Op& op) {
   std::int64_t places = 1;  // of the largest operand of integers
   for (TensorId id : graph_.inputs(op))
     if (!is_floating(graph_.tensors[id].dtype)) places = std::max(places, graph_.tensors[id].shape.elements());
+  // Whichever axis is indexed, a place has as many values as all places have together, divided by their number.
   const Shape& table_shape = op.output_count > 0 ? out(op).shape : in(op, 0).shape;
-  const std::int64_t table = table_shape.rank() > 0 ? table_shape[0] : 1;
+  std::int64_t values = 0;  // of the last operand that holds any
+  for (TensorId id : graph_.inputs(op))
+    if (is_floating(graph_.tensors[id].dtype)) values = graph_.tensors[id].shape.elements();
+  const std::int64_t width = std::clamp<std::int64_t>(values / places, 1, std::max<std::int64_t>(1, table_shape.elements()));
+  const std::int64_t table = std::max<std::int64_t>(1, table_shape.elements() / width);
   int bits = 1;
   while (bits < 62 && (std::int64_t{1} << bits) < table) ++bits;
   const Bytes keys{places * 8};
@@ -157,7 +196,9 @@ void Lowering::lower_index_gradient(const Op& op) {
   memory("sort_indices", op, MemoryPattern::index, keys * 2.0, keys * 2.0, 1, places).launches = places > kSingleTile ? sort_launches(bits).kernels : 1;
   const bool repeated = places > kRepeated * table;
   Kernel& added = memory(repeated ? "index_put_repeated" : name_of(op), op, MemoryPattern::index);
-  if (repeated) std::get<MemoryShape>(added.shape).part = places;
+  if (!repeated) return;
+  auto& shape = std::get<MemoryShape>(added.shape);
+  shape.part = places, shape.rows = table, shape.row_length = width;
 }
 
 // Elements of a normalised row: the last axis unless the operator says otherwise.
@@ -202,23 +243,37 @@ void Lowering::lower_row_norm_backward(const Op& op) {
   }
 }
 
-// PyTorch's own kernels (native/cuda/group_norm_kernel.cu): moments, a small one for scale and shift, then the result.
+// PyTorch's own kernels (native/cuda/group_norm_kernel.cu). Moments are of a group of a sample; scale and shift are worked out for each channel of
+// each sample, and so are the two sums that a gradient needs. Without pixels there is nothing to sum or to work out.
 void Lowering::lower_group_norm(const Op& op) {
   const bool backward = op.kind == OpKind::group_norm_backward;
   const Shape& x = in(op, 0).shape;
   const auto* norm = std::get_if<NormAttributes>(&op.attributes);
-  const std::int64_t rows = std::max<std::int64_t>(1, (x.rank() > 0 ? x[0] : 1) * std::max<std::int64_t>(1, norm ? norm->groups : 1));
-  const std::int64_t length = std::max<std::int64_t>(1, x.elements() / rows);
-  const Bytes image = in_bytes(op, 0), small{rows * 16};
+  const std::int64_t samples = std::max<std::int64_t>(1, x.rank() > 0 ? x[0] : 1), channels = std::max<std::int64_t>(1, x.rank() > 1 ? x[1] : 1);
+  const std::int64_t rows = samples * std::max<std::int64_t>(1, norm ? norm->groups : 1), planes = samples * channels;
+  const std::int64_t length = std::max<std::int64_t>(1, x.elements() / rows), area = std::max<std::int64_t>(1, x.elements() / planes);
+  const Bytes image = in_bytes(op, 0), statistics{rows * 8}, scales{planes * 8};
   const Bytes read = backward && op.input_count > 1 ? image + in_bytes(op, 1) : image;
   // Its kernels want images plane by plane (Tensor::contiguous in native/group_norm.cpp).
   if (!backward && last_ && x.rank() >= 4 && !call_.compiled)
     std::get<MemoryShape>(memory("group_norm_copy", op, MemoryPattern::transpose, image, image, x[0] * pixels(x), x[1]).shape).part = x[1];
-  memory(backward ? "group_norm_sums" : "group_norm_moments", op, MemoryPattern::reduction, read, small, rows, length);
-  memory("group_norm_parameters", op, MemoryPattern::pointwise, small, small, 1, rows);
-  if (backward) memory("group_norm_scales", op, MemoryPattern::pointwise, small, small, 1, rows);
-  memory(name_of(op), op, MemoryPattern::broadcast, read, image, rows, length);
-  if (backward && op.output_count > 1) memory("group_norm_parameter_gradients", op, MemoryPattern::bias_gradient, small, out_bytes(op, 1), 1, rows);
+  // Each kernel says how many groups, or planes, there are beside its own rows: what a call takes is divided among them all.
+  const auto put = [&](std::string_view name, MemoryPattern pattern, Bytes from, Bytes to, std::int64_t many, std::int64_t each) {
+    std::get<MemoryShape>(memory(name, op, pattern, from, to, many, each).shape).part = many == rows ? planes : rows;
+  };
+  if (!backward) {
+    put("group_norm_moments", MemoryPattern::reduction, image, statistics, rows, length);
+    if (area > 1) put("group_norm_parameters", MemoryPattern::pointwise, statistics, scales, 1, planes);
+    return put(name_of(op), MemoryPattern::broadcast, image + (area > 1 ? scales : statistics), image, planes, area);
+  }
+  if (area > 1) {
+    put("group_norm_sums", MemoryPattern::reduction, read, scales, planes, area);
+    put("group_norm_scales", MemoryPattern::pointwise, statistics, {planes * 4}, 1, planes);
+  }
+  put("group_norm_coefficients", MemoryPattern::reduction, area > 1 ? scales : read, statistics, rows, std::max<std::int64_t>(1, planes / rows));
+  put(name_of(op), MemoryPattern::broadcast, read + scales, image, planes, area);
+  if (op.output_count > 1)  // a thread for each channel goes through the samples, or of many a block
+    put("group_norm_parameter_gradients", MemoryPattern::bias_gradient, area > 1 ? scales : read, out_bytes(op, 1) * 2.0, channels, samples);
 }
 
 void Lowering::lower_normalization(const Op& op) {
@@ -300,7 +355,7 @@ void Lowering::lower_embedding(const Op& op) {
   if (in(op, 1).shape.elements() > kUnsortedIndices) {
     const SortLaunches sort = sort_launches(64);
     clear(op, sort.memsets);
-    memory("sort_indices", op, MemoryPattern::index, indices * 4.0, indices * 4.0).launches = sort.kernels;
+    memory("embedding_sort", op, MemoryPattern::index, indices * 4.0, indices * 4.0).launches = sort.kernels;
     memory("embedding_segments", op, MemoryPattern::index, indices * 2.0, indices * 2.0).launches = 8;
     memory("embedding_sum_segments", op, MemoryPattern::index, rows * 0.25, rows * 0.25);
   }

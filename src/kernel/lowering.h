@@ -60,6 +60,7 @@ class Lowering {
   void lower_contiguous(const Op& op);
   bool joins_types(const Op& op);
   void lower_cat(const Op& op);
+  void lower_edge(const Op& op);
   std::int64_t ragged_run(const Op& op) const;
   TensorId widest_operand(const Op& op) const;
   void pass_on_planes(const Op& op);
@@ -72,6 +73,9 @@ class Lowering {
   bool has_gaps(TensorId id) const;
   void lie_alike(TensorId made, TensorId pattern);
   bool copy_inside(const Op& op, std::size_t operand, std::string_view name);
+
+  void lower_pooling(const Op& op);
+  void lower_global_pooling(const Op& op, const Shape& image);
 
   // lower_conv.cpp
   bool transposes(const Op& op, const ConvAttributes& conv, const Shape& image, ConvDirection direction) const;
@@ -104,6 +108,7 @@ class Lowering {
   void lower_softmax(const Op& op);
   void lower_loss(const Op& op);
   void lower_index(const Op& op);
+  bool lower_sort(const Op& op);
   void lower_index_gradient(const Op& op);
   static std::int64_t row_of(const Op& op, const Shape& shape);
   void copy_for_norm(const Op& op, std::size_t operand, bool told);
