@@ -16,9 +16,7 @@ constexpr int kMostWays = 8;       // a layer is split, inside a node
 constexpr int kMostTimes = 16;     // more stages than now
 constexpr int kLayersOfStage = 2;  // at least
 constexpr int kMostExperts = 64;   // more GPUs that share them than now
-constexpr std::size_t kFirstBatches = 3;
 constexpr int kMostLarger = 8;     // times the job's batch, where fewer replicas leave each as much
-constexpr std::int64_t kWorthSharing = 4096;  // tokens of a sequence
 constexpr int kMostShared = 16;               // GPUs that share a sequence
 constexpr double kFractions[] = {0.25, 0.5, 0.75, 1};  // of the optimizer, on the host
 
@@ -55,7 +53,8 @@ class FixChoices {
       FixChoice one{.axis = FixAxis::precision, .change = fmt::format("precision {}", other), .numerics = numerics, .result = result, .recipe = other};
       if (!full || parsed_.plan.fsdp == Sharding::full) return out_.push_back(std::move(one));
       one.shards = true;
-      for (const auto& [kind, said] : {std::pair{"full", "fully sharded"}, {"zero2", "gradients and states sharded"}}) {
+      for (const auto& [kind, said] : {std::pair{"full", "fully sharded"}, {"zero2", "gradients and states sharded"}, {"hybrid", "fully sharded inside nodes"}}) {
+        if (kind == std::string_view("hybrid") && base_.gpus <= parsed_.cluster.gpus_per_node) continue;
         out_.push_back(one);
         out_.back().change += fmt::format(", {}", said);
         out_.back().flags = fmt::format("--fsdp {}", kind);
@@ -70,7 +69,7 @@ class FixChoices {
       recipe("fsdp-bf16", FixResult::narrow, "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss), and gradients are summed in bf16; weights are updated in fp32", true);
       recipe("fsdp-bf16-fp32reduce", FixResult::narrow, "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss); weights are updated in fp32", true);
     }
-    if ((plain || now.autocast) && !now.fp8 && bf16 && parsed_.plan.fsdp != Sharding::full)
+    if ((plain || now.autocast) && !now.fp8 && bf16)
       recipe("bf16-master", FixResult::narrow, "every operator in bf16, also those that autocast keeps in fp32 (norms, softmax, loss); the optimizer updates weights of its own in fp32");
     if (now.parameters == DType::fp32 || now.master_weights)
       recipe(bf16 ? "bf16" : "fp16", FixResult::other, bf16 ? "weights themselves are rounded to 16 bits; small updates are lost" : "weights in fp16 without loss scaling; training often diverges");
@@ -91,20 +90,20 @@ class FixChoices {
   // Replicas share out what they have in common, not the GPUs that a model is split over.
   void shardings() {
     if (base_.gpus < 2) return;
-    constexpr const char *kKinds[] = {"zero1", "zero2", "full"}, *kNotes[] = {"shares out optimizer states", "and gradients", "and the weights, gathered when needed"};
-    const int now = parsed_.replicas.shard_size > 0 ? 2 : static_cast<int>(parsed_.plan.fsdp);
+    const Json given = request_.value("plan", Json::object());
     const bool settled = parsed_.replicas.by_module.has_value();  // ZeRO 3 by modules: as full as it gets
-    for (int i = now; i < 3 && !settled; ++i) {
-      Json patch = {{"plan", {{"fsdp", kKinds[i]}}}};
-      if (request_.contains("plan") && request_["plan"].is_object())
-        for (const char* key : {"shard_size", "replicate"})
-          if (request_["plan"].contains(key)) patch["plan"][key] = nullptr;
-      if (patch["plan"].size() > 1) continue;  // no flag takes them back
-      add(FixAxis::sharding, fmt::format("shard over replicas: {}", kKinds[i]), fmt::format("--fsdp {}", kKinds[i]), kNotes[i], patch);
+    const bool shards = parsed_.plan.fsdp != Sharding::none, sized = given.contains("shard_size") || given.contains("replicate");  // no flag takes those back
+    const auto put = [&](const char* kind, std::string change, const char* note) {
+      if (given.value("fsdp", shards ? "full" : "none") != kind) add(FixAxis::sharding, std::move(change), fmt::format("--fsdp {}", kind), note, {{"plan", {{"fsdp", kind}}}});
+    };
+    if (!settled && !sized) {
+      put("none", "nothing shared out", "every replica with all of it");
+      put("zero1", "shard over replicas: zero1", "shares out optimizer states");
+      put("zero2", "shard over replicas: zero2", "and gradients");
+      put("full", "shard over replicas: full", "and the weights, gathered when needed");
+      if (base_.gpus > parsed_.cluster.gpus_per_node) put("hybrid", "shard over a node's replicas: hybrid", "all of it inside a node, replicas across nodes");
     }
-    if (now < 3 && base_.gpus > parsed_.cluster.gpus_per_node)
-      add(FixAxis::sharding, "shard over a node's replicas: hybrid", "--fsdp hybrid", "all of it inside a node, replicas across nodes", {{"plan", {{"fsdp", "hybrid"}}}});
-    if (now == 0 && !parsed_.replicas.bucket_views)
+    if (!shards && !parsed_.replicas.bucket_views)
       add(FixAxis::sharding, "gradients in their buckets", "--bucket-views", "DistributedDataParallel's gradient_as_bucket_view: kept once, not twice", {{"plan", {{"bucket_views", true}}}});
     if (settled && parsed_.replicas.by_module->secondary > 1)
       add(FixAxis::sharding, "no second copy of the weights", "--secondary-ranks 1", "ZeRO++'s, for backward", {{"plan", {{"zero3", {{"secondary_ranks", 1}}}}}});
@@ -124,9 +123,9 @@ class FixChoices {
     const int node = parsed_.cluster.gpus_per_node;
     for (int tp = 1; tp <= std::max(plan.tp, std::min(kMostWays, node)); tp *= 2)
       degree(FixAxis::tp, "tp", tp, plan.tp, tp == 1 ? "layers not split" : fmt::format("layers split over {} GPUs", tp), "tensor and sequence parallelism: exchanges in every layer");
-    for (int cp = 1; cp <= std::max(plan.cp, base_.seq >= kWorthSharing ? kMostShared : 1); cp *= 2)
+    for (int cp = 1; cp <= std::max(plan.cp, kMostShared); cp *= 2)
       degree(FixAxis::cp, "cp", cp, plan.cp, cp == 1 ? "sequences not shared" : fmt::format("sequences shared by {} GPUs", cp), "context parallelism: keys and values travel");
-    if (plan.exchange == ContextExchange::ring && (plan.cp > 1 || base_.seq >= kWorthSharing))
+    if (plan.exchange == ContextExchange::ring)
       add(FixAxis::exchange, "heads exchanged for tokens", "--cp-exchange all_to_all", "Ulysses: no keys and values of others beside one's own", {{"plan", {{"cp_exchange", "all_to_all"}}}});
     const std::int64_t layers = parsed_.inputs.layers.value_or(parsed_.model->layers);
     for (int pp = 1; pp <= kMostTimes * plan.pp && plan.stage_layers.empty(); pp *= 2) {
@@ -253,8 +252,7 @@ class FixChoices {
     put("recompute activations", "full", "a second forward pass per layer");
   }
 
-  // The same step in smaller pieces, about half as many each time: the first ones, to go with other changes, those about as large as would fit
-  // if what is not weights and states grew with the batch, and one sample at a time.
+  // The same step in smaller pieces, about half as many each time, down to one sample.
   void batches() {
     if (parsed_.model->fixed_batch) return;
     const std::int64_t each = base_.batch * base_.micro_batches;
@@ -264,16 +262,7 @@ class FixChoices {
       if (each % batch != 0 || (batch > 1 && batch * 4 > last * 3)) continue;
       found.push_back(last = batch);
     }
-    const MemoryUse& use = base_.memory;
-    const auto resident = static_cast<double>((use.parameters + use.gradients + use.optimizer).value), all = static_cast<double>(use.device.value);
-    const double fitting = all > resident ? static_cast<double>(base_.batch) * (static_cast<double>(use.capacity.value) - resident) / (all - resident) : 0;
-    std::size_t likely = 0;
-    while (likely < found.size() && static_cast<double>(found[likely]) > fitting) ++likely;
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      const bool near = likely < found.size() && i + 1 >= likely && i <= likely + 1;
-      if (i >= kFirstBatches && !near && i + 1 < found.size()) continue;
-      batch_of(found[i], "batch {} and accumulation", "the same step in smaller pieces");
-    }
+    for (std::int64_t batch : found) batch_of(batch, "batch {} and accumulation", "the same step in smaller pieces");
     const bool larger = base_.micro_batches > 1 || (base_.gpus > 1 && parsed_.model->language);
     for (int times = 2; larger && times <= kMostLarger; times *= 2) batch_of(times * base_.batch, "batch {}", "the same step in larger pieces");
   }

@@ -99,22 +99,21 @@ std::vector<FixCombination> FixFinish::simpler(const FixCombination& combination
   return out;
 }
 
-// One change less, where it fits without, or where more layers make up for it at hardly any cost; what lays out the work may stay for the
-// time that it saves.
+// One change less, where it fits without, or where more layers make up for it at hardly any cost; what saves time may stay for that.
 bool FixFinish::simplify(Plan& plan, Report& report) const {
   const double now = 1 / report.samples_per_s;
   for (const FixCombination& less : simpler(plan.choices)) {
     const bool layered = rules_.by_layers(less).has_value();
-    const bool laid_out = std::any_of(plan.choices.begin(), plan.choices.end(), [&](std::size_t i) { return lays_out(choices_[i].axis) && !std::binary_search(less.begin(), less.end(), i); });
+    const bool earns = std::any_of(plan.choices.begin(), plan.choices.end(), [&](std::size_t i) { return !saves_little(choices_[i].axis) && !choices_[i].by_layers && !std::binary_search(less.begin(), less.end(), i); });
     Plan other{less, layered ? plan.layers : 0};
-    if (const FixNeed rough = pool_.roughly(less); !rough.known || (laid_out && rough.time > kFixAlike * kFixEarned * now)) continue;
+    if (const FixNeed least = pool_.roughly(rules_.bare(less)); !pool_.roughly(less).known || (earns && least.known && least.time > kFixAlike * kFixEarned * now)) continue;
     bool enough = !surely_short(other, plan) && ask(other).fits;
     if (!enough) {
       if (!layered || plan.layers == 0 || pool_.roughly(less).time > kFixAlike * now || !ask({less, 0}).fits) continue;
       fewest_layers(other);
     }
     auto made = trials_.whole(other.choices, other.layers);
-    if (!made || !made->memory.fits || made->samples_per_s <= 0 || 1 / made->samples_per_s > now * (!enough ? kFixHardly : laid_out ? kFixEarned : 1e300)) continue;
+    if (!made || !made->memory.fits || made->samples_per_s <= 0 || 1 / made->samples_per_s > now * (!enough ? kFixHardly : earns ? kFixEarned : 1e300)) continue;
     plan = std::move(other);
     report = std::move(*made);
     return true;

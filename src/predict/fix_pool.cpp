@@ -1,6 +1,7 @@
 #include "predict/fix_pool.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "predict/in_parallel.h"
 
@@ -10,6 +11,7 @@ namespace {
 constexpr double kHeavy = 0.8;      // of the capacity: weights and states that must be spread or narrowed, whatever else is done
 constexpr double kLarge = 0.01;     // of the capacity: parts that choices multiply; they add to smaller ones
 constexpr double kNothing = 0.002;  // of the capacity: a change that saves less is none
+constexpr double kRight = 0.02;     // how far rough trials may be off
 constexpr double kFull = 0.99;      // of the capacity: what layers are left as they are for
 
 double resident(const FixNeed& need) {
@@ -58,9 +60,47 @@ void FixPool::try_alone() {
 
 void FixPool::try_all(const std::vector<FixCombination>& wanted) {
   std::vector<FixNeed> needs(wanted.size());
-  in_parallel(wanted.size(), [&](std::size_t i) { needs[i] = trials_.rough(wanted[i]); });
+  in_parallel(wanted.size(), [&](std::size_t i) { needs[i] = tried_now(wanted[i]); });
   for (std::size_t i = 0; i < wanted.size(); ++i) rough_[wanted[i]] = needs[i];
   for (const FixCombination& one : wanted) learn_from(one);
+}
+
+FixCombination FixPool::laid_out(FixCombination combination, bool layered) const {
+  std::erase_if(combination, [&](std::size_t i) {
+    const FixChoice& one = rules_.choices()[i];
+    if (one.by_layers) return !layered;
+    return !is_degree(one.axis) && one.axis != FixAxis::precision && one.axis != FixAxis::mode && one.axis != FixAxis::sharding && one.axis != FixAxis::batch && one.axis != FixAxis::offload;
+  });
+  return combination;
+}
+
+void FixPool::multiply(FixNeed& need, double time, double memory) {
+  need.time *= time;
+  for (BytesByCategory& moment : need.moments)
+    for (Bytes& bytes : moment) bytes.value = std::llround(memory * static_cast<double>(bytes.value));
+}
+
+FixNeed FixPool::tried_now(const FixCombination& combination) const {
+  FixNeed out = trials_.rough(combination);
+  const auto time = times_.find(laid_out(combination, false)), memory = memories_.find(laid_out(combination, true));
+  multiply(out, time != times_.end() ? time->second : 1, memory != memories_.end() ? memory->second : 1);
+  return out;
+}
+
+bool FixPool::put_right(const FixNode& node) {
+  const FixCombination plan = node.best.layered ? with_one(node.bare, *node.best.layered) : node.bare, alike = laid_out(plan, true), laid = laid_out(plan, false);
+  const auto rough = rough_.find(plan);
+  if (rough == rough_.end() || rough->second.whole || !memories_.try_emplace(alike, 1).second) return false;
+  const auto report = trials_.whole(plan);
+  if (!report || report->samples_per_s <= 0) return false;
+  const FixNeed& need = rough->second;
+  const double time = 1 / report->samples_per_s / need.time, memory = (static_cast<double>(report->memory.device.value) - need.outside) / device(plan, need.most(), 0);
+  if (std::abs(time - 1) < kRight && std::abs(memory - 1) < kRight) return false;
+  memories_[alike] = memory;
+  times_.try_emplace(laid, 1).first->second *= time;
+  for (auto& [combination, one] : rough_)
+    if (laid_out(combination, false) == laid) multiply(one, time, laid_out(combination, true) == alike ? memory : 1);
+  return true;
 }
 
 void FixPool::learn(const FixCombination& without, const FixCombination& with, std::size_t choice) {
@@ -68,7 +108,7 @@ void FixPool::learn(const FixCombination& without, const FixCombination& with, s
   if (before == rough_.end() || after == rough_.end() || !before->second.known || !after->second.known || !learnt_.insert({with, choice}).second) return;
   effects_.learn(choice, before->second, after->second, effects_.settings(without));
   const FixAxis axis = rules_.choices()[choice].axis;
-  if (is_degree(axis) || axis == FixAxis::batch || axis == FixAxis::allocator || saves(after->second, before->second) || after->second.time < kFixFaster * before->second.time) useful_[choice] = 1;
+  if (is_degree(axis) || axis == FixAxis::sharding || axis == FixAxis::batch || axis == FixAxis::allocator || saves(after->second, before->second) || after->second.time < kFixFaster * before->second.time) useful_[choice] = 1;
 }
 // What every choice of it does where the others are taken, and every other choice that was tried on top.
 void FixPool::learn_from(const FixCombination& tried) {
@@ -150,7 +190,7 @@ FixNeed FixPool::roughly(const FixCombination& combination) const {
     const std::lock_guard lock(mutex_);
     if (const auto tried = late_.find(combination); tried != late_.end()) return tried->second;
   }
-  const FixNeed need = trials_.rough(combination);
+  const FixNeed need = tried_now(combination);
   const std::lock_guard lock(mutex_);
   return late_[combination] = need;
 }

@@ -43,6 +43,10 @@ class FixPool {
   void try_alone();
   void try_all(const std::vector<FixCombination>& wanted);
 
+  // Whether rough trials of plans that are laid out like it were wrong, by one at its own depth: they are right from then on. Each such plan is asked
+  // for once. What is hidden behind the head of a shallow model may not be behind that of a deep one.
+  bool put_right(const FixNode& node);
+
   // What may be worth more trials: it saved memory or time somewhere; nothing is known of it yet.
   bool useful(std::size_t choice) const { return useful_[choice]; }
   bool unknown(std::size_t choice) const { return !effects_.knows(choice) && !refused_[choice]; }
@@ -57,6 +61,9 @@ class FixPool {
   std::optional<FixCandidate> of(const FixCombination& combination) const;  // tried, of as few layers as are enough
 
  private:
+  FixCombination laid_out(FixCombination combination, bool layered) const;  // what of it decides how far off a rough trial is
+  static void multiply(FixNeed& need, double time, double memory);
+  FixNeed tried_now(const FixCombination& combination) const;
   bool saves(const FixNeed& with, const FixNeed& without) const;
   void learn(const FixCombination& without, const FixCombination& with, std::size_t choice);
   void learn_from(const FixCombination& tried);
@@ -69,6 +76,7 @@ class FixPool {
   FixEffects effects_;
   std::vector<char> useful_, refused_;
   std::map<FixCombination, FixNeed> rough_;
+  std::map<FixCombination, double> times_, memories_;  // what rough trials are multiplied by, where plans are laid out so; of memory, with what is done by layers
   std::set<std::pair<FixCombination, std::size_t>> learnt_;
   mutable std::map<FixCombination, FixNeed> late_;
   mutable std::mutex mutex_;

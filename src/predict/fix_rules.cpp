@@ -5,8 +5,7 @@
 namespace precog {
 namespace {
 
-constexpr std::ptrdiff_t kTogether = 5;        // changes in one fix: degrees count as one, what is done by layers and what saves little as none
-constexpr std::int64_t kTokensLeft = 1024;     // of a sequence that GPUs share, for each
+constexpr std::int64_t kTokensLeft = 256;     // of a sequence that GPUs share, for each
 
 // What layers keep goes to the host, or there is less of it.
 bool moves(const FixChoice& one) { return (one.axis == FixAxis::offload && one.by_layers) || one.moves; }
@@ -25,10 +24,6 @@ std::vector<FixCombination> one_less(const FixCombination& combination) {
   return out;
 }
 
-bool lays_out(FixAxis axis) {
-  return is_degree(axis) || axis == FixAxis::precision || axis == FixAxis::mode || axis == FixAxis::sharding || axis == FixAxis::batch || axis == FixAxis::format || axis == FixAxis::exchange;
-}
-
 FixDegrees FixRules::degrees(const FixCombination& combination) const {
   std::vector<const FixChoice*> chosen;
   for (std::size_t i : combination)
@@ -40,6 +35,7 @@ bool FixRules::exclude_each_other(std::size_t first, std::size_t second) const {
   const FixChoice &a = choices_[first], &b = choices_[second];
   if (a.axis == b.axis || (spreads(a) && spreads(b))) return true;
   if ((a.axis == FixAxis::gradients && !b.recipe.empty()) || (b.axis == FixAxis::gradients && !a.recipe.empty())) return true;  // another recipe's are its own
+  if ((a.axis == FixAxis::optimizer && b.patch.contains("optimizer_impl")) || (b.axis == FixAxis::optimizer && a.patch.contains("optimizer_impl"))) return true;
   if ((a.moves && b.axis == FixAxis::offload) || (b.moves && a.axis == FixAxis::offload)) return true;
   return (moves(a) && keeps_less(b)) || (moves(b) && keeps_less(a));
 }
@@ -56,8 +52,6 @@ bool FixRules::possible(const FixCombination& combination) const {
   const FixDegrees now = degrees(combination);
   if (!degrees_possible(combination, now)) return false;
   const bool shares_weights = std::any_of(combination.begin(), combination.end(), [&](std::size_t i) { return shards_weights(choices_[i]); });
-  std::ptrdiff_t count = 0;
-  bool split = false;
   for (std::size_t i = 0; i < combination.size(); ++i) {
     const FixChoice& choice = choices_[combination[i]];
     for (std::size_t j = 0; j < i; ++j)
@@ -67,10 +61,8 @@ bool FixRules::possible(const FixCombination& combination) const {
     if (moves(choice) && now.pp > 1) return false;  // of all layers only
     if (choice.axis == FixAxis::exchange && now.cp == 1) return false;
     if (choice.axis == FixAxis::stages && (now.pp != parsed_.plan.pp || now.tp != parsed_.plan.tp)) return false;
-    split = split || is_degree(choice.axis);
-    count += !choice.by_layers && !saves_little(choice.axis) && !is_degree(choice.axis);
   }
-  return count + split <= kTogether;
+  return true;
 }
 
 std::optional<std::size_t> FixRules::on(FixAxis axis, const FixCombination& combination) const {

@@ -16,9 +16,6 @@ std::vector<FixCombination> one_less(const FixCombination& combination);  // eac
 
 // Hardly any memory, or hardly any time: tried where little is missing.
 inline bool saves_little(FixAxis axis) { return axis == FixAxis::allocator || axis == FixAxis::optimizer; }
-// How the work is laid out, a precision or the mode: what may stay for the time that it saves alone.
-bool lays_out(FixAxis axis);
-
 class FixRules {
  public:
   // All outlive it. `parsed`, `base`: the job that choices change, and its report.

@@ -1,6 +1,7 @@
 #include "predict/fix_search.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "import/import.h"
 #include "predict/fix_finish.h"
@@ -16,6 +17,7 @@ constexpr std::size_t kAsked = 8;       // of each kind and mode
 constexpr std::size_t kAskedBelow = 4;  // beyond these, where none of them fitted: that a rough trial puts well below the capacity
 constexpr double kBelow = 0.97;
 constexpr std::size_t kFinishedTogether = 4;        // finished at a time, whatever the number of threads
+constexpr double kSame = 1e-4;          // of time and of memory: what an optimizer on the host has for states, say
 constexpr int kDeep = 60;               // layers from which on every question takes long: half as many of them
 constexpr double kWorthAsking = 1.04;   // of the capacity, by a rough trial
 
@@ -73,15 +75,17 @@ class FixSearch {
     std::vector<FixCandidate> left = pool_.fitting(kWorthAsking * pool_.capacity());
     const auto allocator = std::find_if(choices_.begin(), choices_.end(), [](const FixChoice& one) { return one.axis == FixAxis::allocator; });
     std::map<std::pair<std::size_t, bool>, std::size_t> asked_of, asked_below;
+    std::map<std::pair<std::size_t, bool>, std::vector<FixCandidate>> asked;
     for (std::size_t next = 0; next < left.size();) {
       std::vector<FixCandidate> wave;
       for (; next < left.size() && wave.size() < kFinishedTogether; ++next) {
         const FixCandidate& one = left[next];
         const std::pair kind(rules_.result(one.choices), rules_.other_mode(one.choices));
-        if (enough_of(kind) || beaten(one) || told(one, found_)) continue;
+        if (enough_of(kind) || beaten(one) || told(one, found_) || comes_to_the_same(one, asked[kind])) continue;
         if (told(one, wave)) break;  // that one may not fit
         const auto below = [&] { return one.memory < kBelow * pool_.capacity() && found_of(kind) == 0 && asked_below[kind]++ < kAskedBelow; };
         if (one.choices.size() > 1 && asked_of[kind]++ >= (deep() ? kAsked / 2 : kAsked) && !below()) continue;
+        asked[kind].push_back(one);
         wave.push_back(one);
       }
       std::vector<std::optional<FoundFix>> made(wave.size());
@@ -95,6 +99,10 @@ class FixSearch {
         if (!pool_.contains(more.choices)) left.insert(left.begin() + static_cast<std::ptrdiff_t>(next), more);
       }
     }
+  }
+  // Of its own kind, as fast and as large.
+  static bool comes_to_the_same(const FixCandidate& one, const std::vector<FixCandidate>& asked) {
+    return std::any_of(asked.begin(), asked.end(), [&](const FixCandidate& other) { return std::abs(other.time / one.time - 1) < kSame && std::abs(other.memory / one.memory - 1) < kSame; });
   }
   bool deep() const { return trials_.layers({}) > kDeep; }
   bool enough_of(const std::pair<std::size_t, bool>& kind) const {
@@ -142,16 +150,16 @@ std::vector<Fix> search_fixes(const Json& request, const Report& base, const Cat
   if (!whole) return {};
   const auto parsed = parse_request(*whole, catalog, where, folder, base.batch);
   if (!parsed) return {};
-  const FixUndone nothing;
+  const FixUndone nothing, back = undone(*whole);
   FixSearch search(*whole, nothing, *parsed, base, base, catalog, folder);
-  std::vector<Fix> all = search.run();
-  // What the job recomputes or keeps on the host already may not be the cheapest way: from the job without it as well.
-  if (const FixUndone back = undone(*whole)) {
-    const auto lighter = parse_request(without(back, *whole), catalog, where, folder, base.batch);
-    const auto light = lighter ? predict(*lighter, catalog) : tl::unexpected(lighter.error());
-    if (light)
-      for (Fix& fix : FixSearch(*whole, back, *lighter, base, light->report, catalog, folder).run()) all.push_back(std::move(fix));
-  }
+  // What the job recomputes or keeps on the host already may not be the cheapest way: sought from the job without, and from the job itself only
+  // where no flag takes that back.
+  const auto lighter = back ? parse_request(without(back, *whole), catalog, where, folder, base.batch) : parsed;
+  const auto light = lighter && back ? predict(*lighter, catalog) : Result<Prediction>(fail(where, "nothing to take back"));
+  std::vector<Fix> all;
+  if (!light || back.by_layers || back.every) all = search.run();
+  if (light)
+    for (Fix& fix : FixSearch(*whole, back, *lighter, base, light->report, catalog, folder).run()) all.push_back(std::move(fix));
   return listed_fixes(std::move(all), search.largest_batch(), most);
 }
 

@@ -1,5 +1,5 @@
 // The cheapest combinations of changes that make a job fit. Plans are tried on few layers (fix_trials.h); from what each change did to those,
-// plans near the cheapest are estimated, and what promises most is tried next (fix_walk.h). The cheapest of each kind are predicted
+// plans near the cheapest are estimated, and what promises most is tried next; then every setting of the best is changed in turn (fix_walk.h). The cheapest of each kind are predicted
 // whole and made as simple as they can be (fix_finish.h). Nothing of an estimate is reported.
 #pragma once
 

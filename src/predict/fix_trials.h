@@ -26,6 +26,8 @@ struct FixNeed {
   double most() const;        // its bytes
 };
 
+inline constexpr std::int64_t kManyInStages = 128;  // samples of a replica
+
 class FixTrials {
  public:
   // All outlive it. `request`: the job, with configurations read in; `parsed`: it without what is undone, and `base`: that one's report.
@@ -37,6 +39,7 @@ class FixTrials {
   std::optional<MemoryUse> memory(const FixCombination& combination, int layers = 0) const;
   FixNeed rough(const FixCombination& combination) const;  // whole where a shallow model would not do
   bool shallow() const { return alike_after_.has_value(); }
+  bool many_in_stages() const { return parsed_.plan.pp > 1 && base_.batch * base_.micro_batches >= kManyInStages; }  // a small micro-batch is dear to try
   int layers(const FixCombination& combination) const;  // of the longest stage; 0 where that is not known
   int gpus_of_node() const { return std::min(parsed_.cluster.gpus, parsed_.cluster.gpus_per_node); }
   bool fixed_batch() const { return static_cast<bool>(parsed_.model->fixed_batch); }

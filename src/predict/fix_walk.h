@@ -1,5 +1,6 @@
-// From plans that were tried to plans that differ in a setting or two and promise to be cheaper, by what each change did to the nearest
-// plan: those are tried, and tell more. Of every kind of result in turn, in the job's own mode and in the other.
+// From plans that were tried, the job's own and frugal ones of every layout, to plans that differ in a setting or two and promise to be
+// cheaper, by what each change did to the nearest plan: those are tried, and tell more. Where nothing promises more, the best are tried at
+// their own depth, and every setting of them changed in turn. Of every kind of result, in the job's own mode and in the other.
 #pragma once
 
 #include "predict/fix_pool.h"
