@@ -22,7 +22,8 @@ PRECISIONS = ("fp32", "tf32", "fp32-default", "fp16", "bf16", "amp-fp16", "amp-b
 ALLOWED = {"zoo": 0.02, "config": 0.025, "onnx": 0.06}  # what a model's Python calls between operators only the capture knows
 # Steps in which the host counts: the captures have some small operators more (masks, scales of positions), and the host's figures of 2026-11-16 charge more for these.
 KNOWN: dict[tuple[str, str], float] = {("zoo", "t5-base"): 0.036, ("config", "t5-base"): 0.036, ("config", "t5-v1_1-base"): 0.04, ("onnx", "t5-base"): 0.066,
-                                       ("zoo", "vit-b"): 0.03, ("zoo", "vit-l"): 0.03, ("config", "qwen1.5-moe"): 0.027}
+                                       ("zoo", "vit-b"): 0.03, ("zoo", "vit-l"): 0.03, ("config", "qwen1.5-moe"): 0.034,
+                                       ("config", "moonlight"): 0.028, ("config", "qwen3-30b-a3b"): 0.031}  # experts: rows read and added by index, strided gates
 
 IMAGES, TEXT, PAIRS = {"batch": 32}, {"batch": 4, "seq": 512}, {"batch": 8, "seq": 128, "src_seq": 256}
 TINY = {"batch": 2, "seq": 32, "src_seq": 32}

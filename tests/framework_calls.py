@@ -133,6 +133,11 @@ def real_calls(calls):
             sizes = sizes[1:]
             name = "copy" if sizes[0][0] == results[0][0] else "cast"
         yield Call(name, sizes, results)
+        if call[0].split(".")[1] == "_safe_softmax":  # recorded as one call, of which the rest is: isneginf, all, where (aten/src/ATen/native/SoftMax.cpp)
+            scores = [("bool", results[0][1])]
+            yield Call("integer_pointwise", results, scores)
+            yield Call("all", scores, [("bool", product(outputs[0][1][:-1]))])
+            yield Call("where", results, results)
 
 
 _TENSOR = re.compile(r"(%\d+|@[^:,()=]+):([\w-]+)\[([\d,]*)\]")
