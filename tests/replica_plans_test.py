@@ -170,6 +170,9 @@ class ReplicaPlans(unittest.TestCase):
                                      for key, value in (("secondary_ranks", 8), ("quantised_weights", True), ("quantised_gradients", True)))
         for report in (second, narrow, gradients):
             self.adds_up(report)
+        by_flag = program.run_json("predict", "--model", "gpt2", "--gpu", "a100-sxm-40gb", "--gpus", "16", "--batch", "8", "--precision", "deepspeed-bf16", "--fsdp", "zero3",
+                           "--secondary-ranks", "8")
+        self.assertEqual(by_flag["request"]["plan"]["zero3"]["secondary_ranks"], 8)
         # A second copy: two bytes of every parameter over eight ranks.
         self.assertAlmostEqual(second["memory"]["parameters"] - plain["memory"]["parameters"], 2 * plain["parameters"] / 8, delta=0.01 * plain["parameters"])
         for report in (second, narrow):

@@ -247,19 +247,20 @@ Result<Json> request_json(const Arguments& arguments) {
     } else if (pointer == "/model" && request.contains("model") && request["model"].is_object()) {
       request["model"] = nullptr;
     }
-    std::size_t slash = pointer.find('/', 1);
-    if (slash == std::string::npos) {
-      request[pointer.substr(1)] = *value;
+    Json* place = &request;
+    std::size_t begin = 1, slash = pointer.find('/', 1);
+    for (; slash != std::string::npos && place; begin = slash + 1, slash = pointer.find('/', begin)) {  // the objects that hold the field
+      Json& outer = (*place)[pointer.substr(begin, slash - begin)];
+      if (pointer.rfind("/cluster/", 0) == 0) make_object(outer);
+      place = outer.is_object() || outer.is_null() ? &outer : nullptr;
+    }
+    if (!place) {
+      std::string outer = pointer.substr(1, begin - 2);
+      std::replace(outer.begin(), outer.end(), '/', '.');
+      problems.push_back({request_name(arguments), fmt::format("\"{}\" must be an object for {} to override a part of it", outer, flag.flag)});
       continue;
     }
-    Json& outer = request[pointer.substr(1, slash - 1)];
-    if (pointer.rfind("/cluster/", 0) == 0) make_object(outer);
-    if (!outer.is_object() && !outer.is_null()) {
-      problems.push_back({request_name(arguments), fmt::format("\"{}\" must be an object for {} to override a part of it",
-                                                          pointer.substr(1, slash - 1), flag.flag)});
-      continue;
-    }
-    outer[pointer.substr(slash + 1)] = *value;
+    (*place)[pointer.substr(begin)] = *value;
   }
   if (!problems.empty()) return fail(std::move(problems));
   auto whole = with_imports(std::move(request), request_name(arguments), given(arguments, "--from") ? std::filesystem::path() : std::filesystem::path(arguments.job_file).parent_path());

@@ -96,4 +96,13 @@ TEST_CASE("FilesThatCannotBeReadSayWhy") {
   CHECK((*read_json_file(path))["a"] == 1);
   std::filesystem::remove(path);
   CHECK(!write_text_file("/no/such/folder/file", "x"));
+  const auto link = path.parent_path() / (path.filename().string() + ".link");
+  std::filesystem::remove(link);
+  std::filesystem::create_symlink(path, link);
+  REQUIRE(write_text_file(link, "{}"));  // what a link leads to is written, and the link stays
+  CHECK((std::filesystem::is_symlink(link) && read_text_file(path).value() == "{}"));
+  std::filesystem::remove(link);
+  std::filesystem::remove(path);
+  REQUIRE(write_text_file("/dev/null", "x"));
+  CHECK(std::filesystem::is_character_file("/dev/null"));
 }

@@ -54,8 +54,20 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
   return text;
 }
 
-Result<bool> write_text_files(const std::vector<TextFile>& files) {
+Result<bool> write_text_files(const std::vector<TextFile>& named) {
   std::error_code ignored;
+  std::vector<TextFile> files;
+  for (const TextFile& file : named) {
+    const auto status = std::filesystem::status(file.path, ignored);  // of what a link leads to
+    if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) && !std::filesystem::is_directory(status)) {  // a device or a pipe is written to
+      std::ofstream out(file.path, std::ios::binary);
+      out.write(file.text.data(), static_cast<std::streamsize>(file.text.size()));
+      if (!out.flush()) return fail(file.path.string(), "cannot be written");
+      continue;
+    }
+    const bool link = std::filesystem::is_symlink(std::filesystem::symlink_status(file.path, ignored));
+    files.push_back({link ? std::filesystem::weakly_canonical(file.path, ignored) : file.path, file.text});
+  }
   auto temporary = [](const TextFile& file) {
     std::filesystem::path path = file.path;
     return path += fmt::format(".{}.part", ::getpid());
