@@ -55,6 +55,7 @@ Result<std::string> read_text_file(const std::filesystem::path& path, std::size_
 }
 
 Result<bool> write_text_files(const std::vector<TextFile>& named) {
+  constexpr int kMostLinks = 40;  // one to another
   std::error_code ignored;
   std::vector<TextFile> files;
   for (const TextFile& file : named) {
@@ -65,8 +66,10 @@ Result<bool> write_text_files(const std::vector<TextFile>& named) {
       if (!out.flush()) return fail(file.path.string(), "cannot be written");
       continue;
     }
-    const bool link = std::filesystem::is_symlink(std::filesystem::symlink_status(file.path, ignored));
-    files.push_back({link ? std::filesystem::weakly_canonical(file.path, ignored) : file.path, file.text});
+    std::filesystem::path place = file.path;
+    for (int links = 0; links < kMostLinks && std::filesystem::is_symlink(std::filesystem::symlink_status(place, ignored)); ++links)
+      place = place.parent_path() / std::filesystem::read_symlink(place, ignored);  // an absolute one replaces what is before it
+    files.push_back({place, file.text});
   }
   auto temporary = [](const TextFile& file) {
     std::filesystem::path path = file.path;
