@@ -88,7 +88,7 @@ void Lowering::walk_operands(Kernel& kernel, const Op& op) {
   operands.reserve(op.input_count);
   Bytes across{}, all = graph_.bytes(graph_.output(op, 0));
   // Where nobody saw that large operands differ they all lie as the one does of which more is known.
-  const bool apart = op.strided || op.input_count == 1 || std::any_of(inputs.begin(), inputs.end(), [&](TensorId id) { return answered_plain_[id.index()]; });
+  const bool apart = op.strided || op.phase == Phase::backward || op.input_count == 1 || std::any_of(inputs.begin(), inputs.end(), [&](TensorId id) { return answered_plain_[id.index()]; });
   Shape common = contiguous_strides(result);
   for (TensorId id : graph_.inputs(op))
     if (graph_.tensors[id].shape.elements() == result.elements() && !layouts_.is_plain(id)) common = dense_like(result, layouts_.strides_over(id, result));
