@@ -14,7 +14,7 @@ from package_support import HAS_TORCH, WITHOUT_TORCH
 
 import precog
 from precog.gpu.plan import FAMILIES, plan
-from precog.gpu.plan import thin_ops
+from precog.gpu.plan import convolutions_gaps, gaps, thin_ops
 from precog.gpu.plan.dense import Dice
 from precog.gpu.plan.sampling import Draw, interleave, points
 
@@ -90,7 +90,7 @@ class Plan(unittest.TestCase):
 
     def test_cases_of_thin_operators_fit_beside_others(self):
         """Four copies of the operands and of what a few calls make of them want a few gigabytes."""
-        for name, (_, cases) in thin_ops.SHARES.items():
+        for name, (_, cases) in {**thin_ops.SHARES, **gaps.SHARES, **convolutions_gaps.SHARES}.items():
             drawn = list(itertools.islice(cases(Dice(name, small=False)), 400))
             self.assertGreater(len(set(map(repr, drawn))), 350, name)
             for case in drawn:
@@ -158,7 +158,7 @@ class Rehearsal(unittest.TestCase):
         self.assertTrue(all(line["rotated"] > 1 for line in lines if line.get("cold")))
 
     def test_thin_operators_can_be_made(self):
-        for name, (_, cases) in thin_ops.SHARES.items():
+        for name, (_, cases) in {**thin_ops.SHARES, **gaps.SHARES}.items():
             for case in itertools.islice(cases(Dice(name, small=True)), 12):
                 if case.dtype == "fp32" and math.prod(case.shape.get("shape", ())) < 2 ** 20:
                     made = make(case, "cpu")

@@ -189,6 +189,9 @@ void indexing(const Line& line, const std::string& op, Calls& calls) {
   else if (op == "index_add last") {
     const TensorId x = calls.tensor(table);
     in_place(calls.named("index_add", {x, ids, calls.tensor(chosen)}, {target(x)}));
+  } else if (op == "scatter_add last") {
+    const TensorId x = calls.tensor(table);
+    in_place(calls.named("scatter_add", {x, calls.view(ids, chosen, ViewKind::expand), calls.tensor(chosen)}, {target(x)}));
   } else if (op == "index_select" || op == "index_select last") calls.add(OpKind::index_select, {calls.tensor(table), ids}, {calls.tensor(chosen)});
   else if (op == "gather") calls.named("gather", {calls.tensor(table), calls.view(ids, chosen, ViewKind::expand)}, {calls.tensor(chosen)});
   else if (op == "embedding") calls.add(OpKind::embedding, {calls.tensor(table), ids}, {calls.tensor(chosen)});

@@ -271,7 +271,7 @@ void Lowering::lower(const Op& op) {
       Walk how{.axes = 1, .inner = all, .keeps = false};
       if (op.output_count > 0) {
         const Shape& from = widest_input(op);
-        how = walk_reduction(from, op.strided ? layouts_.strides(widest_operand(op)) : contiguous_strides(from), kept_axes(from, out(op).shape));
+        how = walk_reduction(from, layouts_.strides(widest_operand(op)), kept_axes(from, out(op).shape));
       }
       Bytes read = work.read;
       // Truths are made numbers of the result's type first, and those are summed (make_reduction, native/ReduceOpsUtils.h).

@@ -88,7 +88,7 @@ void Lowering::walk_operands(Kernel& kernel, const Op& op) {
   operands.reserve(op.input_count);
   Bytes across{}, all = graph_.bytes(graph_.output(op, 0));
   // Where nobody saw that large operands differ they all lie as the one does of which more is known.
-  const bool apart = op.strided || op.input_count == 1 || std::any_of(inputs.begin(), inputs.end(), [&](TensorId id) { return answered_plain_[id.index()]; });
+  const bool apart = op.strided || op.phase == Phase::backward || op.input_count == 1 || std::any_of(inputs.begin(), inputs.end(), [&](TensorId id) { return answered_plain_[id.index()]; });
   Shape common = contiguous_strides(result);
   for (TensorId id : graph_.inputs(op))
     if (graph_.tensors[id].shape.elements() == result.elements() && !layouts_.is_plain(id)) common = dense_like(result, layouts_.strides_over(id, result));
@@ -145,12 +145,21 @@ void Lowering::lower_contiguous(const Op& op) {
   shape.across = how.across ? 50 : 0;
 }
 
+// Images of which all lie so are joined so, whatever their types (at::cat, native/TensorShape.cpp: the format that suggest_memory_format says of every
+// part, else the usual one).
+bool Lowering::joins_last(const Op& op) const {
+  const auto parts = graph_.inputs(op);
+  return std::all_of(parts.begin(), parts.end(), [&](TensorId id) { return lies_last(id); });
+}
+
 // Of different types they are copied into their places one by one, too.
 bool Lowering::joins_types(const Op& op) {
   bool alike = true;
   for (TensorId id : graph_.inputs(op)) alike = alike && graph_.tensors[id].dtype == out(op).dtype;
   if (alike || call_.compiled) return false;
   const Shape& result = out(op).shape;
+  const bool last = joins_last(op);
+  if (last) lay_last(op);
   for (std::size_t i = 0; i < op.input_count; ++i) {
     const Tensor& part = in(op, i);
     const bool converts = part.dtype != out(op).dtype;
@@ -158,6 +167,7 @@ bool Lowering::joins_types(const Op& op) {
     std::int64_t row = 1;  // elements that lie side by side in the result
     bool whole = true;     // along the axes that were passed
     for (int axis = 1; axis <= std::min(part.shape.rank(), result.rank()) && whole; ++axis) row *= part.shape[-axis], whole = part.shape[-axis] == result[-axis];
+    if (last && part.shape[1] != result[1]) row = part.shape[1];  // the channels of a pixel
     row = std::max<std::int64_t>(1, row);
     const std::int64_t rows = std::max<std::int64_t>(1, part.shape.elements() / row);
     Kernel& kernel = memory("cat_part", op, converts ? MemoryPattern::cast : rows > 1 ? MemoryPattern::permute : MemoryPattern::copy, in_bytes(op, i), written, rows, row);
@@ -172,9 +182,9 @@ void Lowering::lower_cat(const Op& op) {
   if (joins_types(op)) return;
   Kernel& kernel = memory(name_of(op), op, MemoryPattern::copy);
   rows_of(kernel, op, op.input_count);
-  bool plain = !op.strided, last = true;
+  const bool last = joins_last(op);
+  bool plain = !op.strided;
   int axes = 1;
-  for (TensorId id : graph_.inputs(op)) last = last && lies_last(id);
   if (last) lay_last(op);
   for (TensorId id : graph_.inputs(op)) {
     plain = plain && (last || layouts_.is_plain(id));

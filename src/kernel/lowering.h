@@ -58,6 +58,7 @@ class Lowering {
   void walk_operands(Kernel& kernel, const Op& op);
   void inherit_order(const Op& op, const std::vector<Shape>& operands);
   void lower_contiguous(const Op& op);
+  bool joins_last(const Op& op) const;
   bool joins_types(const Op& op);
   void lower_cat(const Op& op);
   void lower_edge(const Op& op);

@@ -329,7 +329,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", type=float, default=540)
-    parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions", "convolutions_more", "convolutions_fp32", "convolutions_stems", "odd_ops", "thin_ops"), help="which module of precog.gpu.plan")
+    parser.add_argument("--plan", default="dense", choices=("dense", "dense_ops", "convolutions", "convolutions_more", "convolutions_fp32", "convolutions_stems", "convolutions_gaps", "odd_ops", "thin_ops", "gaps"), help="which module of precog.gpu.plan")
     parser.add_argument("--only", default="", help="families, with commas: see the plan's SHARES")
     parser.add_argument("--skip", default="", help="families that are left out")
     parser.add_argument("--types", default="", help="with commas: others are passed over")

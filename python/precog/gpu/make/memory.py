@@ -140,12 +140,13 @@ def index(case: Case, device: str) -> Made:
 
 
 def _picked_last(op: str, table: torch.Tensor, source: torch.Tensor) -> Work:
-    """The same places of every row."""
-    ids = torch.randperm(table.shape[1], device=table.device)[:source.shape[1]]
+    """The same places of every row; those that are scattered to lie side by side, as relative positions do."""
+    count, columns = source.shape[1], table.shape[1]
+    ids = torch.arange(count, device=table.device) + (columns - count) // 2 if op == "scatter_add last" else torch.randperm(columns, device=table.device)[:count]
     wide = ids.expand(len(table), -1)
     calls: dict[str, Callable[[], Any]] = {"index_select last": lambda: table.index_select(1, ids), "gather last": lambda: table.gather(1, wide),
-                                           "index_add last": lambda: table.index_add_(1, ids, source)}
-    return Work(calls[op], (3 if op == "index_add last" else 2) * source.nbytes + ids.nbytes)
+                                           "index_add last": lambda: table.index_add_(1, ids, source), "scatter_add last": lambda: table.scatter_add_(1, wide, source)}
+    return Work(calls[op], (3 if "_add" in op else 2) * source.nbytes + ids.nbytes)
 
 
 def sort(case: Case, device: str) -> Made:
