@@ -155,14 +155,16 @@ namespace {
 // Two to four groups in TF32: one by one in true fp32, or all in one kernel. From 343 calls of 3x3 and larger filters in NCHW: of data gradients 160 of 178 are told,
 // forward 140 of 165 (data/measured, family grouped, 2026-11-18-h200-conv-stems among them).
 bool few_run_apart(const ConvShape& s, std::int64_t rows) {
-  constexpr std::int64_t kVeryFewRows = 784, kRowsAtOnce = 9216, kImages = 8, kLeast = 8;
+  constexpr std::int64_t kVeryFewRows = 784, kRowsAtOnce = 9216, kImages = 8, kSomeImages = 16, kLeast = 8;
   const std::int64_t width = s.in_channels / s.groups, results = s.out_channels / s.groups, narrow = std::min(width, results);
   const bool pointwise = s.kernel_h * s.kernel_w == 1;
   if (s.direction == ConvDirection::data_gradient)
     return pointwise ? narrow < kTile / 2 : width < kTile / 2 && results % (kTile / 2) != 0 && (s.strides() == 1 || rows <= kRowsAtOnce);
   if (narrow < kLeast || narrow > kWideGroup) return false;
   if (pointwise) return true;
-  return results >= kTile / 2 ? rows <= kVeryFewRows : s.groups < 4 || rows <= kRowsAtOnce || s.batch <= kImages;
+  if (results >= kTile / 2) return rows <= kVeryFewRows;
+  if (rows <= kRowsAtOnce || s.batch <= kImages) return true;
+  return s.groups < 4 && (narrow != kWideGroup || s.batch > kSomeImages);
 }
 
 // Groups of several channels, as the kernels of 2,900 such convolutions show (data/measured, family grouped). On tensor cores one kernel takes
