@@ -179,21 +179,32 @@ std::optional<Seconds> resize_time(const Kernel& kernel, const MemoryShape& s) {
   return Seconds{results * (c.gradient_nhwc + (channels < kManyChannels ? meeting : meeting / kManyChannels * (unpaired ? kUnpaired : 1)))};
 }
 
-// Long filters that vector kernels walk (library_rules.h): forward lasts as long as one block takes to walk its sum, a data gradient by how
-// many pixels there are. From 14 timings (data/measured/2026-11-16-h200-conv): ten within a fifth, inputs shorter than the filter up to
-// seven times faster.
-constexpr double kWalk = 0.13e-6;              // seconds per term of a sum
+// Long filters that vector kernels walk (library_rules.h): forward lasts as long as one block takes to walk its sum, whatever the stride, and from so many results on longer
+// by each; where the input is shorter than the filter it goes by the results alone. A data gradient by how many pixels there are. From 44 timings forward (data/measured, family
+// conv1d: groups of 48 and 80, 128 taps, strides of one and two): nine tenths within a sixth.
+constexpr double kWalk = 0.126e-6;             // seconds per term of a sum
+constexpr double kWalkedAtOnce = 6400, kWalkedResult = 5.8e-12, kShortWalk = 11e-9, kShortResult = 7e-12;  // results; seconds per term and result, of short ones per term
 constexpr double kEngineBf16 = 0.17e-9, kEngineFp16 = 0.05e-9;  // seconds per pixel and term
 
 std::optional<Seconds> long_filter_time(const Kernel& kernel, const ConvShape& s) {
   // Groups are one kernel, or one launch each (library_rules.h).
-  const std::int64_t taps = s.kernel_h * s.kernel_w, length = std::max(s.out_h, s.out_w), calls = std::max<std::int64_t>(s.groups, kernel.launches);
+  const std::int64_t taps = s.kernel_h * s.kernel_w, length = std::max(s.in_h, s.in_w), calls = std::max<std::int64_t>(s.groups, kernel.launches);
   if (!walks_long_filter(s, kernel.math, calls)) return std::nullopt;
   const std::int64_t width = s.in_channels / std::max<std::int64_t>(1, s.groups);
-  const double groups = static_cast<double>(calls), terms = static_cast<double>(width * std::min(taps, length));  // others meet padding only
-  if (s.direction == ConvDirection::forward) return Seconds{groups * terms * kWalk};
+  const double groups = static_cast<double>(calls), results = static_cast<double>(s.batch * s.out_h * s.out_w);
+  const double terms = static_cast<double>(width * (s.direction == ConvDirection::forward ? taps : std::min(taps, length)));  // others meet padding only
+  if (s.direction == ConvDirection::forward)
+    return Seconds{groups * terms * (length < taps ? kShortWalk + kShortResult * results : kWalk + kWalkedResult * std::max(0.0, results - kWalkedAtOnce))};
   const double pixels = static_cast<double>(s.batch * s.in_h * s.in_w);
   return Seconds{groups * terms * pixels * (kernel.math == DType::bf16 ? kEngineBf16 : kEngineFp16)};
+}
+
+// Pictures cut into patches (cuts_slowly, library_rules.h): 9.1 to 9.7 ns for each pixel of the result.
+constexpr double kCutPixel = 9.4e-9;
+
+std::optional<Seconds> cut_time(const Kernel& kernel, const ConvShape& s) {
+  if (!cuts_slowly(s, kernel.math)) return std::nullopt;
+  return Seconds{static_cast<double>(s.batch * s.out_h * s.out_w) * kCutPixel};
 }
 
 // A few bytes cleared by the driver, not by a kernel of the framework's: 1.92 to 2.14 us from start to start for up to 30 kB, of which 1.07
@@ -267,7 +278,9 @@ KernelCost with_fallbacks(const Kernel& kernel, Hertz clock, KernelCost cost) {
     cost.compute = cost.compute * slowdown;
     cost.total = cost.total * slowdown;
   } else if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {
-    if (const auto measured = long_filter_time(kernel, *conv)) {
+    auto measured = long_filter_time(kernel, *conv);
+    if (!measured) measured = cut_time(kernel, *conv);
+    if (measured) {
       const Seconds slow = *measured * slower;
       if (cost.launch + slow > cost.total) cost.compute = slow, cost.total = cost.launch + slow;
     }

@@ -130,6 +130,16 @@ TEST_CASE("bicubic resizing walks planes: lines apart are slower, and an unchang
   CHECK(time(128, 80 * 13, 109 * 18, false, true, DType::bf16) == doctest::Approx(3.377e-3).epsilon(0.35));
 }
 
+TEST_CASE("few results of many cut pictures take a time for each pixel") {
+  const auto time = [](std::int64_t batch, std::int64_t channels) {
+    const ConvShape shape{ConvDirection::weight_gradient, batch, 3, channels, 224, 224, 56, 56, 4, 4, 4};
+    return with_fallbacks(kernel_of(shape, "conv2d_weight_gradient", DType::bf16), {1.98e9}, ten_microseconds()).total.value;
+  };
+  CHECK(time(64, 40) == doctest::Approx(1.93e-3).epsilon(0.05));  // measured
+  CHECK(time(192, 54) == doctest::Approx(5.81e-3).epsilon(0.05));
+  CHECK(time(64, 80) == doctest::Approx(10e-6));
+}
+
 TEST_CASE("long filters over wide groups run old kernels in 16 bits") {
   const auto time = [](ConvDirection direction, std::int64_t batch, std::int64_t width, std::int64_t length, DType type) {
     ConvShape s{direction, batch, 16 * width, 16 * width, 1, length, 1, length, 1, 128, 1, 16};

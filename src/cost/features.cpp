@@ -10,6 +10,7 @@
 #include "base/real.h"
 #include "cost/conv_cost.h"
 #include "cost/conv_ways.h"
+#include "kernel/library_rules.h"
 
 namespace precog {
 namespace {
@@ -405,6 +406,9 @@ std::string_view residual_family(const Kernel& kernel) {
   if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {
     static constexpr std::array<std::string_view, 3> kDense = {"conv_forward", "conv_data_gradient", "conv_weight_gradient"};
     static constexpr std::array<std::string_view, 3> kDepthwise = {"depthwise_forward", "depthwise_data_gradient", "depthwise_weight_gradient"};
+    if (walks_long_filter(*conv, kernel.math, std::max<std::int64_t>(conv->groups, kernel.launches))) return "conv_long_filter";
+    if (cuts_slowly(*conv, kernel.math)) return "conv_cut_gradient";
+    if (conv->turned_groups) return "conv_turned_groups";
     if (conv->by_fourier) return conv->direction == ConvDirection::forward ? "conv_forward_by_fourier" : "conv_data_gradient_by_fourier";
     return (conv->depthwise() ? kDepthwise : kDense)[static_cast<std::size_t>(conv->direction)];
   }

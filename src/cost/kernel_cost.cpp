@@ -100,6 +100,11 @@ double sustained_efficiency(const MathCoefficients& math, double most, const Gpu
 // any groups: six shapes of 7x7 on an H200 run at 0.21 to 0.52 TFLOP/s (geometric mean 0.31) where 3x3 and 5x5 reach 8.7.
 constexpr double kWideFilter = 25, kWideFilterSlowdown = 28;
 
+// Of groups that are turned, called and turned back: bytes per clock of an SM (150 GB/s on H200: cudnn::engines_precompiled::genericTranspose_kernel takes two thirds of such
+// a call), the arithmetic's share of the vector peak, seconds of the three launches. From 117 calls in TF32 (data/measured, family grouped): half of them within 8%, nine tenths within 35%.
+constexpr double kTurnedBytes = 0.574, kTurnedPace = 0.284, kTileChannels = 32;
+constexpr Seconds kTurnedLaunches{5e-6};
+
 // What plain streams reach of the memory bandwidth.
 constexpr double kStreamed = 0.88;
 
@@ -147,6 +152,7 @@ struct Costing {
       return depthwise(s, profile.depthwise[static_cast<std::size_t>(depthwise_kernel(s))][static_cast<std::size_t>(s.direction)]);
     const Unit unit = unit_of(kernel, gpu);
     if (s.by_fourier) return by_fourier(s);
+    if (s.turned_groups) return turned_group(s);
     const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], kUnlimitedEfficiency, gpu, unit.peak);
     ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     if (gpu.capability() < 80) problem.product.may_split = true;  // the kernels that do not are sm80's
@@ -154,6 +160,16 @@ struct Costing {
     if (unit.matrix || profile.convolution.unfused_factor <= 0 || !can_transform(s)) return direct;
     const KernelCost apart = transformed(s);
     return apart.total < direct.total ? apart : direct;
+  }
+
+  // A few groups in TF32's stead, one by one (ConvHelpers::turns): image and result through a generic transposition each, and fp32 kernels whose tiles have 32 channels.
+  KernelCost turned_group(const ConvShape& s) const {
+    const auto real = [](std::int64_t v) { return static_cast<double>(v); };
+    const double made = real(s.direction == ConvDirection::data_gradient ? s.in_channels : s.out_channels), filled = std::ceil(made / kTileChannels) * kTileChannels / std::max(1.0, made);
+    const double values = real(s.batch) * (real(s.in_channels * s.in_h * s.in_w) + real(s.out_channels * s.out_h * s.out_w));
+    const Seconds turned{2 * values * bytes_of(kernel.input) / (gpu.sms * gpu.boost_clock.value * kTurnedBytes)};
+    const Seconds compute = turned + Seconds{kernel.flops.value / launches() * filled / (gpu.vector[DType::fp32].value * kTurnedPace)};
+    return finish(compute, {moved(kernel) / launches() / (gpu.memory_bandwidth.value * kStreamed)}, kTurnedLaunches, kTurnedLaunches + compute, profile.convolution.source, launches());
   }
 
   KernelCost by_fourier(const ConvShape& s) const {

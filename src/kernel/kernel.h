@@ -43,6 +43,7 @@ struct ConvShape {
   std::int64_t in_d = 1, kernel_d = 1;  // of what is folded into h: the first of three axes
   int axes = 2;
   bool by_fourier = false;  // the library transforms images and filters, multiplies and transforms back (fourier_way, library_rules.h)
+  bool turned_groups = false;  // of one group, between generic transpositions of image and result (ConvHelpers::turns, library_rules.h)
   std::int64_t strides() const { return stride_volume > 0 ? stride_volume : stride * stride; }
   bool depthwise() const { return groups > 1 && groups == in_channels; }
 };

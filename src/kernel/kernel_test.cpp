@@ -93,6 +93,23 @@ TEST_CASE("TensorsOfTwoTypesAreJoinedByACopyEach") {
   CHECK(joins == 0);
 }
 
+// RDNet under autocast: what convolutions answered beside what was scaled in fp32, images channels last all of them.
+TEST_CASE("ImagesOfTwoTypesThatLieChannelsLastAreJoinedSo") {
+  GraphBuilder b;
+  TensorId x = b.view(b.view(b.input("tokens", {4, 64, 16}), {4, 16, 64}, ViewKind::transpose), {4, 16, 8, 8}, ViewKind::transpose);
+  const TensorId answered = b.conv2d_layer("c1", x, 16, 1, 1, 0);
+  x = b.conv2d_layer("c2", b.cat({x, answered}, 1), 16, 3, 1, 1);
+  b.cross_entropy(b.view(b.adaptive_avg_pool2d(x, 1), {4, 16}), b.input("t", {4}, DType::int64));
+  const KernelProgram program = program_of(std::move(b).finish(), amp(DType::bf16), MemoryFormat::contiguous);
+  int parts = 0;
+  for (const Kernel& kernel : program.kernels) {
+    parts += kernel.name == "cat_part" ? 1 : 0;
+    if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) CHECK(conv->channels_last);
+  }
+  CHECK(parts == 2);
+  CHECK(layouts(program) == 0);
+}
+
 TEST_CASE("JoinedRowsOfNoMultipleOfSixteenBytesAreCopiedInPieces") {
   const auto joins = [](std::int64_t width) {
     GraphBuilder b;

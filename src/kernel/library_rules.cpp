@@ -128,6 +128,13 @@ bool walks_long_filter(const ConvShape& s, DType math, std::int64_t calls) {
   return s.batch <= kFewSamples || (width % 32 != 0 && width * taps >= kLongerSum);
 }
 
+bool cuts_slowly(const ConvShape& s, DType math) {
+  constexpr std::int64_t kPicture = 3, kResults = 64, kPictures = 64, kPixels = 100'000;
+  if (!is_16bit(math) || s.channels_last || s.direction != ConvDirection::weight_gradient || s.axes != 2 || s.groups > 1 || s.dilation > 1 || s.in_channels != kPicture) return false;
+  const bool filter = s.kernel_h == s.kernel_w && (s.kernel_h == 4 || s.kernel_h == 6);
+  return filter && s.out_channels < kResults && s.batch >= kPictures && s.batch * s.out_h * s.out_w >= kPixels;
+}
+
 SortLaunches sort_launches(int bits) {
   const int passes = std::max(1, (bits + 7) / 8);
   return {passes + 2, passes + 2};
@@ -145,6 +152,21 @@ bool several_blocks_pick(std::int64_t rows, std::int64_t columns) {
 
 namespace {
 
+// Two to four groups in TF32: one by one in true fp32, or all in one kernel. From 343 calls of 3x3 and larger filters in NCHW: of data gradients 160 of 178 are told,
+// forward 140 of 165 (data/measured, family grouped, 2026-11-18-h200-conv-stems among them).
+bool few_run_apart(const ConvShape& s, std::int64_t rows) {
+  constexpr std::int64_t kVeryFewRows = 784, kRowsAtOnce = 9216, kImages = 8, kSomeImages = 16, kLeast = 8;
+  const std::int64_t width = s.in_channels / s.groups, results = s.out_channels / s.groups, narrow = std::min(width, results);
+  const bool pointwise = s.kernel_h * s.kernel_w == 1;
+  if (s.direction == ConvDirection::data_gradient)
+    return pointwise ? narrow < kTile / 2 : width < kTile / 2 && results % (kTile / 2) != 0 && (s.strides() == 1 || rows <= kRowsAtOnce);
+  if (narrow < kLeast || narrow > kWideGroup) return false;
+  if (pointwise) return true;
+  if (results >= kTile / 2) return rows <= kVeryFewRows;
+  if (rows <= kRowsAtOnce || s.batch <= kImages) return true;
+  return s.groups < 4 && (narrow != kWideGroup || s.batch > kSomeImages);
+}
+
 // Groups of several channels, as the kernels of 2,900 such convolutions show (data/measured, family grouped). On tensor cores one kernel takes
 // all groups up to 32 channels, and wider ones but for strided data gradients, few rows and large filters; in fp32 it is a call for each
 // group.
@@ -159,7 +181,7 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
   if (!tensor_cores) apart = data || weight ? narrow >= 8 : true;
   else if (taps == 1) apart = !weight || s.groups <= kSomeGroups;
   else if (math == DType::tf32) apart = (weight ? taps > 16 && narrow > 16 : taps > 37) || narrow >= 232 || (wide && data && !unit) || (weight && narrow >= 48 && s.groups <= 4) || (weight && narrow >= 112 && rows > kSomeRows) ||
-                                          (few && (weight ? rows > kFewRows : data ? narrow < kTile / 2 : narrow >= kTile / 16 && narrow <= kWideGroup));
+                                          (few && (weight ? rows > kFewRows : few_run_apart(s, rows)));
   else if (wide && data) apart = !unit || taps > 37 || (rows <= kFewRows && narrow >= 88) || (narrow % 64 == 0 && (narrow >= kTile) == (rows <= kSomeRows));
   else if (few && !data && !weight && narrow < kTile / 2 && narrow % 8 == 0 && !power) apart = true;
   else if (weight && taps > 9 && narrow >= 24 && narrow < 64) apart = rows > kManyRowsOfTaps;
@@ -180,7 +202,7 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
   const bool turned = math == DType::tf32 && (taps == 1 || few) && (data ? narrow < kTile / 2 : !weight && taps > 1 && narrow <= kWideGroup);
   const bool walked = taps == 1 && !weight && !data && (math == DType::tf32 || narrow < kWideGroup / 2);
   if (apart && (turned || walked) && !s.channels_last) {
-    helpers.bare = true, helpers.inner = turned ? 2 : 0, helpers.vector = math == DType::tf32;
+    helpers.bare = true, helpers.inner = turned ? 2 : 0, helpers.vector = math == DType::tf32, helpers.turns = turned && taps > 1;
     return helpers;
   }
   if (apart && weight && three && narrow >= (math == DType::tf32 ? 48 : kTile) && !s.channels_last && rows <= kSomeRows / 4) {

@@ -55,6 +55,7 @@ struct ConvHelpers {
   int slices = 0;      // copies of a group's channels within a call, there and back
   bool bare = false;   // groups that are read and written where they stand, whatever the layout
   bool vector = false; // true fp32 kernels in TF32's stead
+  bool turns = false;  // between transpositions by a generic kernel of the library's, image and result, group by group
   bool sums = false;   // partial weight gradients added by a kernel of their own
   bool clears = false; // counters cleared by a memset
   bool prepares = false;  // partial sums or a result set to zero by a kernel of the library's own
@@ -64,6 +65,9 @@ ConvHelpers conv_helpers(const ConvShape& shape, DType math, const GpuSpec& gpu)
 // kernel that it deems fit, it runs vector kernels of years ago, group by group (implicit_convolve_sgemm, dgrad_engine). Forward that was so
 // of widths that are no multiples of 32; of data gradients of one or two samples, and of sums still longer. `calls`: groups, or launches for one each.
 bool walks_long_filter(const ConvShape& shape, DType math, std::int64_t calls);
+// Weight gradients of pictures of three channels cut by filters of 4x4 and 6x6 in 16 bits and NCHW: few results of many pictures go to a kernel that takes as
+// long for each pixel whatever its channels (cuDNN 9.19; 38 of 39 calls, and none of 300 others).
+bool cuts_slowly(const ConvShape& shape, DType math);
 // How cuDNN takes a true fp32 convolution through Fourier transforms: squares of `side` pixels, `tiles` to an image; zero where it does not.
 struct FourierWay {
   std::int64_t side = 0, tiles = 1;

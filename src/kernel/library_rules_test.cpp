@@ -146,9 +146,30 @@ TEST_CASE("FewGroupsOfFewChannelsRunOneByOne") {  // as recorded on an H200
   CHECK(conv_helpers(shape, DType::tf32, on).loops == 2);
   CHECK(conv_helpers(shape, DType::tf32, on).bare);
   CHECK(conv_helpers(shape, DType::tf32, on).inner == 2);
+  CHECK(conv_helpers(shape, DType::tf32, on).turns);
+  shape.in_channels = 2 * 64;  // wide results of few channels are found
+  CHECK(conv_helpers(shape, DType::tf32, on).loops == 1);
+  shape.in_channels = 80;
+  shape.direction = ConvDirection::forward, shape.in_channels = shape.out_channels = 4 * 32, shape.groups = 4;
+  CHECK(conv_helpers(shape, DType::tf32, on).loops == 1);  // of many pixels
+  shape.batch = 4;
+  CHECK(conv_helpers(shape, DType::tf32, on).turns);
+  shape.batch = 32, shape.groups = 2, shape.in_channels = shape.out_channels = 80;
   shape.direction = ConvDirection::weight_gradient, shape.kernel_h = shape.kernel_w = 1;
   CHECK(conv_helpers(shape, DType::bf16, on).loops == 2);
   CHECK(conv_helpers(shape, DType::bf16, on).inner == 1);
+}
+
+TEST_CASE("PicturesCutByFiltersOfFourAreWalkedForFewResults") {
+  ConvShape shape{ConvDirection::weight_gradient, 192, 3, 40, 224, 224, 56, 56, 4, 4, 4};
+  CHECK(cuts_slowly(shape, DType::bf16));
+  CHECK_FALSE(cuts_slowly(shape, DType::tf32));
+  shape.out_channels = 64;
+  CHECK_FALSE(cuts_slowly(shape, DType::bf16));
+  shape.out_channels = 40, shape.batch = 48;
+  CHECK_FALSE(cuts_slowly(shape, DType::bf16));
+  shape.batch = 192, shape.in_channels = 4;
+  CHECK_FALSE(cuts_slowly(shape, DType::bf16));
 }
 
 TEST_CASE("LongFiltersOfWideGroupsAreWalkedByVectorKernels") {

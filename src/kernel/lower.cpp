@@ -91,6 +91,16 @@ bool Lowering::is_on_host(const Op& op) {
   return true;
 }
 
+// A number without axes that the host holds: said so by the capture, or made from such.
+bool Lowering::is_number_on_host(TensorId id) const {
+  const Tensor& tensor = graph_.tensors[id];
+  if (tensor.shape.rank() > 0) return false;
+  if (on_host_[id.index()]) return true;
+  if (tensor.role != Role::buffer || !tensor.name.valid()) return false;
+  const std::string_view name = graph_.name(tensor.name);
+  return name == "constant" || name == "host";
+}
+
 void Lowering::put_fused(const FusionPlan::PerOp& planned) {
   for (std::int32_t index : planned.kernels) {
     const FusedKernel& fused = fusion_->kernels[static_cast<std::size_t>(index)];
@@ -410,7 +420,8 @@ MemoryPattern Lowering::pointwise_pattern(const Op& op) const {
   if (arithmetic == OpKind::dropout) return MemoryPattern::dropout;
   if (definition(arithmetic).transcendental) return MemoryPattern::activation;
   for (TensorId id : graph_.inputs(op))
-    if (graph_.tensors[id].shape.elements() < out(op).shape.elements() || graph_.bytes(id) > graph_.bytes(graph_.tensors[id].storage))
+    if (is_number_on_host(id)) continue;  // becomes an argument of the kernel (opmath_gpu_kernel_with_scalars, native/cuda/Loops.cuh)
+    else if (graph_.tensors[id].shape.elements() < out(op).shape.elements() || graph_.bytes(id) > graph_.bytes(graph_.tensors[id].storage))
       return MemoryPattern::broadcast;  // the second: an expanded view
   return MemoryPattern::pointwise;
 }

@@ -118,6 +118,7 @@ void Lowering::convolution(const Op& op, std::string_view name, const ConvShape&
   if (helpers.inner > 0) helper(op, "conv_transforms", {4096}, {4096}, helpers.inner * helpers.loops);
   ConvShape one = shape;  // of a loop
   one.by_fourier = by_fourier;
+  one.turned_groups = helpers.turns;
   if (helpers.loops > 1) one.in_channels /= shape.groups, one.out_channels /= shape.groups, one.groups = 1;
   Kernel& kernel = put(name, op, one, work);
   kernel.launches = helpers.loops;

@@ -81,7 +81,7 @@ Shape Lowering::kept_axes(const Shape& from, const Shape& to) {
 void Lowering::walk_operands(Kernel& kernel, const Op& op) {
   if (op.output_count == 0) return;
   const Shape& result = out(op).shape;
-  const auto plain = [&](TensorId id) { return graph_.tensors[id].shape == result && layouts_.is_plain(id); };
+  const auto plain = [&](TensorId id) { return is_number_on_host(id) || (graph_.tensors[id].shape == result && layouts_.is_plain(id)); };
   const auto inputs = graph_.inputs(op);
   if (!op.strided && std::all_of(inputs.begin(), inputs.end(), plain)) return;  // one contiguous run, as most
   std::vector<Shape> operands;

@@ -25,6 +25,7 @@ class Lowering {
  private:
   // lower.cpp
   bool is_on_host(const Op& op);
+  bool is_number_on_host(TensorId id) const;
   void put_fused(const FusionPlan::PerOp& planned);
   Kernel& put(std::string_view name, const Op& op, KernelShape shape, Work work);
   Kernel& memory(std::string_view name, const Op& op, MemoryPattern pattern, Bytes read, Bytes written, std::int64_t rows = 0, std::int64_t row_length = 0);
