@@ -10,7 +10,7 @@ One process per (model, precision): it compiles the model (torch.compile, Induct
 memory they need to itself, and in its turn (turns.py), alone on the machine, times eager and compiled steps (compiled ones only, if asked: the garden's eager steps are
 garden_steps.py's) before it profiles one. In the precisions of --peaks it has no turn: the last of the three steps says how much memory it takes, which does not depend on what
 others do as long as nobody is refused any (`setup.refused`: how often that was). Beside each row stand the machine's speed at that moment (anchor_s) and the seconds inside the generated programs
-(host_programs_s); the stacks of `precog host` are timed in every fourth turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
+(host_programs_s); the stacks of `precog host` are timed in every fifth turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
 longest only, because their names and counts are the fusion groups. Output, all written as it goes:
 
   compiled_steps.jsonl     measured runs, one line per mode
@@ -172,7 +172,7 @@ LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, 
 SLOW = {"tenth": 4}  # so many of a list come first in the timed precisions and last in the others
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
-HOST_EVERY = 4  # processes that time
+HOST_EVERY = 5  # processes that time
 ANCHORS = 3  # before and after: a turn has one row
 MODES = {"compile": None, "compile-cudagraphs": "reduce-overhead"}
 
@@ -205,7 +205,7 @@ def coordinate(args: argparse.Namespace) -> int:
     waiting = [{**job, "dry_run": args.dry_run, "compiled_only": args.compiled_only, "host": args.host or common.HOST}
                for job in waiting if not args.only or job["model"][0].removeprefix("garden:") in args.only]
     for number, job in enumerate(job for job in waiting if not job["peaks"]):
-        job["host_too"] = number % HOST_EVERY == 0
+        job["host_too"] = (number - (0 if args.only else SLOW.get(args.list, 0))) % HOST_EVERY == 0  # of those that are sure to come
     speeds: list[dict[str, float]] = []
     anchors: list[float] = []
     machine: dict[str, Any] = {}

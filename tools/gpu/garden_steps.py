@@ -322,6 +322,7 @@ TENTH = {  # drawn by lot (tools/draw_list.py --list tenth), in the drawn order
     "resnetv2_18": ((16, None), (512, None)),
 }
 PROFILING = 0.3  # of a model's share
+OVER = 0.25  # of a share may be taken from the models after it before a timed row is left without a profile, for nothing
 HOST_EVERY = 3  # models
 VISITS = 6  # of a row in which the host counts
 LARGE = 500e6  # parameters: with AdamW's moments and gradients in fp32, 8 GB
@@ -450,7 +451,7 @@ def measure_model(campaign, worker, entry, settings, turn):
         worker.tell(host=sitting_speed(campaign, anchor))
     timing, timed = campaign.clock.budget_s * (1 - (0.5 if campaign.scouting else PROFILING)), []
     for record, precision, size in rows:
-        if campaign.clock.elapsed() > timing / (1 if campaign.scouting else 1.3):  # a quarter of it is for the next visits
+        if campaign.clock.elapsed() > timing * (1 if campaign.scouting else 0.9):  # the rest of it is for the next visits
             campaign.note("budget: " + record["id"])
             continue
         with campaign.survive(record["id"], common.Told(worker), record):
@@ -466,7 +467,7 @@ def measure_model(campaign, worker, entry, settings, turn):
     for record, _, _ in timed:
         worker.tell(timed=record)
     for record, precision, size in timed:
-        if campaign.clock.left() < 0:
+        if campaign.clock.left() < -OVER * campaign.clock.budget_s:
             campaign.note("budget: not profiled: " + record["id"])
             continue
         with campaign.survive(record["id"] + ", profiled"):
