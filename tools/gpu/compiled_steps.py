@@ -154,22 +154,22 @@ NINTH: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:apertus-short", None, 1, 256, None),
 ]
 # Of the garden's tenth list, drawn by lot too; the last three that were drawn (data2vec-vision, efficientnet_v2_l, xlm-roberta-xl) at their
-# first size. What compiles slowly comes first (SLOW).
+# first size. What would take longer to compile than there is time comes last (SLOW): a thousand operators and more, five minutes.
 TENTH: list[tuple[str, int | None, int, int | None, int | None]] = [
-    ("garden:efficientnet_v2_l", None, 8, None, None),
-    ("garden:densenet264d", None, 32, None, None),
-    ("garden:focalnet_xlarge_fl4", None, 2, None, None),
+    ("garden:tiny_vit_21m_224", None, 128, None, None),
     ("garden:ctrl-short", None, 2, 256, None),
     ("garden:cpmant-short", None, 1, 1024, None),
-    ("garden:tiny_vit_21m_224", None, 128, None, None),
     ("garden:nllb-moe-short", None, 32, 256, None),
     ("garden:olmo-short", None, 1, 1024, None),
     ("garden:data2vec-vision", None, 16, None, None),
     ("garden:xlm-roberta-xl-short", None, 2, 128, None),
+    ("garden:focalnet_xlarge_fl4", None, 2, None, None),
+    ("garden:densenet264d", None, 32, None, None),
+    ("garden:efficientnet_v2_l", None, 8, None, None),
 ]
 LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH, "eighth": EIGHTH,
          "ninth": NINTH, "tenth": TENTH}
-SLOW = {"tenth": 4}  # so many of a list come first in the timed precisions and last in the others
+SLOW = {"tenth": 3}  # so many at the end of a list wait until the others have been through all precisions
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
 HOST_EVERY = 5  # processes that time
@@ -205,7 +205,7 @@ def coordinate(args: argparse.Namespace) -> int:
     waiting = [{**job, "dry_run": args.dry_run, "compiled_only": args.compiled_only, "host": args.host or common.HOST}
                for job in waiting if not args.only or job["model"][0].removeprefix("garden:") in args.only]
     for number, job in enumerate(job for job in waiting if not job["peaks"]):
-        job["host_too"] = (number - (0 if args.only else SLOW.get(args.list, 0))) % HOST_EVERY == 0  # of those that are sure to come
+        job["host_too"] = number % HOST_EVERY == 0
     speeds: list[dict[str, float]] = []
     anchors: list[float] = []
     machine: dict[str, Any] = {}
@@ -262,15 +262,13 @@ def coordinate(args: argparse.Namespace) -> int:
 
 
 def ordered(models: list[Any], slow: int, precisions: list[str], peaks: list[str]) -> list[dict[str, Any]]:
-    """What is worth most comes first: two precisions of all models; then the others' and the peaks of those that compile quickly."""
+    """What is worth most comes first: two timed precisions, a peak, the others' times, the others' peaks; and those that compile quickly."""
     timed = [(precision, False) for precision in precisions]
     others = [(precision, True) for precision in peaks]
-    if not peaks:
-        rounds = [(models, timed)]
-    else:
-        rest = others[:1] + timed[2:] + others[1:]
-        rounds = [(models, timed[:2]), (models[slow:], rest), (models[:slow], rest)]
-    return [{"model": model, "precision": precision, "mode": "compile", "peaks": peak} for those, kinds in rounds for precision, peak in kinds for model in those]
+    kinds = timed[:2] + others[:1] + timed[2:] + others[1:]
+    quick = len(models) - slow
+    return [{"model": model, "precision": precision, "mode": "compile", "peaks": peak}
+            for those in (models[:quick], models[quick:]) for precision, peak in kinds for model in those]
 
 
 def save_wrappers(archive: tarfile.TarFile, job: dict[str, Any]) -> None:
