@@ -17,6 +17,7 @@ every model gets some.
 
   timed.jsonl              every row as soon as it is timed
   host.json                the host's speed over the sitting, by the stacks of `precog host`
+  host_readings.jsonl      what it was made of: join_calls.py makes one of several calls
   steps.jsonl              measured runs; the model of a run is its captured graph (graphs/NAME.precog.json.zst, made by
                            tools/capture_garden.py), so `precog validate` reads the file as it is
   steps_kernels.jsonl.gz   {"id", "kernels": [[name, launches, microseconds in one step]]}
@@ -547,6 +548,8 @@ def main():
             campaign.say("%s: %.1f of %.1f s" % (job.label, message["spent"], message["share"]))
     turns.run(jobs, campaign.clock.left(), 1 if args.dry_run else args.processes, take, campaign.say)
     host_speed.write(os.path.join(campaign.out, "host.json"), speeds, campaign.host, campaign.meta, anchors)
+    with open(os.path.join(campaign.out, "host_readings.jsonl"), "w") as file:
+        file.write(json.dumps({"name": campaign.host, "machine": campaign.meta, "speeds": [one for one in speeds if one], "anchors": anchors}) + "\n")
     for file in (timed_lines, lines, kernel_lines):
         file.close()
     campaign.say("done; %d models not started" % len(jobs))
