@@ -27,6 +27,10 @@ WORKER = textwrap.dedent("""
     time.sleep(0.2)
     if kind == "crashes":
         raise SystemExit("as it must")
+    if kind == "turnless":
+        worker.tell(name=kind)
+        worker.tell(done=True)
+        raise SystemExit(0)
     share = worker.turn()
     begun = time.time()
     time.sleep(100 if kind == "hangs" else 0.3)
@@ -41,7 +45,7 @@ def run(kinds, budget_s):
     with tempfile.TemporaryDirectory() as folder:
         script, ticks = os.path.join(folder, "worker.py"), os.path.join(folder, "ticks")
         pathlib.Path(script).write_text(WORKER)
-        waiting = [turns.Job(kind, [script, kind, ticks]) for kind in kinds]
+        waiting = [turns.Job(kind, [script, kind, ticks], turn=kind != "turnless") for kind in kinds]
         turns.run(waiting, budget_s, 3, lambda job, message: told.append((job.label, message)), said.append)
         lines = [line.split() for line in pathlib.Path(ticks).read_text().splitlines()]
     return said, told, [(kind, float(at)) for kind, at in (line for line in lines if len(line) == 2)]
@@ -62,6 +66,12 @@ class Turns(unittest.TestCase):
         said, told, _ = run(["crashes", "a"], 60)
         self.assertEqual([label for label, _ in told], ["a"])
         self.assertTrue(any("crashes ended with 1: as it must" in text for text in said), said)
+
+    def test_one_without_a_turn_takes_no_share(self):
+        said, told, _ = run(["turnless", "turnless", "turnless", "a"], 60)
+        self.assertEqual(sorted(label for label, _ in told), ["a", "turnless", "turnless", "turnless"])
+        self.assertGreater(next(message["share"] for label, message in told if label == "a"), 40)
+        self.assertEqual(json.dumps(said), "[]")
 
     def test_the_budget_ends_one_that_hangs(self):
         said, told, _ = run(["hangs", "a"], 4)

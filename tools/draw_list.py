@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws the ninth list of models (tools/gpu/garden_steps.py) by lot: the earlier eight were chosen by hand.
+"""Draws a list of models (tools/gpu/garden_steps.py) by lot: the ninth, the tenth. The first eight were chosen by hand.
 
-  python3 tools/draw_list.py [--next N]     the list, who was passed over and why; N more candidates of each lot
+  python3 tools/draw_list.py --list tenth [--next N]     the list, who was passed over and why; N more candidates of each lot
 
 Needs torch, torchvision, timm and transformers (the populations are those of torchvision 0.26, timm 1.0.30 and transformers 5.17); nothing
 is downloaded. A lot is a population, cut into families; the families are shuffled by the seed, and of each one model is drawn, so that no
@@ -37,31 +37,42 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tools" / "gpu")]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-SEED = 9
+SEEDS = {"ninth": 9, "tenth": 10}
 LOTS = {"torchvision": 2, "convolution": 4, "attention": 4, "causal": 4, "masked": 2, "two-sided": 2, "image": 1, "speech": 1}
-COMPILED = 7
+COMPILED = {"ninth": 7, "tenth": 10}
 MOST = {"timm": 400e6, "transformers": 1.5e9}  # parameters
 ATTENTION = set("""beit byoanet cait coat convit crossvit csatv2 davit deepseek_vit deit edgenext efficientformer efficientformer_v2 efficientvim
     efficientvit_mit efficientvit_msra eva fastvit gcvit gemma4_vit hiera hieradet_sam2 iformer levit lowformer maxxvit metaformer mlp_mixer
     mobilenetv5 mobilevit mvitv2 naflexvit nest nextvit pit pvt_v2 qwen3_vit repvit sequencer shvit swiftformer swin_transformer
     swin_transformer_v2 swin_transformer_v2_cr tiny_vit tnt twins visformer vision_transformer vision_transformer_hybrid
     vision_transformer_relpos vision_transformer_sam vitamin volo xcit""".split())
-PASSED: dict[str, str] = {}  # drawn, not usable: why
+PASSED = {  # drawn, not usable: why
+    "rwkv": "its recurrence is a loop of Python over the positions: minutes of capture",
+    "fnet": "its Fourier transforms take no 16-bit numbers: it does not train in four of the six precisions",
+    "data2vec-text": "the same network as xlm-roberta, which stands on the list",
+}
 ENTRIES = {"apertus": "apertus-short", "gemma4_unified_text": "gemma4-text-short", "roberta-prelayernorm": "roberta-prelayernorm-base",
-           "longformer": "longformer-512", "mvp": "mvp-large", "pegasus_x": "pegasus-x-large", "sew-d": "sew-d-base"}  # the garden's names where others
+           "longformer": "longformer-512", "mvp": "mvp-large", "pegasus_x": "pegasus-x-large", "sew-d": "sew-d-base", "vaultgemma": "vaultgemma-short", "olmo": "olmo-short", "cpmant": "cpmant-short", "ctrl": "ctrl-short",
+           "xlm-roberta-xl": "xlm-roberta-xl-short", "nllb-moe": "nllb-moe-short"}  # the garden's names where others
 
 
-def earlier() -> set[str]:
-    """Names of everything that was timed, traced or published before, and of the zoo."""
+def earlier(drawn: str) -> set[str]:
+    """Names of everything that was timed, traced or published before that list was drawn, and of the zoo."""
     import compiled_steps
     import garden
     import garden_steps
-    names = {name for half, models in garden_steps.HALVES.items() if half != "ninth" for name in models}
-    names |= {model[0].removeprefix("garden:") for one, models in compiled_steps.LISTS.items() if one != "ninth" for model in models}
+    names = {name for models in before(garden_steps.HALVES, drawn) for name in models}
+    names |= {model[0].removeprefix("garden:") for models in before(compiled_steps.LISTS, drawn) for model in models}
     names |= {entry.name for entry in garden.entries() if entry.trace}
     for folder in ("data/models", "tests/data/captured", "tests/data/captured_zoo", "tests/data/published"):
         names |= {path.name.split(".json")[0].removesuffix(".precog") for path in (ROOT / folder).iterdir()}
     return names
+
+
+def before(lists: dict[str, Any], drawn: str) -> list[Any]:
+    """Lists stand in the order in which they were drawn."""
+    names = list(lists)
+    return [lists[name] for name in (names[:names.index(drawn)] if drawn in lists else names)]
 
 
 def made_of(entry: Any) -> tuple[str, dict[str, Any]] | None:
@@ -136,11 +147,11 @@ def built(config: Any, model_class: str) -> int:
 
 
 class Draw:
-    def __init__(self) -> None:
+    def __init__(self, drawn: str) -> None:
         import garden
         import transformers
         logging.getLogger("transformers").setLevel(logging.CRITICAL)
-        self.names = earlier()
+        self.seed, self.names = SEEDS[drawn], earlier(drawn)
         known = [entry for entry in garden.entries() if entry.name in self.names]
         self.families = {module_of(entry) for entry in known} - {None}
         self.defaults = set()  # configuration classes whose defaults, depth aside, were looked at
@@ -153,7 +164,7 @@ class Draw:
 
     def candidates(self, lot: str) -> Iterator[dict[str, Any]]:
         """One of each family, in the order of the lot; `why` says that it was drawn for nothing."""
-        order = random.Random(f"{SEED} {lot}")
+        order = random.Random(f"{self.seed} {lot}")
         if lot in ("torchvision", "convolution", "attention"):
             families = image_families(lot)
             for family in order.sample(sorted(families), len(families)):
@@ -223,10 +234,11 @@ class Draw:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", choices=sorted(SEEDS), default="tenth")
     parser.add_argument("--next", type=int, default=0, help="so many more candidates of each lot")
     parser.add_argument("--lots", type=lambda text: text.split(","), default=list(LOTS), help="these lots")
     arguments = parser.parse_args()
-    draw, drawn = Draw(), []
+    draw, drawn = Draw(arguments.list), []
     for lot in arguments.lots:
         left = LOTS[lot] + arguments.next
         for found in draw.candidates(lot):
@@ -244,8 +256,8 @@ def main() -> int:
     print(f"{len(drawn)} drawn, {sum(found['seen'] for found in drawn)} of families seen before")
     if arguments.lots == list(LOTS):
         names = [ENTRIES.get(found["name"], found["name"]) for found in drawn]
-        compiled = random.Random(f"{SEED} compiled").sample(names, COMPILED)
-        random.Random(f"{SEED} order").shuffle(names)
+        compiled = random.Random(f"{draw.seed} compiled").sample(names, COMPILED[arguments.list])
+        random.Random(f"{draw.seed} order").shuffle(names)
         print("in the order", ", ".join(names))
         print("compiled", ", ".join(compiled))
     return 0

@@ -1,4 +1,4 @@
-"""Models drawn by lot (tools/draw_list.py --next 14): those that come after the ninth list's, in families that it does not have.
+"""Models drawn by lot (tools/draw_list.py --list ninth --next 14): those that come after the ninth list's, in families that it does not have.
 
 Each is what its library makes of the name, or of the configuration class's defaults; where these have more than 1.5 billion parameters,
 as many layers as the lot allows.

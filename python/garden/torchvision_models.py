@@ -36,14 +36,16 @@ def _auxiliary(weight: float, *weights: float) -> Loss:
     return loss
 
 
-def _regnet(layers: int | None = None, tiny: bool = False) -> nn.Module:
+def _regnet(**widths: Any) -> Build:
     """torchvision computes the stages' widths with tensors: real ones on the CPU, whatever the model is built on."""
-    from functools import partial
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-    from torchvision.models.regnet import BlockParams, RegNet
-    with unset_fake_temporarily(), torch.device("cpu"):
-        stages = BlockParams.from_init_params(depth=17, w_0=192, w_a=76.82, w_m=2.19, group_width=56, se_ratio=0.25)
-    return RegNet(stages, norm_layer=partial(nn.BatchNorm2d, eps=1e-5, momentum=0.1)).train()
+    def build(layers: int | None = None, tiny: bool = False) -> nn.Module:
+        from functools import partial
+        from torch._subclasses.fake_tensor import unset_fake_temporarily
+        from torchvision.models.regnet import BlockParams, RegNet
+        with unset_fake_temporarily(), torch.device("cpu"):
+            stages = BlockParams.from_init_params(**widths)
+        return RegNet(stages, norm_layer=partial(nn.BatchNorm2d, eps=1e-5, momentum=0.1)).train()
+    return build
 
 
 _classifier("resnet18", trace={"batch": 8})
@@ -60,7 +62,7 @@ _classifier("efficientnet_v2_s")
 _classifier("mobilenet_v2", trace={"batch": 8})
 _classifier("mobilenet_v3_large", trace={"batch": 8})
 _classifier("mnasnet1_0")
-add(Entry("regnet_y_8gf", "cnn", "torchvision", _regnet, images(), classify, 32))
+add(Entry("regnet_y_8gf", "cnn", "torchvision", _regnet(depth=17, w_0=192, w_a=76.82, w_m=2.19, group_width=56, se_ratio=0.25), images(), classify, 32))
 _classifier("shufflenet_v2_x1_0", trace={"batch": 8})
 _classifier("squeezenet1_1")
 _classifier("googlenet", loss=_auxiliary(0.3, 0.3), init_weights=False,

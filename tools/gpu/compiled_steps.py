@@ -3,15 +3,18 @@
 
   python3 tools/gpu/compiled_steps.py --out results --budget 540
   python3 tools/gpu/compiled_steps.py --out results --budget 470 --list fourth --compiled-only --processes 15 --precisions amp-bf16,bf16,tf32
+  python3 tools/gpu/compiled_steps.py --out results --budget 225 --list tenth --compiled-only --processes 14 --precisions amp-bf16,bf16,tf32 --peaks amp-fp16,fp32,fp16
   python3 tools/gpu/compiled_steps.py --out /tmp/dry --dry-run --only bert-base --precisions bf16
 
-One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager), and in its
-turn (turns.py), alone on the machine, times eager and compiled steps (compiled ones only, if asked: the garden's eager steps are
-garden_steps.py's) before it profiles one. Beside each row stand the machine's speed at that moment (anchor_s) and the seconds inside the generated programs
-(host_programs_s); the stacks of `precog host` are timed in every third turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
+One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager), takes three steps with all the
+memory they need to itself, and in its turn (turns.py), alone on the machine, times eager and compiled steps (compiled ones only, if asked: the garden's eager steps are
+garden_steps.py's) before it profiles one. In the precisions of --peaks it has no turn: the last of the three steps says how much memory it takes, which does not depend on what
+others do as long as nobody is refused any (`setup.refused`: how often that was). Beside each row stand the machine's speed at that moment (anchor_s) and the seconds inside the generated programs
+(host_programs_s); the stacks of `precog host` are timed in every fifth turn. Rows are those of first_steps.py part A with `mode`; kernels are kept complete, not the
 longest only, because their names and counts are the fusion groups. Output, all written as it goes:
 
   compiled_steps.jsonl     measured runs, one line per mode
+  compiled_peaks.jsonl     the same of --peaks: `measured` has peak_bytes and nothing else
   compiled_kernels.jsonl.gz   {"id", "kernels": [[name, count, microseconds]]}
   host_compiled.json       the host of that sitting, as `precog host`'s stacks describe it
   wrappers.tar.gz          the programs that Inductor wrote, by row: which operators each kernel holds
@@ -150,11 +153,26 @@ NINTH: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:mvp-large", None, 4, 128, None),
     ("garden:apertus-short", None, 1, 256, None),
 ]
+# Of the garden's tenth list, drawn by lot too; the last three that were drawn (data2vec-vision, efficientnet_v2_l, xlm-roberta-xl) at their
+# first size. What would take longer to compile than there is time comes last (SLOW): a thousand operators and more, five minutes.
+TENTH: list[tuple[str, int | None, int, int | None, int | None]] = [
+    ("garden:tiny_vit_21m_224", None, 128, None, None),
+    ("garden:ctrl-short", None, 2, 256, None),
+    ("garden:cpmant-short", None, 1, 1024, None),
+    ("garden:nllb-moe-short", None, 32, 256, None),
+    ("garden:olmo-short", None, 1, 1024, None),
+    ("garden:data2vec-vision", None, 16, None, None),
+    ("garden:xlm-roberta-xl-short", None, 2, 128, None),
+    ("garden:focalnet_xlarge_fl4", None, 2, None, None),
+    ("garden:densenet264d", None, 32, None, None),
+    ("garden:efficientnet_v2_l", None, 8, None, None),
+]
 LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH, "eighth": EIGHTH,
-         "ninth": NINTH}
+         "ninth": NINTH, "tenth": TENTH}
+SLOW = {"tenth": 3}  # so many at the end of a list wait until the others have been through all precisions
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
-HOST_EVERY = 3  # processes
+HOST_EVERY = 5  # processes that time
 ANCHORS = 3  # before and after: a turn has one row
 MODES = {"compile": None, "compile-cudagraphs": "reduce-overhead"}
 
@@ -168,6 +186,7 @@ def main() -> int:
     parser.add_argument("--list", choices=sorted(LISTS), default="zoo", help="whose models: the zoo's, or of one of the garden's lists")
     parser.add_argument("--compiled-only", action="store_true", help="no eager steps beside the compiled ones")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=list(PRECISIONS))
+    parser.add_argument("--peaks", type=lambda text: text.split(","), default=[], help="these precisions besides, for their peak memory alone")
     parser.add_argument("--dry-run", action="store_true", help="tiny models on the CPU, same code, no meaning")
     parser.add_argument("--host", default=None, help="the host description (data/hosts) that the garden's rows name")
     parser.add_argument("--worker", type=json.loads, default=None, help=argparse.SUPPRESS)
@@ -180,19 +199,19 @@ def coordinate(args: argparse.Namespace) -> int:
     import common
     started = time.perf_counter()
     os.makedirs(args.out, exist_ok=True)
-    waiting = [{"model": m, "precision": p, "mode": "compile"} for p in args.precisions for m in LISTS[args.list]]
+    waiting = ordered(LISTS[args.list], SLOW.get(args.list, 0), args.precisions, args.peaks)
     if args.list == "zoo":
-        waiting += [{"model": m, "precision": "amp-bf16", "mode": "compile-cudagraphs"} for m in GRAPHED]
+        waiting += [{"model": m, "precision": "amp-bf16", "mode": "compile-cudagraphs", "peaks": False} for m in GRAPHED]
     waiting = [{**job, "dry_run": args.dry_run, "compiled_only": args.compiled_only, "host": args.host or common.HOST}
                for job in waiting if not args.only or job["model"][0].removeprefix("garden:") in args.only]
-    for number, job in enumerate(waiting):
+    for number, job in enumerate(job for job in waiting if not job["peaks"]):
         job["host_too"] = number % HOST_EVERY == 0
     speeds: list[dict[str, float]] = []
     anchors: list[float] = []
     machine: dict[str, Any] = {}
     scratch = tempfile.mkdtemp(prefix="compiled_steps_")
     lines = [common.Lines(os.path.join(args.out, name), {"host": common.HOST, "script": "compiled_steps.py", "dry_run": args.dry_run})
-             for name in ("compiled_steps.jsonl", "compiled_kernels.jsonl.gz")]
+             for name in ("compiled_steps.jsonl", "compiled_kernels.jsonl.gz", *(["compiled_peaks.jsonl"] if args.peaks else []))]
     wrappers = tarfile.open(os.path.join(args.out, "wrappers.tar.gz"), "w:gz")
 
     def say(text: str) -> None:
@@ -201,6 +220,11 @@ def coordinate(args: argparse.Namespace) -> int:
     def take(job: turns.Job, message: dict[str, Any]) -> None:
         if "kernels" in message:
             lines[1].write(message)
+        elif job.facts["peaks"]:
+            lines[2].write(message)
+            say("%s: %s" % (message["id"], "peak %.2f GB, refused memory %d times (compiled in %.0f s)" % (
+                message["measured"]["peak_bytes"] * 1e-9, message["setup"]["refused"], message["setup"]["compile_s"])
+                if "measured" in message else message.get("error", "out of memory")))
         elif "id" in message:
             lines[0].write(message)
             measured = message.get("measured", {})
@@ -222,9 +246,9 @@ def coordinate(args: argparse.Namespace) -> int:
     jobs = []
     for number, facts in enumerate(waiting):
         facts["cache"] = os.path.join(scratch, "%d" % number)
-        jobs.append(turns.Job("%s %s %s" % (facts["model"][0], facts["precision"], facts["mode"]), [os.path.abspath(__file__), "--worker", json.dumps(facts)],
+        jobs.append(turns.Job("%s %s %s" % (facts["model"][0], facts["precision"], "peak" if facts["peaks"] else facts["mode"]), [os.path.abspath(__file__), "--worker", json.dumps(facts)],
                               {"TORCHINDUCTOR_CACHE_DIR": facts["cache"], "TRITON_CACHE_DIR": os.path.join(facts["cache"], "triton"),
-                               "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1" if args.dry_run else "2"}, facts))
+                               "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1" if args.dry_run else "2"}, facts, not facts["peaks"]))
     turns.run(jobs, args.budget, 1 if args.dry_run else args.processes, take, say, ended)
     if speeds:
         import host_speed
@@ -237,10 +261,20 @@ def coordinate(args: argparse.Namespace) -> int:
     return 0
 
 
+def ordered(models: list[Any], slow: int, precisions: list[str], peaks: list[str]) -> list[dict[str, Any]]:
+    """What is worth most comes first: two timed precisions, a peak, the others' times, the others' peaks; and those that compile quickly."""
+    timed = [(precision, False) for precision in precisions]
+    others = [(precision, True) for precision in peaks]
+    kinds = timed[:2] + others[:1] + timed[2:] + others[1:]
+    quick = len(models) - slow
+    return [{"model": model, "precision": precision, "mode": "compile", "peaks": peak}
+            for those in (models[:quick], models[quick:]) for precision, peak in kinds for model in those]
+
+
 def save_wrappers(archive: tarfile.TarFile, job: dict[str, Any]) -> None:
     """The Python programs with a `call` function; their comments name the operators in each kernel."""
     name = "-".join(str(part) for part in [*job["model"], job["precision"], job["mode"]] if part)
-    if job["precision"] not in ("amp-bf16", "bf16", "tf32"):
+    if job["peaks"] or job["precision"] not in ("amp-bf16", "bf16", "tf32"):
         return
     for number, path in enumerate(sorted(glob.glob(os.path.join(job["cache"], "**", "*.py"), recursive=True), key=os.path.getmtime)):
         with open(path, "rb") as file:
@@ -304,21 +338,36 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
         data = models.inputs(name, model, device.type, batch, seq, src_seq, dtype, tiny=job["dry_run"])
         make = lambda trained: precisions.Trainer(device, name, trained, data, precision)  # noqa: E731
     compiled = torch.compile(model, mode=MODES[job["mode"]], dynamic=False)
+    from torch._dynamo.utils import counters
     started = time.perf_counter()
     trainer = make(compiled)
-    for _ in range(3):
-        trainer.step()
+    with trainer.autocast():
+        loss = trainer.loss_fn(compiled)
+    loss.backward()
     device.sync()
     compile_s = time.perf_counter() - started
-    trainer.close()
+    loss = None
+    model.zero_grad(set_to_none=True)
     device.free()
+    with worker.alone():
+        for _ in range(3):
+            device.reset_peak()
+            trainer.step()
+            device.sync()
+        peak = device.memory()["peak_bytes"]
+        trainer.close()
+        device.free()
+    setup = {"compile_s": round(compile_s, 1), "graphs": counters["stats"].get("unique_graphs", 0), "graph_breaks": sum(counters["graph_break"].values()),
+             "refused": device.refused(), **switches}
+    if job["peaks"]:
+        worker.tell(**{**record, "id": record["id"] + "-compile", "request": {**record["request"], "mode": job["mode"]}}, measured={"peak_bytes": peak}, setup=setup)
+        return
     anchor = host_speed.Anchor(device)
     worker.turn()
-    worker.tell(meta=common._device.describe_machine(job["dry_run"]))
     if job["host_too"]:
+        worker.tell(meta=common._device.describe_machine(job["dry_run"]))
         worker.tell(host=host_speed.now(device, anchor))
     precisions.switch(device, precision)  # the stacks have their own
-    from torch._dynamo.utils import counters
     modes = {"eager": model, job["mode"]: compiled}
     if job["mode"] != "compile" or job["compiled_only"]:
         del modes["eager"]
@@ -337,8 +386,7 @@ def measure(job: dict[str, Any], record: dict[str, Any], worker: turns.Worker) -
                     "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchor_s": statistics.median(got["anchors_s"])})
         trainer.close()
         device.free()
-        row["setup"] = {"compile_s": round(compile_s, 1), "graphs": counters["stats"].get("unique_graphs", 0),
-                        "graph_breaks": sum(counters["graph_break"].values()), **switches}
+        row["setup"] = {**setup, "refused": device.refused()}
     for mode, row in rows.items():  # when all are timed: the profiler slows this process's host for good
         trainer = make(modes[mode])
         for _ in range(2):

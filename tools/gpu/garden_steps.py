@@ -1,26 +1,28 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half ninth --host h200-vm-clean --out RAW --budget 560
+  python3 tools/gpu/garden_steps.py --half tenth --host h200-vm-clean --out RAW --budget 430 --only ...     ten models a call
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
-The split is the lists below, chosen by family before anything of them had been timed; the ninth is drawn by lot. `looking` may be looked
+The split is the lists below, chosen by family before anything of them had been timed; the ninth and the tenth are drawn by lot. `looking` may be looked
 at while the program is written; the others are measured once each, after the program and the coefficients that they judge have been
 committed.
-`unopened` and `third` to `eighth` have been looked at since; `ninth` takes their place, under the same rule.
+`unopened` and `third` to `ninth` have been looked at since; `tenth` takes their place, under the same rule.
 
-A process per model (turns.py): all of them build and run every row once, side by side; then each in its turn, alone on the machine,
-times its rows, those in which the host counts a second time, and only then profiles them: the profiler slows the host down for as
-long as a process lives. A model's turn is its share of the time left, so that every model gets some.
+A process per model (turns.py): all of them build and run every small row once, side by side; then each in its turn, alone on the machine,
+times its rows, those in which the host counts again and again, and only then profiles them: the profiler slows the host down for as
+long as a process lives. Large rows, and all of large models, take their first step in that turn, where nobody else needs memory: cuDNN remembers a
+kernel that it chose because it was refused some (`setup.refused` of a row: how often memory was). A model's turn is its share of the time left, so that
+every model gets some.
 
   timed.jsonl              every row as soon as it is timed
   host.json                the host's speed over the sitting, by the stacks of `precog host`
+  host_readings.jsonl      what it was made of: join_calls.py makes one of several calls
   steps.jsonl              measured runs; the model of a run is its captured graph (graphs/NAME.precog.json.zst, made by
                            tools/capture_garden.py), so `precog validate` reads the file as it is
   steps_kernels.jsonl.gz   {"id", "kernels": [[name, launches, microseconds in one step]]}
 """
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -298,12 +300,36 @@ SCOUTS = {  # drawn by lot as well: what comes after the ninth list in the same 
     "davit_base": ((16, None), (48, None)),
     "ernie4.5-moe-short": ((1, 256), (1, 1024)),
 }
-PROFILING = 0.2  # of a model's share
-HOST_EVERY = 2  # models
+TENTH = {  # drawn by lot (tools/draw_list.py --list tenth), in the drawn order
+    "test_vit3": ((16, None), (512, None)),
+    "ctrl-short": ((1, 256), (2, 256)),
+    "regnet_y_16gf": ((8, None), (32, None)),
+    "deit_base_patch16_384": ((8, None), (24, None)),
+    "densenet264d": ((8, None), (32, None)),
+    "nllb-moe-short": ((4, 128), (32, 256)),
+    "mambaout_kobe": ((16, None), (192, None)),
+    "xlm-roberta": ((8, 128), (32, 256)),
+    "unispeech-sat": ((4, 20), (32, 20)),
+    "swinv2_cr_base_384": ((4, None), (16, None)),
+    "olmo-short": ((1, 256), (1, 1024)),
+    "tiny_vit_21m_224": ((16, None), (128, None)),
+    "data2vec-vision": ((16, None), (64, None)),
+    "cpmant-short": ((1, 256), (1, 1024)),
+    "vaultgemma-short": ((1, 256), (1, 1024)),
+    "xlm-roberta-xl-short": ((2, 128), (3, 256)),
+    "pegasus": ((4, 128), (16, 256)),
+    "efficientnet_v2_l": ((8, None), (32, None)),
+    "focalnet_xlarge_fl4": ((1, None), (2, None)),
+    "resnetv2_18": ((16, None), (512, None)),
+}
+PROFILING = 0.3  # of a model's share
+OVER = 0.25  # of a share may be taken from the models after it before a timed row is left without a profile, for nothing
+HOST_EVERY = 3  # models
 VISITS = 6  # of a row in which the host counts
+LARGE = 500e6  # parameters: with AdamW's moments and gradients in fp32, 8 GB
 SCOUTING = (("amp-bf16", "fp32", "fp16"), ("bf16", "tf32", "amp-fp16"))  # by turns; the first size in the first of them only: breadth, not judgement
 HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
-          "eighth": EIGHTH, "ninth": NINTH, "scouts": SCOUTS}
+          "eighth": EIGHTH, "ninth": NINTH, "scouts": SCOUTS, "tenth": TENTH}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
@@ -336,15 +362,17 @@ def train(campaign, entry, model, precision, size, timed):
         device.free(sum(p.numel() * p.element_size() for p in model.parameters()) * 1.1)
 
 
-def first_visit(campaign, model, record, anchor):
+def first_visit(campaign, model, record, anchor, prepared):
+    """A row that was not prepared takes its first step here: one more to warm up."""
     def timed(loop, switches):
-        record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=2, blocks=3, profiled=False, block_s=0.1)
+        refused = campaign.device.refused()
+        record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=2 if prepared else 3, blocks=3, profiled=False, block_s=0.1)
         got = record["measured"]
         got.update(anchor.without(got))
         got["anchors_s"] = [anchor()]  # how fast the machine was just then (host_speed.py)
         got["anchor_s"], got["anchor_phases_s"] = got["anchors_s"][0], [anchor.phases]
         record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
-                           "cudnn_benchmark": torch.backends.cudnn.benchmark, **switches}
+                           "cudnn_benchmark": torch.backends.cudnn.benchmark, "refused": campaign.device.refused() - refused, **switches}
     return timed
 
 
@@ -379,18 +407,22 @@ def built(campaign, entry):
 
 
 def planned(campaign, entry, settings, turn):
-    """A model's rows: (record, precision, size). The precisions begin at another one for each `turn`, so that it is not always the same ones
-    that are missing where time ran out."""
-    rows = []
+    """A model's rows, (record, precision, size), and the ids of the small ones. The precisions begin at another one for each `turn`, so that it is not always
+    the same ones that are missing where time ran out."""
+    rows, small = [], set()
     order = SCOUTING[turn % 2] if campaign.scouting else PRECISIONS[turn % 6:] + PRECISIONS[:turn % 6]
     for precision in order:
         if (campaign.precisions and precision not in campaign.precisions) or (campaign.dry_run and precision in ("amp-fp16", "fp16")):
             continue  # the latter take minutes on a CPU
         for batch, seq in settings if precision == order[0] or not campaign.scouting else settings[1:]:
+            first = (batch, seq) == settings[0]
             if campaign.dry_run:
                 batch, seq = 2, seq and min(seq, 64)
-            rows.append((record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides", campaign.host), precision, (batch, seq)))
-    return rows
+            record = record_of(entry.name, precision, batch, seq, entry.inputs.__name__ == "two_sides", campaign.host)
+            rows.append((record, precision, (batch, seq)))
+            if first:
+                small.add(record["id"])
+    return rows, small
 
 
 def once(campaign):
@@ -401,25 +433,30 @@ def once(campaign):
 
 
 def measure_model(campaign, worker, entry, settings, turn):
-    """One model in its own process: every row once beside the others, then, alone, all of them timed and those in which the host counts timed
+    """One model in its own process: every small row once beside the others, then, alone, all of them timed and those in which the host counts timed
     again; then profiled."""
     model = built(campaign, entry)
-    rows = planned(campaign, entry, settings, turn)
+    rows, prepared = planned(campaign, entry, settings, turn)
+    if sum(p.numel() for p in model.parameters()) > LARGE:
+        prepared = set()
     for record, precision, size in rows:
-        with campaign.survive(record["id"] + ", first step"), contextlib.nullcontext() if size == settings[0] else worker.alone():
-            train(campaign, entry, model, precision, size, once(campaign))
-        campaign.device.free()
+        if record["id"] in prepared:
+            with campaign.survive(record["id"] + ", first step"):
+                train(campaign, entry, model, precision, size, once(campaign))
+            campaign.device.free()
+    if campaign.device.refused():
+        campaign.note("refused memory %d times while preparing" % campaign.device.refused())
     anchor = host_speed.Anchor(campaign.device)
     campaign.clock = common.Clock(worker.turn())
     if turn % (4 * HOST_EVERY if campaign.scouting else HOST_EVERY) == 0:
         worker.tell(host=sitting_speed(campaign, anchor))
     timing, timed = campaign.clock.budget_s * (1 - (0.5 if campaign.scouting else PROFILING)), []
     for record, precision, size in rows:
-        if campaign.clock.elapsed() > timing / (1 if campaign.scouting else 1.3):  # a quarter of it is for the next visits
+        if campaign.clock.elapsed() > timing * (1 if campaign.scouting else 0.9):  # the rest of it is for the next visits
             campaign.note("budget: " + record["id"])
             continue
         with campaign.survive(record["id"], common.Told(worker), record):
-            train(campaign, entry, model, precision, size, first_visit(campaign, model, record, anchor))
+            train(campaign, entry, model, precision, size, first_visit(campaign, model, record, anchor, record["id"] in prepared))
             timed.append((record, precision, size))
     for visit in range(1, 1 if campaign.scouting else VISITS):
         for record, precision, size in timed:
@@ -431,7 +468,7 @@ def measure_model(campaign, worker, entry, settings, turn):
     for record, _, _ in timed:
         worker.tell(timed=record)
     for record, precision, size in timed:
-        if campaign.clock.left() < 0:
+        if campaign.clock.left() < -OVER * campaign.clock.budget_s:
             campaign.note("budget: not profiled: " + record["id"])
             continue
         with campaign.survive(record["id"] + ", profiled"):
@@ -496,8 +533,10 @@ def main():
             timed_lines.write(record)
             got = record["measured"]
             anchors.extend(got["anchors_s"])
-            campaign.say("%-44s %8.2f ms, host %8.2f, peak %6.2f GB (%.1f s)" % (
-                record["id"], got["step_s"] * 1e3, got["host_enqueue_s"] * 1e3, got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"]))
+            refused = record["setup"]["refused"]
+            campaign.say("%-44s %8.2f ms, host %8.2f, peak %6.2f GB (%.1f s)%s" % (
+                record["id"], got["step_s"] * 1e3, got["host_enqueue_s"] * 1e3, got.get("peak_bytes", 0) * 1e-9, got["row_wall_s"],
+                ", refused memory %d times" % refused if refused else ""))
         elif "step" in message:
             lines.write(message["step"])
             kernel_lines.write(message["kernels"])
@@ -509,6 +548,8 @@ def main():
             campaign.say("%s: %.1f of %.1f s" % (job.label, message["spent"], message["share"]))
     turns.run(jobs, campaign.clock.left(), 1 if args.dry_run else args.processes, take, campaign.say)
     host_speed.write(os.path.join(campaign.out, "host.json"), speeds, campaign.host, campaign.meta, anchors)
+    with open(os.path.join(campaign.out, "host_readings.jsonl"), "w") as file:
+        file.write(json.dumps({"name": campaign.host, "machine": campaign.meta, "speeds": [one for one in speeds if one], "anchors": anchors}) + "\n")
     for file in (timed_lines, lines, kernel_lines):
         file.close()
     campaign.say("done; %d models not started" % len(jobs))

@@ -34,6 +34,7 @@ class Job:
     arguments: list[str]
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # the caller's own
+    turn: bool = True  # it will ask for one
 
 
 _LOCKED = tempfile.NamedTemporaryFile(prefix="turns-")
@@ -118,7 +119,7 @@ def run(waiting: list[Job], budget_s: float, processes: int, take: Callable[[Job
                 if one is not measuring:
                     one.signal(signal.SIGSTOP)
             time.sleep(DRAIN_S)
-            share = left() / (len(waiting) + sum(not one.had_turn for one in running) or 1)
+            share = left() / (sum(job.turn for job in waiting) + sum(one.job.turn and not one.had_turn for one in running) or 1)
             measuring.had_turn = True
             deadline = time.perf_counter() + PATIENCE * share + SOME_S
             measuring.go(share)
@@ -131,7 +132,7 @@ def run(waiting: list[Job], budget_s: float, processes: int, take: Callable[[Job
             if lines is None:  # it has ended
                 selector.unregister(key.fileobj)
                 running.pop(one)
-                if one.process.wait() or not one.had_turn:
+                if one.process.wait() or (one.job.turn and not one.had_turn):
                     say("%s ended with %s: %s" % (one.job.label, one.process.returncode, one.last_words()))
                 if one in ready:
                     ready.remove(one)
@@ -169,7 +170,7 @@ class Worker:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While preparing: what takes so much memory that only one process may do it at a time. cuDNN remembers the kernel that it chose for a call, also one that it
+        """While preparing, or in a job without a turn: what takes so much memory that only one process may do it at a time. cuDNN remembers the kernel that it chose for a call, also one that it
         chose because it was refused memory."""
         with open(os.environ[LOCK], "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
