@@ -71,7 +71,7 @@ bool aligned(const GemmShape& shape, double element_bytes, double bytes) {
 // What large products reach where power does not hold them back: the fits on A100, V100, P100 and H200 lie at 0.82 to 0.87.
 constexpr double kUnlimitedEfficiency = 0.84;
 
-// The same of products (convolutions were not looked at) on cards for players. Their tensor cores add up in fp32 at half their rate, 512 operations per SM and clock in 16 bits, and nothing else is
+// The same of products, and of convolutions on tensor cores (whose fp32 ones were not looked at), on cards for players. Their tensor cores add up in fp32 at half their rate, 512 operations per SM and clock in 16 bits, and nothing else is
 // as slow; and they run above the clock that their rates are printed at: torch.matmul of 8192 reaches 1.07 (RTX 3090), 0.97 to 1.05 (4090)
 // and 1.13 (5090) of them in bf16. In fp32 SMs with 128 lanes reach 0.61 to 0.69 (those three, RTX A6000, RTX PRO 6000). Source: the submissions
 // of github.com/zzc0721/torch-performance-test-data.
@@ -153,10 +153,11 @@ struct Costing {
     const Unit unit = unit_of(kernel, gpu);
     if (s.by_fourier) return by_fourier(s);
     if (s.turned_groups) return turned_group(s);
-    const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], kUnlimitedEfficiency, gpu, unit.peak);
+    const double most = unit.matrix ? unlimited_efficiency(gpu, unit.math) : kUnlimitedEfficiency;
+    const double pace = unit.peak.value * sustained_efficiency(profile.gemm.math[static_cast<std::size_t>(unit.math)], most, gpu, unit.peak);
     ConvProblem problem = conv_problem(s, unit.math, unit.matrix, gpu.vector[DType::fp32].value / pace, profile.convolution);
     if (gpu.capability() < 80) problem.product.may_split = true;  // the kernels that do not are sm80's
-    const KernelCost direct = product(problem.product, problem.factor, profile.convolution.source, kUnlimitedEfficiency, problem.overhead);
+    const KernelCost direct = product(problem.product, problem.factor, profile.convolution.source, most, problem.overhead);
     if (unit.matrix || profile.convolution.unfused_factor <= 0 || !can_transform(s)) return direct;
     const KernelCost apart = transformed(s);
     return apart.total < direct.total ? apart : direct;
