@@ -45,7 +45,8 @@ def job(row, batch):
 
 
 def evaluate(half=None):
-    models = {entry["name"]: entry for entry in json.loads((FOLDER / "list.json").read_text())["models"]}
+    drawn = json.loads((FOLDER / "list.json").read_text())
+    models = {entry["name"]: entry for entry in drawn["models"] if entry["module"] not in drawn["other_models"]}
     rows = [row for row in read_rows() if row["model"] in models and (FOLDER / f"{row['model']}.precog.json.zst").exists()
             and half in (None, models[row["model"]]["half"])]
     lines = []
@@ -70,12 +71,19 @@ def evaluate(half=None):
         entry = {"model": row["model"], "module": models[row["model"]]["module"], "half": models[row["model"]]["half"], "format": "NHWC" if row["channels_last"] == "yes" else "NCHW",
                  "batch": int(row["batch_per_gpu"]), "measured_s": float(row["iteration_time_s"])}
         if one and one.get("predicted_s"):
-            entry.update(predicted_s=one["predicted_s"], error=100 * (one["predicted_s"] / entry["measured_s"] - 1), fits=one["predicted_fits"], peak=one["predicted_peak_bytes"],
-                         next_fits=larger["predicted_fits"] if larger else None, by_class=one.get("predicted_by_op_class", {}))
+            entry.update(predicted_s=one["predicted_s"], error=100 * (one["predicted_s"] / entry["measured_s"] - 1), fills=filled(row, entry["batch"]),
+                         next_fills=filled(row, next_larger(entry["batch"])) if larger else None, by_class=one.get("predicted_by_op_class", {}))
         else:
             entry["reason"] = reasons.get(f"{place} fits", "not predicted")
         out.append(entry)
     return out
+
+
+def filled(row, batch):
+    """What the job needs of the card's memory, as a share."""
+    done = subprocess.run([published.PROGRAM, "predict", "-", "--json"], input=json.dumps(job(row, batch)), cwd=published.ROOT, capture_output=True, text=True)
+    report = json.loads(done.stdout)
+    return report["device_bytes"] / report["capacity_bytes"]
 
 
 def figures(rows):
@@ -99,11 +107,13 @@ def tables(rows):
             if got:
                 lines.append(table_row(name, got))
     done = [row for row in rows if "error" in row]
-    tried = [row for row in done if row["next_fits"] is not None]
-    lines += ["", "| verdict `fits` | rows | right |", "|---|---|---|",
-              "| the batch that ran | %d | %d |" % (len(done), sum(row["fits"] for row in done)),
-              "| the next larger one, which was given up | %d | %d |" % (len(tried), sum(not row["next_fits"] for row in tried))]
-    return lines
+    ran, given_up = [row["fills"] for row in done], [row["next_fills"] for row in done if row["next_fills"] is not None]
+    counted = lambda name, shares, right: "| %s | %d | %d |" % (name, len(shares), sum(right(share) for share in shares))
+    plain = lambda shares: [share for share in shares if not 0.95 <= share <= 1.05]
+    fits, does_not = lambda share: share <= 1, lambda share: share > 1
+    return lines + ["", "| verdict `fits` | rows | right |", "|---|---|---|",
+                    counted("the batch that ran", ran, fits), counted("... whose need is more than 5% from the capacity", plain(ran), fits),
+                    counted("the next larger one, which was given up", given_up, does_not), counted("... whose need is more than 5% from the capacity", plain(given_up), does_not)]
 
 
 def main():
@@ -117,8 +127,8 @@ def main():
     rows = evaluate(arguments.half)
     if arguments.list:
         for row in sorted(rows, key=lambda row: row.get("error", 0)):
-            print("%-36s %-24s %s b%-4d %8.1f ms %s" % (row["model"], row["module"], row["format"], row["batch"], row["measured_s"] * 1e3, row.get("reason") or "%+6.1f%% %s %s %.1f GB" % (
-                row["error"], "fits" if row["fits"] else "DOES NOT FIT", {None: "", True: "(next would fit)", False: ""}[row["next_fits"]], row["peak"] * 1e-9)))
+            print("%-36s %-24s %s b%-4d %8.1f ms %s" % (row["model"], row["module"], row["format"], row["batch"], row["measured_s"] * 1e3, row.get("reason") or "%+6.1f%%, fills %3.0f%%%s" % (
+                row["error"], 100 * row["fills"], ", the next larger one %.0f%%" % (100 * row["next_fills"]) if row["next_fills"] else "")))
     text = "\n".join(tables(rows))
     print(text)
     if arguments.write:

@@ -136,15 +136,18 @@ struct Costing {
   }
 
   KernelCost operator()(const GemmShape& shape) const {
-    const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(unit_of(kernel, gpu).math)];
+    const Unit unit = unit_of(kernel, gpu);
+    const MathCoefficients& math = profile.gemm.math[static_cast<std::size_t>(unit.math)];
+    const double most = unlimited_efficiency(gpu, unit.math);
     double factor = shape.transposed_a ? math.transposed_a_factor : 1;
-    const double size = bytes_of(kernel.input);
-    if (!aligned(shape, size, kNarrowest)) factor *= math.odd_factor;
-    else if (!aligned(shape, size, kAlignment)) factor *= math.misaligned_factor;
+    if (const double size = bytes_of(kernel.input); gpu.boost_clock.value > 0 && !aligned(shape, size, kAlignment)) {
+      const double in_pieces = (aligned(shape, size, kNarrowest) ? math.misaligned_pace : math.odd_pace) * gpu.sms * gpu.boost_clock.value;
+      factor *= std::min(1.0, in_pieces / (unit.peak.value * sustained_efficiency(math, most, gpu, unit.peak)));
+    }
     const auto real = [](std::int64_t v) { return static_cast<double>(std::max<std::int64_t>(1, v)); };
     GemmProblem problem;
     problem.batch = real(shape.batch), problem.m = real(shape.m), problem.n = real(shape.n), problem.k = real(shape.k);
-    return product(problem, factor, math.source, unlimited_efficiency(gpu, unit_of(kernel, gpu).math));
+    return product(problem, factor, math.source, most);
   }
 
   KernelCost operator()(const ConvShape& s) const {

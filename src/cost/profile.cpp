@@ -69,8 +69,8 @@ void read_gemm(Leaves leaves, GemmCoefficients& gemm) {
   read_by_math(leaves.group("efficiency"), gemm, &MathCoefficients::efficiency, 1);
   read_by_math(leaves.group("k_latency_clocks"), gemm, &MathCoefficients::k_latency_clocks, 1e4);
   read_by_math(leaves.group("transposed_a_factor"), gemm, &MathCoefficients::transposed_a_factor, 1);
-  read_by_math(leaves.group("misaligned_factor"), gemm, &MathCoefficients::misaligned_factor, 1);
-  read_by_math(leaves.group("odd_factor"), gemm, &MathCoefficients::odd_factor, 1);
+  read_by_math(leaves.group("misaligned_pace"), gemm, &MathCoefficients::misaligned_pace, 1e6);
+  read_by_math(leaves.group("odd_pace"), gemm, &MathCoefficients::odd_pace, 1e6);
   read_by_math(leaves.group("watts_per_tflops"), gemm, &MathCoefficients::watts_per_tflops, 1e4);
   for (DType scaled : {DType::fp8_block, DType::mxfp8})  // without coefficients of their own: fp8's, and said to be an estimate
     if (MathCoefficients& math = gemm.math[static_cast<std::size_t>(scaled)]; math.k_latency_clocks == 0) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <limits>
 
 #include "base/units.h"
 #include "cost/cost.h"
@@ -17,8 +18,8 @@ struct MathCoefficients {  // of matrix products in one arithmetic
   double efficiency = 1;           // share of the peak that a large, aligned product reaches; too high: large products too fast
   double k_latency_clocks = 0;     // least clocks per step of k for one block (per 2 bytes): what long, thin products wait for
   double transposed_a_factor = 1;  // what is left of `efficiency` when a is stored [k,m]
-  double misaligned_factor = 1;    // ... and when a row is no multiple of 16 bytes
-  double odd_factor = 1;           // ... or, in its place, not even of 4: an odd number of 16-bit elements
+  double misaligned_pace = std::numeric_limits<double>::infinity();  // FLOP per SM and clock at most when a row is no multiple of 16 bytes: it is loaded in pieces
+  double odd_pace = std::numeric_limits<double>::infinity();         // ... or, in its place, not even of 4: an odd number of 16-bit elements
   double watts_per_tflops = 0;     // of the GPU that `efficiency` was fitted on, where power is what held it back; else 0
   CostSource source = CostSource::estimate;
 };

@@ -27,6 +27,9 @@ AICONF = "NVIDIA aiconfigurator timings (Apache-2.0)"
 OWN = "own timings of PyTorch 2.11 operators on an H200 (tools/fit/h200_operators.csv)"
 BOTH = "own timings of PyTorch 2.11 operators on an H200 (tools/fit/h200_operators.csv; data/measured/2026-11-15-h200)"
 SCALED = "own timings of PyTorch 2.11 operators on an H200 (data/measured/2026-11-15-h200-precision)"
+# Loads of a thread that an SM (a CU) takes up in a clock: the "LD/ST" units of the pictures in NVIDIA's white papers of each architecture (of the Blackwell with HBM
+# there is none: as Hopper); AMD's CUs take the 64 addresses of a wavefront in four clocks (CDNA 3 ISA guide, vector memory).
+LOADS_PER_CLOCK = {"pascal": 32, "volta": 32, "turing": 16, "ampere": 32, "ampere-ga10x": 16, "ada": 16, "hopper": 32, "blackwell": 32, "blackwell-gb20x": 16, "cdna2": 16, "cdna3": 16}
 sources = {}
 
 
@@ -101,8 +104,11 @@ def main():
         maths["hopper"][math] = note(f"gemm_hopper_{math}", f"fitted: {SCALED}: torch._scaled_mm, {said}")
     misaligned, odd = fit_matrix.fit_ragged()
     print("misaligned", misaligned, "odd", odd)
-    factors = {"transposed_a_factor": tn, "misaligned_factor": misaligned, "odd_factor": odd}
-    factor_source = note("gemm_factors", f"fitted: layouts nt, nn, tn: {OWN}; row lengths that are no multiple of 16 or of 4 bytes: {SCALED}")
+    factor_source = note("gemm_factors", f"fitted: layouts nt, nn, tn: {OWN}")
+    h200 = specs.load("h200-sxm")
+    pace = lambda left: {m: share * hopper["efficiency"][m] * h200.peak(m) / (h200.sms * h200.clock) for m, share in left.items()}
+    paces = {"misaligned_pace": pace(misaligned), "odd_pace": pace(odd)}
+    pace_source = note("gemm_paces", f"fitted: row lengths that are no multiple of 16 or of 4 bytes: {SCALED}; FLOP per clock and SM, about 525 for every element that a load fetches")
 
     # Blackwell's tf32 from the openxla table; CDNA from the same table's MI350, an architecture further on
     b200 = specs.load("b200-sxm")
@@ -190,12 +196,12 @@ def main():
         gemms[arch] = c
         c["l2_gain"] = max(c["l2_gain"], 1.0)  # below 1 it absorbs the start-up of short transfers; here it is only the speed of split-K's sums
         entry = {"gemm": gemm_group(c, main_source, maths[arch])}
-        for name, values in factors.items():
-            here = factor_source if arch == "hopper" else estimate("hopper")
-            entry["gemm"][name] = {m: leaf(1.0 if name == "transposed_a_factor" and arch != "hopper" else values[m], here) for m in ("fp16", "bf16", "tf32", "fp32") if m in values}
-        if arch != "hopper":
-            key = note("estimate_any_layout", "estimate: its matrix instructions read either layout, so no loss")
-            entry["gemm"]["transposed_a_factor"] = retag(entry["gemm"]["transposed_a_factor"], key)
+        any_layout = note("estimate_any_layout", "estimate: its matrix instructions read either layout, so no loss")
+        entry["gemm"]["transposed_a_factor"] = {m: leaf(tn[m], factor_source) if arch == "hopper" else leaf(1.0, any_layout) for m in ("fp16", "bf16", "tf32", "fp32")}
+        loads = LOADS_PER_CLOCK[arch]
+        loaded = pace_source if arch == "hopper" else note(f"estimate_loads_{loads}", f"estimate: hopper's, which fetches 32 elements per SM and clock, at {loads}")
+        for name, values in paces.items():
+            entry["gemm"][name] = {m: leaf(value * loads / LOADS_PER_CLOCK["hopper"], loaded) for m, value in values.items() if arch == "hopper" or m != "fp32"}  # kernels of ordinary units are not waiting for loads
 
         # Where power held the fitted GPU back, its siblings are scaled by their own watts per FLOP/s (src/cost/kernel_cost.cpp).
         entry["gemm"]["watts_per_tflops"] = {}
