@@ -71,19 +71,12 @@ def evaluate(half=None):
         entry = {"model": row["model"], "module": models[row["model"]]["module"], "half": models[row["model"]]["half"], "format": "NHWC" if row["channels_last"] == "yes" else "NCHW",
                  "batch": int(row["batch_per_gpu"]), "measured_s": float(row["iteration_time_s"])}
         if one and one.get("predicted_s"):
-            entry.update(predicted_s=one["predicted_s"], error=100 * (one["predicted_s"] / entry["measured_s"] - 1), fills=filled(row, entry["batch"]),
-                         next_fills=filled(row, next_larger(entry["batch"])) if larger else None, by_class=one.get("predicted_by_op_class", {}))
+            entry.update(predicted_s=one["predicted_s"], error=100 * (one["predicted_s"] / entry["measured_s"] - 1), fills=one["predicted_filled"],
+                         next_fills=larger["predicted_filled"] if larger else None, by_class=one.get("predicted_by_op_class", {}))
         else:
             entry["reason"] = reasons.get(f"{place} fits", "not predicted")
         out.append(entry)
     return out
-
-
-def filled(row, batch):
-    """What the job needs of the card's memory, as a share."""
-    done = subprocess.run([published.PROGRAM, "predict", "-", "--json"], input=json.dumps(job(row, batch)), cwd=published.ROOT, capture_output=True, text=True)
-    report = json.loads(done.stdout)
-    return report["device_bytes"] / report["capacity_bytes"]
 
 
 def figures(rows):

@@ -261,6 +261,7 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
     row.predicted_peak_bytes = static_cast<double>(report.memory.peak.value);
     row.predicted_by_op_class = report.by_op_class;
     row.predicted_fits = report.memory.fits;
+    if (report.memory.capacity.value > 0) row.predicted_filled = static_cast<double>(report.memory.device.value) / static_cast<double>(report.memory.capacity.value);
     Count& fits = run.oom ? out.oom : out.fits;
     ++fits.rows;
     fits.right += report.memory.fits != run.oom;

@@ -42,6 +42,7 @@ struct ValidatedRun {
   std::string id;
   std::optional<double> measured_s, predicted_s, error;  // error in per cent, positive when predicted too slow
   std::optional<double> measured_peak_bytes, predicted_peak_bytes;
+  std::optional<double> predicted_filled;  // what the job needs of the device's memory, as a share of the capacity
   std::optional<bool> predicted_fits;
   std::map<std::string, Seconds> predicted_by_op_class;  // the report's
 };

@@ -235,6 +235,8 @@ TEST_CASE("ValidationViews") {
   for (const char* key : {"rows", "predicted", "mape", "median", "p95", "bias"}) CHECK(json["overall"].contains(key));
   for (const char* key : {"id", "measured_s", "predicted_s", "error", "measured_peak_bytes", "predicted_peak_bytes", "predicted_fits"})
     CHECK(json["runs"][0].contains(key));
+  const Json& first = json["runs"][0];
+  CHECK((first["predicted_filled"].get<double>() <= 1) == first["predicted_fits"].get<bool>());
   CHECK(json["unpredicted"][0]["id"] == "line 2");
   CHECK(json["memory"]["mape"].is_null());
   std::string text = to_text(report, {});

@@ -75,6 +75,7 @@ Json to_json(const ValidationReport& report) {
                            {"measured_peak_bytes", bytes_or_null(run.measured_peak_bytes)},
                            {"predicted_peak_bytes", bytes_or_null(run.predicted_peak_bytes)},
                            {"predicted_fits", run.predicted_fits ? Json(*run.predicted_fits) : Json()},
+                           {"predicted_filled", run.predicted_filled ? Json(*run.predicted_filled) : Json()},
                            {"predicted_by_op_class", std::move(by_class)}});
   }
   out["warnings"] = report.warnings;
