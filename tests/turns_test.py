@@ -31,6 +31,9 @@ WORKER = textwrap.dedent("""
         worker.tell(name=kind)
         worker.tell(done=True)
         raise SystemExit(0)
+    if kind.startswith("again"):
+        worker.tell(first=time.time(), share=worker.turn())
+        time.sleep(0.3)
     share = worker.turn()
     begun = time.time()
     time.sleep(100 if kind == "hangs" else 0.3)
@@ -39,13 +42,15 @@ WORKER = textwrap.dedent("""
     time.sleep(0.3)
 """ % str(ROOT / "tools" / "gpu"))
 
+TURNS = {"turnless": (), "again a": (3.0, 1.0), "again b": (3.0, 1.0)}
+
 
 def run(kinds, budget_s):
     said, told = [], []
     with tempfile.TemporaryDirectory() as folder:
         script, ticks = os.path.join(folder, "worker.py"), os.path.join(folder, "ticks")
         pathlib.Path(script).write_text(WORKER)
-        waiting = [turns.Job(kind, [script, kind, ticks], turn=kind != "turnless") for kind in kinds]
+        waiting = [turns.Job(kind, [script, kind, ticks], turns=TURNS.get(kind, (1.0,))) for kind in kinds]
         turns.run(waiting, budget_s, 3, lambda job, message: told.append((job.label, message)), said.append)
         lines = [line.split() for line in pathlib.Path(ticks).read_text().splitlines()]
     return said, told, [(kind, float(at)) for kind, at in (line for line in lines if len(line) == 2)]
@@ -71,6 +76,15 @@ class Turns(unittest.TestCase):
         said, told, _ = run(["turnless", "turnless", "turnless", "a"], 60)
         self.assertEqual(sorted(label for label, _ in told), ["a", "turnless", "turnless", "turnless"])
         self.assertGreater(next(message["share"] for label, message in told if label == "a"), 40)
+        self.assertEqual(json.dumps(said), "[]")
+
+    def test_who_asks_again_waits_for_all_the_others(self):
+        said, told, _ = run(["again a", "again b"], 60)
+        self.assertEqual(["first" in message for _, message in told], [True, True, False, False], said)
+        self.assertEqual([label for label, _ in told[:2]], [label for label, _ in told[2:]])
+        shares = [message["share"] for _, message in told]
+        self.assertAlmostEqual(shares[0], 60 * 3 / 8, delta=2)
+        self.assertAlmostEqual(shares[2], (60 - 1) * 1 / 2, delta=3)
         self.assertEqual(json.dumps(said), "[]")
 
     def test_the_budget_ends_one_that_hangs(self):

@@ -248,7 +248,7 @@ def coordinate(args: argparse.Namespace) -> int:
         facts["cache"] = os.path.join(scratch, "%d" % number)
         jobs.append(turns.Job("%s %s %s" % (facts["model"][0], facts["precision"], "peak" if facts["peaks"] else facts["mode"]), [os.path.abspath(__file__), "--worker", json.dumps(facts)],
                               {"TORCHINDUCTOR_CACHE_DIR": facts["cache"], "TRITON_CACHE_DIR": os.path.join(facts["cache"], "triton"),
-                               "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1" if args.dry_run else "2"}, facts, not facts["peaks"]))
+                               "TORCHINDUCTOR_COMPILE_THREADS": "2", "OMP_NUM_THREADS": "1" if args.dry_run else "2"}, facts, () if facts["peaks"] else (1.0,)))
     turns.run(jobs, args.budget, 1 if args.dry_run else args.processes, take, say, ended)
     if speeds:
         import host_speed

@@ -10,9 +10,10 @@ committed.
 `unopened` and `third` to `ninth` have been looked at since; `tenth` takes their place, under the same rule.
 
 A process per model (turns.py): all of them build and run every small row once, side by side; then each in its turn, alone on the machine,
-times its rows, those in which the host counts again and again, and only then profiles them: the profiler slows the host down for as
-long as a process lives. Large rows, and all of large models, take their first step in that turn, where nobody else needs memory: cuDNN remembers a
-kernel that it chose because it was refused some (`setup.refused` of a row: how often memory was). A model's turn is its share of the time left, so that
+times its rows, those in which the host counts again and again. When all have, each has a second turn, in which these rows are timed some times more, minutes later (two moments of
+an unsteady machine instead of one), and only then all are profiled: the profiler slows the host down for as
+long as a process lives. Large rows, and all of large models, take their first step in the first turn, where nobody else needs memory: cuDNN remembers a
+kernel that it chose because it was refused some (`setup.refused` of a row: how often memory was). A model's turns are its share of the time left, so that
 every model gets some.
 
   timed.jsonl              every row as soon as it is timed
@@ -322,10 +323,12 @@ TENTH = {  # drawn by lot (tools/draw_list.py --list tenth), in the drawn order
     "focalnet_xlarge_fl4": ((1, None), (2, None)),
     "resnetv2_18": ((16, None), (512, None)),
 }
-PROFILING = 0.3  # of a model's share
+SHARES = (0.55, 0.45)  # of a model's time: its first turn, and the second, minutes later
+FIRST_VISITS = 0.85  # of the first turn, at most; what is left of it is for the next visits
+PROFILING = 0.65  # of the second turn
 OVER = 0.25  # of a share may be taken from the models after it before a timed row is left without a profile, for nothing
 HOST_EVERY = 3  # models
-VISITS = 6  # of a row in which the host counts
+VISITS = 3  # more of a row in which the host counts, in each turn
 LARGE = 500e6  # parameters: with AdamW's moments and gradients in fp32, 8 GB
 SCOUTING = (("amp-bf16", "fp32", "fp16"), ("bf16", "tf32", "amp-fp16"))  # by turns; the first size in the first of them only: breadth, not judgement
 HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
@@ -432,9 +435,20 @@ def once(campaign):
     return run
 
 
+def visit_again(campaign, entry, model, anchor, timed, until_s):
+    """The rows in which the host counts, over and over, each as often as the others."""
+    for visit in range(VISITS):
+        for record, precision, size in timed:
+            got = record["measured"]
+            ahead = got["host_enqueue_s"] < 0.8 * got["step_s"]  # the GPU decides, and its speed does not wander
+            if not ahead and campaign.clock.elapsed() < until_s:
+                with campaign.survive("%s, visit %d" % (record["id"], visit + 1)):
+                    train(campaign, entry, model, precision, size, next_visit(campaign, record, anchor))
+
+
 def measure_model(campaign, worker, entry, settings, turn):
     """One model in its own process: every small row once beside the others, then, alone, all of them timed and those in which the host counts timed
-    again; then profiled."""
+    again; in a second turn, minutes later, these once more; then profiled."""
     model = built(campaign, entry)
     rows, prepared = planned(campaign, entry, settings, turn)
     if sum(p.numel() for p in model.parameters()) > LARGE:
@@ -450,21 +464,19 @@ def measure_model(campaign, worker, entry, settings, turn):
     campaign.clock = common.Clock(worker.turn())
     if turn % (4 * HOST_EVERY if campaign.scouting else HOST_EVERY) == 0:
         worker.tell(host=sitting_speed(campaign, anchor))
-    timing, timed = campaign.clock.budget_s * (1 - (0.5 if campaign.scouting else PROFILING)), []
+    timed = []
     for record, precision, size in rows:
-        if campaign.clock.elapsed() > timing * (1 if campaign.scouting else 0.9):  # the rest of it is for the next visits
+        if campaign.clock.elapsed() > campaign.clock.budget_s * (0.5 if campaign.scouting else FIRST_VISITS):
             campaign.note("budget: " + record["id"])
             continue
         with campaign.survive(record["id"], common.Told(worker), record):
             train(campaign, entry, model, precision, size, first_visit(campaign, model, record, anchor, record["id"] in prepared))
             timed.append((record, precision, size))
-    for visit in range(1, 1 if campaign.scouting else VISITS):
-        for record, precision, size in timed:
-            got = record["measured"]
-            ahead = got["host_enqueue_s"] < 0.8 * got["step_s"]  # the GPU decides, and its speed does not wander
-            if not ahead and campaign.clock.elapsed() < timing:
-                with campaign.survive("%s, visit %d" % (record["id"], visit + 1)):
-                    train(campaign, entry, model, precision, size, next_visit(campaign, record, anchor))
+    if not campaign.scouting:
+        visit_again(campaign, entry, model, anchor, timed, campaign.clock.budget_s)
+        campaign.device.free()
+        campaign.clock = common.Clock(worker.turn())
+        visit_again(campaign, entry, model, anchor, timed, campaign.clock.budget_s * (1 - PROFILING))
     for record, _, _ in timed:
         worker.tell(timed=record)
     for record, precision, size in timed:
@@ -521,7 +533,7 @@ def main():
     jobs = [turns.Job(name, [os.path.abspath(__file__), "--worker", json.dumps({
         "model": name, "settings": settings, "turn": turn, "dry_run": args.dry_run, "precisions": args.precisions, "host": args.host,
         "scouting": args.half == "scouts"})],
-        {"OMP_NUM_THREADS": "1" if args.dry_run else "4"}) for turn, (name, settings) in enumerate(chosen)]
+        {"OMP_NUM_THREADS": "1" if args.dry_run else "4"}, turns=(1.0,) if args.half == "scouts" else SHARES) for turn, (name, settings) in enumerate(chosen)]
     speeds, anchors = [], []
 
     def take(job, message):

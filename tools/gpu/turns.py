@@ -4,8 +4,9 @@ Building a model, loading kernels and compiling take longer than timing does, ne
 alone. `run` starts a process per job, several at once. One that is ready says so and waits; when its turn comes everybody else is
 stopped (SIGSTOP) until it has measured. It knows nothing of what is measured.
 
-A process is told "go SECONDS\n" on its standard input: what is left, shared out evenly over the jobs that have not had a turn. It writes
-JSON objects, one a line, to its standard output: {"ready": true} asks for a turn, {"done": true} ends it, all others are handed to `take`.
+A process is told "go SECONDS\n" on its standard input: what is left, shared out over the turns that have not been had, by their weights. It writes
+JSON objects, one a line, to its standard output: {"ready": true} asks for a turn, {"done": true} ends it, all others are handed to `take`. Who asks again
+waits until all others that run have had as many: a machine that wanders over minutes is then seen at more than one moment.
 """
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Job:
     arguments: list[str]
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)  # the caller's own
-    turn: bool = True  # it will ask for one
+    turns: tuple[float, ...] = (1.0,)  # those that it will ask for, each with the weight of its share
 
 
 _LOCKED = tempfile.NamedTemporaryFile(prefix="turns-")
@@ -42,7 +43,7 @@ _LOCKED = tempfile.NamedTemporaryFile(prefix="turns-")
 
 class _Running:
     def __init__(self, job: Job) -> None:
-        self.job, self.said, self.had_turn, self._begun = job, tempfile.TemporaryFile(), False, b""
+        self.job, self.said, self.turns, self._begun = job, tempfile.TemporaryFile(), list(job.turns), b""
         self.process = subprocess.Popen([sys.executable, *job.arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
                                         start_new_session=True, env={**os.environ, LOCK: _LOCKED.name, **job.environment})
 
@@ -113,14 +114,16 @@ def run(waiting: list[Job], budget_s: float, processes: int, take: Callable[[Job
             one = _Running(waiting.pop(0))
             running[one] = None
             selector.register(one.process.stdout, selectors.EVENT_READ, one)  # type: ignore[arg-type]
-        if measuring is None and ready:
-            measuring = ready.pop(0)
+        next_one = max(ready, key=lambda one: len(one.turns), default=None)
+        if measuring is None and next_one and all(len(one.turns) <= len(next_one.turns) for one in running):
+            measuring = next_one
+            ready.remove(measuring)
             for one in running:
                 if one is not measuring:
                     one.signal(signal.SIGSTOP)
             time.sleep(DRAIN_S)
-            share = left() / (sum(job.turn for job in waiting) + sum(one.job.turn and not one.had_turn for one in running) or 1)
-            measuring.had_turn = True
+            weight = measuring.turns.pop(0) if measuring.turns else 1.0
+            share = left() * weight / (weight + sum(sum(job.turns) for job in waiting) + sum(sum(one.turns) for one in running))
             deadline = time.perf_counter() + PATIENCE * share + SOME_S
             measuring.go(share)
         if measuring is not None and time.perf_counter() > deadline:
@@ -132,7 +135,7 @@ def run(waiting: list[Job], budget_s: float, processes: int, take: Callable[[Job
             if lines is None:  # it has ended
                 selector.unregister(key.fileobj)
                 running.pop(one)
-                if one.process.wait() or (one.job.turn and not one.had_turn):
+                if one.process.wait() or one.turns:
                     say("%s ended with %s: %s" % (one.job.label, one.process.returncode, one.last_words()))
                 if one in ready:
                     ready.remove(one)
@@ -161,7 +164,7 @@ class Worker:
     """The process's side: messages out, its turn in."""
 
     def __init__(self) -> None:
-        self._out = os.fdopen(os.dup(1), "w")
+        self._out, self._measuring = os.fdopen(os.dup(1), "w"), False
         os.dup2(2, 1)  # whatever libraries print does not mix with what is said
 
     def tell(self, **message: Any) -> None:
@@ -177,7 +180,10 @@ class Worker:
             yield
 
     def turn(self) -> float:
-        """Waits until the GPU is this process's alone; returns its share of the time."""
+        """Waits until the GPU is this process's alone, again where it was before; returns its share of the time."""
+        if self._measuring:
+            self.tell(done=True)
+        self._measuring = True
         self.tell(ready=True)
         words = sys.stdin.readline().split()
         if not words:
