@@ -45,12 +45,34 @@ def whole_lines(path):
     return kept
 
 
+def never_updated(runs):
+    """(model, precision) of jobs whose loss scaler left out every update, because no gradient ever was finite: those were no training steps."""
+    return {job_of(run) for run in runs if run["request"]["precision"] == "amp-fp16" and not run["measured"].get("finite", True)}
+
+
+def job_of(run):
+    return run["request"]["model"]["graph"], run["request"]["precision"]
+
+
+def once(runs, unusable):
+    """A row that was measured in two calls stays as it was first."""
+    kept = {}
+    for run in runs:
+        if job_of(run) in unusable:
+            print("left out: %s: no gradient is finite, so that the scaler leaves out every update" % run["id"])
+        else:
+            kept.setdefault(run["id"], run)
+    return list(kept.values())
+
+
 def main(raws, out):
     os.makedirs(out, exist_ok=True)
-    metas = []
+    metas, unusable = [], set()
     for name in ROWS:
         records = [record for own in of(raws, name) for record in own]
         runs = [record for record in records if "measured" in record]
+        unusable |= never_updated(runs)
+        runs = once(runs, unusable)
         if name == "steps.jsonl":
             metas = [record["meta"] for record in records if "meta" in record]
         for record in records:
@@ -64,7 +86,12 @@ def main(raws, out):
     for name in KERNELS:
         found = of(raws, name)
         if found:
-            pack(os.path.join(out, name), found[0][:1] + [record for own in found for record in own if "meta" not in record])
+            kernels = {}
+            for own in found:
+                for record in own:
+                    if "meta" not in record:
+                        kernels.setdefault(record["id"], record)
+            pack(os.path.join(out, name), found[0][:1] + list(kernels.values()))
     readings = [one for own in of(raws, "host_readings.jsonl") for one in own]
     if readings:
         host_speed.write(os.path.join(out, "host.json"), [speed for one in readings for speed in one["speeds"]], readings[0]["name"], readings[0]["machine"],
@@ -73,7 +100,7 @@ def main(raws, out):
     if compiled:
         shutil.copyfile(compiled[0], os.path.join(out, "host_compiled.json"))
     with open(os.path.join(out, "meta.json"), "w") as file:
-        json.dump({"clocks_during_steps": [], **{key: meta for key, meta in zip(("steps", "steps_second_call", "steps_third_call"), metas)}}, file, indent=1)
+        json.dump({"clocks_during_steps": [], **{key: meta for key, meta in zip(("steps", "steps_second_call", "steps_third_call", "steps_fourth_call"), metas)}}, file, indent=1)
         file.write("\n")
 
 
