@@ -83,10 +83,22 @@ void keep(Data& d, const std::string& group, std::vector<ReferenceRow> rows, std
 
 bool is_attention(const std::string& group) { return group.starts_with("attention"); }
 
+bool scaled_products(std::span<const ReferenceRow> rows) { return !rows.empty() && rows.front().scaled; }
+
 std::span<const Knob> knobs_of(std::span<const ReferenceRow> rows, bool further, const Physics& p) {
+  if (scaled_products(rows)) return scaled_product_knobs();
   if (!rows.empty() && std::holds_alternative<AttentionShape>(rows.front().kernel.shape)) return rows.front().paged ? paged_attention_knobs() : attention_knobs();
   if (further) return further_type_knobs();
   return p.profile.gemm.largest_tile ? product_knobs().subspan(1) : product_knobs();  // its efficiency is no coefficient
+}
+
+// Products in fp8 by kernels of the same kind as bf16's: what those reach of their peak, and how long they wait.
+Physics as_fp8(Physics p) {
+  MathCoefficients& fp8 = p.profile.gemm.math[static_cast<std::size_t>(DType::fp8)];
+  const double watts = fp8.watts_per_tflops;
+  fp8 = p.profile.gemm.math[static_cast<std::size_t>(DType::bf16)];
+  fp8.watts_per_tflops = watts;
+  return p;
 }
 
 // All of one GPU's: products in bf16 first, the other types on top, attention apart.
@@ -100,7 +112,7 @@ void fit_own(Data& d, const Physics& start) {
     const std::size_t most = 1200;  // enough for a dozen coefficients
     const std::span<const ReferenceRow> rows(d.rows[group].data(), std::min(most, d.rows[group].size()));
     const Physics from = bf16 == d.own.end() ? start : further ? bf16->second : sustained(bf16->second);  // attention's power is the products'
-    d.own[group] = fit_physics(rows, {}, *d.gpu, from, knobs_of(rows, further, from));
+    d.own[group] = fit_physics(rows, {}, *d.gpu, further && scaled_products(rows) ? as_fp8(from) : from, knobs_of(rows, further, from));
   }
 }
 
@@ -219,8 +231,9 @@ Point point_of(const ReferenceRow& row) {
 // And what the physics say of it: how long it takes, and whether it computes or moves.
 Point described(Point shape, const ReferenceRow& row, const GpuSpec& gpu, const Physics& p) {
   constexpr double kLeast = 1e-9;
-  const KernelCost cost = kernel_cost(row.kernel, gpu, p.profile);
   shape.push_back(std::log2(std::max(kLeast, seconds_of(row, gpu, p))));
+  if (row.scaled) return shape;  // another kernel than the one asked below
+  const KernelCost cost = kernel_cost(row.kernel, gpu, p.profile);
   shape.push_back(std::log2(std::max(kLeast, cost.compute.value) / std::max(kLeast, cost.memory.value)));
   return shape;
 }
@@ -315,11 +328,14 @@ CarriedGroup left_out(const Data& left, const std::vector<Data>& all, const std:
   out.gpu = left.gpu->name, out.family = group.substr(0, group.find(' ')), out.dtype = group.substr(group.find(' ') + 1);
   const std::vector<ReferenceRow>& rows = left.rows.at(group);
   out.rows = rows.size();
-  if (const Data* relative = relative_of(left, all, group)) {
+  const bool scaled_ones = scaled_products(rows);  // nobody else runs these kernels: their relative is one in bf16
+  const std::string known_as = scaled_ones ? "gemm bfloat16" : group;
+  if (const Data* relative = relative_of(left, all, known_as)) {
     out.relative = relative->gpu->name;
     const bool same = relative->gpu->architecture == left.gpu->architecture;
     const double efficiency = sustained(relative->own.at("gemm bfloat16")).profile.gemm.math[static_cast<std::size_t>(DType::bf16)].efficiency;
-    const Physics start = scaled(relative->own.at(group), efficiency, *relative->gpu, *left.gpu);
+    const Physics from = scaled(relative->own.at(known_as), efficiency, *relative->gpu, *left.gpu);
+    const Physics start = scaled_ones ? as_fp8(from) : from;
     std::vector<Sample> samples;
     for (const Data& other : all)
       // Attention is another library's on each architecture: what its formula leaves says nothing about the next one's. Nor do a library's
@@ -363,10 +379,12 @@ Result<std::vector<CarriedGroup>> carry_over(const std::filesystem::path& folder
     if (gpu == gpus.end()) return fail(std::string(known.gpu), "is missing from data/gpus");
     Data d{&known, &*gpu, {}, {}, {}};
     for (std::string_view type : kTypes) {
-      if (options.only_bf16 && type != "bfloat16") continue;
+      const bool kin = type == "fp8" && known.generation == "mma.sync";  // kernels of bf16's kind, by other hands
+      if (options.bf16_and_its_kin && type != "bfloat16" && !kin) continue;
       PRECOG_TRY(rows, read_reference_products(folder / fmt::format("gemm_{}.csv.gz", known.file), std::string(type), kEverything));
       const std::string group = fmt::format("gemm {}", type);
       rough[d.gpu->name][group] = roughness(rows);
+      for (ReferenceRow& row : rows) row.scaled = kin;
       if (rows.size() >= 2 * kThirty) keep(d, group, std::move(rows), options.rows);
     }
     PRECOG_TRY(rows, read_reference_attention(folder / fmt::format("attention_forward_{}.csv.gz", known.file), kEverything));

@@ -31,7 +31,7 @@ struct CarryOverOptions {
   std::size_t rows = 2000;   // of each GPU and type, at most
   int trees = 120;
   int draws = 5;             // of thirty timings
-  bool only_bf16 = false;
+  bool bf16_and_its_kin = false;  // no other types, but fp8 where its relative is bf16
 };
 
 Result<std::vector<CarriedGroup>> carry_over(const std::filesystem::path& measured_ops, const std::vector<GpuSpec>& gpus, const CostProfile& profile, const CarryOverOptions& options);

@@ -18,28 +18,49 @@ AttentionCoefficients& attention_of(Physics& p) { return p.profile.attention.fla
 
 constexpr Knob kEfficiency = {[](Physics& p, DType math) -> double& { return math_of(p, math).efficiency; }, 0.2};
 constexpr Knob kLatency = {[](Physics& p, DType math) -> double& { return math_of(p, math).k_latency_clocks; }, 0.6};
+constexpr Knob kLaunch = {[](Physics& p, DType) -> double& { return p.profile.gemm.launch_floor.value; }, 0.3};
+constexpr Knob kTile = {[](Physics& p, DType) -> double& { return p.profile.gemm.tile_overhead.value; }, 0.6};
+constexpr Knob kFeed = {[](Physics& p, DType) -> double& { return p.profile.gemm.l2_bytes_per_clock; }, 0.5};
+constexpr Knob kBandwidth = {[](Physics& p, DType) -> double& { return p.profile.gemm.bandwidth_efficiency; }, 0.15};
+constexpr Knob kWaves = {[](Physics& p, DType) -> double& { return p.profile.gemm.wave_quantisation; }, 0.6};
+constexpr Knob kNorm = {[](Physics& p, DType) -> double& { return p.profile.gemm.overlap_norm; }, 0.3};
+constexpr Knob kGrowth = {[](Physics& p, DType) -> double& { return p.profile.gemm.overlap_growth.value; }, 1.0};
+constexpr Knob kSlower = {[](Physics& p, DType) -> double& { return p.timing.slower_later; }, 1.0};
+constexpr Knob kLater = {[](Physics& p, DType) -> double& { return p.timing.later.value; }, 1.0};
+constexpr Knob kEviction = {[](Physics& p, DType) -> double& { return p.timing.eviction; }, 0.5};
+constexpr Knob kResidency = {[](Physics& p, DType) -> double& { return p.timing.residency; }, 0.1};
+constexpr Knob kFound = {[](Physics& p, DType) -> double& { return p.timing.l2_bytes_per_clock; }, 0.6};
 constexpr Knob kProducts[] = {
     kEfficiency,  // first: left out where power is apart
     kLatency,
-    {[](Physics& p, DType) -> double& { return p.profile.gemm.launch_floor.value; }, 0.3},
-    {[](Physics& p, DType) -> double& { return p.profile.gemm.tile_overhead.value; }, 0.6},
+    kLaunch,
+    kTile,
     {[](Physics& p, DType) -> double& { return p.profile.gemm.split_overhead.value; }, 0.6},
-    {[](Physics& p, DType) -> double& { return p.profile.gemm.l2_bytes_per_clock; }, 0.5},
-    {[](Physics& p, DType) -> double& { return p.profile.gemm.bandwidth_efficiency; }, 0.15},
-    {[](Physics& p, DType) -> double& { return p.profile.gemm.wave_quantisation; }, 0.6},
+    kFeed,
+    kBandwidth,
+    kWaves,
     {[](Physics& p, DType) -> double& { return p.profile.gemm.l2_gain; }, 0.5},
-    {[](Physics& p, DType) -> double& { return p.profile.gemm.overlap_norm; }, 0.3},
-    {[](Physics& p, DType) -> double& { return p.profile.gemm.overlap_growth.value; }, 1.0},
+    kNorm,
+    kGrowth,
     {[](Physics& p, DType) -> double& { return p.profile.gemm.results_per_clock; }, 0.7},
-    {[](Physics& p, DType) -> double& { return p.timing.slower_later; }, 1.0},
-    {[](Physics& p, DType) -> double& { return p.timing.later.value; }, 1.0},
-    {[](Physics& p, DType) -> double& { return p.timing.eviction; }, 0.5},
-    {[](Physics& p, DType) -> double& { return p.timing.residency; }, 0.1},
-    {[](Physics& p, DType) -> double& { return p.timing.l2_bytes_per_clock; }, 0.6},
+    kSlower,
+    kLater,
+    kEviction,
+    kResidency,
+    kFound,
 };
 constexpr Knob kPassFloor = {[](Physics& p, DType) -> double& { return p.timing.pass_floor.value; }, 0.7};
 constexpr Knob kPassBytes = {[](Physics& p, DType) -> double& { return p.timing.pass_bytes; }, 0.7};
 constexpr Knob kFurther[] = {kEfficiency, kLatency, kPassFloor, kPassBytes};
+template <std::size_t tile>
+constexpr Knob kPace = {[](Physics& p, DType) -> double& { return p.scaled.pace[tile]; }, 0.7};
+constexpr Knob kScaled[] = {
+    kEfficiency, kLatency,   kLaunch, kTile,      kFeed,      kBandwidth, kWaves,   kNorm,    kGrowth,  kSlower,  kLater,   kEviction, kResidency,
+    kFound,      kPassFloor, kPassBytes, kPace<0>, kPace<1>, kPace<2>, kPace<3>, kPace<4>, kPace<5>, kPace<6>, kPace<7>, kPace<8>,
+    {[](Physics& p, DType) -> double& { return p.scaled.results_per_clock; }, 1.0},
+    {[](Physics& p, DType) -> double& { return p.scaled.alone; }, 1.0},
+    {[](Physics& p, DType) -> double& { return p.scaled.row.value; }, 1.0},
+};
 constexpr Knob kAttention[] = {
     {[](Physics& p, DType) -> double& { return attention_of(p).launch_floor.value; }, 0.7},
     {[](Physics& p, DType) -> double& { return attention_of(p).block_overhead.value; }, 0.8},
@@ -76,14 +97,16 @@ struct Traffic {  // bytes that take as long as what is moved, at the memory's s
 // Operands met again in the cache count for less. One is still there when what was touched since does not fill the cache.
 Traffic traffic(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p, double efficiency) {
   constexpr double kCallsBefore = 5;  // how many sets of weights go round
+  constexpr double kUnquantised = 2;  // bytes of an activation before it is quantised, in every call
   const double all = static_cast<double>(row.kernel.read.value + row.kernel.written.value);
+  const double touched = all + (row.scaled ? row.beside * kUnquantised : 0);
   const auto found = [&](double since) {
     const double fill = since / (p.timing.residency * static_cast<double>(gpu.l2.value));
     return 1 / (1 + (row.rotated > 0 && p.timing.eviction != 3 ? std::pow(fill, p.timing.eviction) : fill * fill * fill));
   };
-  const double warm = found(all + (kCallsBefore - 1) * row.rotated) * row.rotated + found(all) * (all - row.rotated);
+  const double warm = found(touched + (kCallsBefore - 1) * row.rotated) * row.rotated + found(touched) * (all - row.rotated);
   const double gain = p.timing.l2_bytes_per_clock * gpu.sms * gpu.boost_clock.value / (gpu.memory_bandwidth.value * efficiency);
-  const double kept = found(all);
+  const double kept = found(touched);
   return {all - warm + warm / gain, 1 - kept + kept / gain};
 }
 
@@ -152,6 +175,7 @@ std::vector<double> solved(std::vector<std::vector<double>> a, std::vector<doubl
 
 std::span<const Knob> product_knobs() { return kProducts; }
 std::span<const Knob> further_type_knobs() { return kFurther; }
+std::span<const Knob> scaled_product_knobs() { return kScaled; }
 std::span<const Knob> attention_knobs() { return kAttention; }
 std::span<const Knob> paged_attention_knobs() { return kPaged; }
 
@@ -165,6 +189,14 @@ double seconds_of(const ReferenceRow& row, const GpuSpec& gpu, const Physics& p)
   const double pass = row.beside > 0 ? (attention ? 0 : p.timing.pass_floor.value) + p.timing.pass_bytes * row.beside * moved.pass_share / gpu.memory_bandwidth.value : 0;
   if (row.paged)
     return paged_attention_seconds(std::get<AttentionShape>(row.kernel.shape), gpu, gpu.matrix[row.kernel.math], p.paged, moved.kernel / (gpu.memory_bandwidth.value * bandwidth)) + pass;
+  if (row.scaled) {
+    const auto& shape = std::get<GemmShape>(row.kernel.shape);
+    const auto real = [](std::int64_t v) { return static_cast<double>(v); };
+    const MathCoefficients& math = p.profile.gemm.math[static_cast<std::size_t>(row.kernel.math)];
+    const GemmProblem problem{.batch = real(shape.batch), .m = real(shape.m), .n = real(shape.n), .k = real(shape.k), .element_bytes = 1, .bytes = moved.kernel,
+                              .peak = gpu.matrix[row.kernel.math], .efficiency = math.efficiency, .k_latency_clocks = math.k_latency_clocks};
+    return after_a_while(scaled_product_seconds(problem, gpu, p.profile.gemm, p.scaled), row, gpu, p.timing) + pass + p.scaled.row.value * problem.m;
+  }
   const double seconds = kernel_cost(timed, gpu, p.profile).total.value;
   return (attention ? seconds : after_a_while(seconds, row, gpu, p.timing)) + pass;
 }

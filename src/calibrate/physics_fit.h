@@ -8,6 +8,7 @@
 
 #include "calibrate/paged_attention.h"
 #include "calibrate/reference_data.h"
+#include "calibrate/scaled_products.h"
 #include "cost/profile.h"
 #include "spec/gpu_spec.h"
 
@@ -29,6 +30,7 @@ struct Physics {
   ArchitectureProfile profile;
   Timing timing;
   PagedAttention paged;  // of rows that are so
+  ScaledProducts scaled;
 };
 
 struct Knob {
@@ -36,9 +38,10 @@ struct Knob {
   double spread;  // standard deviation of its logarithm around the start
 };
 
-// Of products in the first type fitted, of a further type on top of that, of attention, of attention over pages.
+// Of products in the first type fitted, of a further type on top of that, of scaled products, of attention, of attention over pages.
 std::span<const Knob> product_knobs();
 std::span<const Knob> further_type_knobs();
+std::span<const Knob> scaled_product_knobs();
 std::span<const Knob> attention_knobs();
 std::span<const Knob> paged_attention_knobs();
 

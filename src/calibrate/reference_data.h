@@ -18,6 +18,7 @@ struct ReferenceRow {
   std::uint32_t shape = 0;  // a hash of the shape, whatever the type
   double rotated = 0;       // bytes of weights that come round again only after several calls; the rest is touched by every call
   bool paged = false;       // attention of FlashAttention 2 over a cache of pages: another kernel than a training step's
+  bool scaled = false;      // fp8 by vLLM's kernels for Ada (scaled_products.h)
   double beside = 0;        // elements that a pass beside the kernel goes over: activations quantised, keys and values cached
 };
 
