@@ -47,7 +47,7 @@ void contiguous_gradient(GradientContext& c) {
 
 void cat_gradient(GradientContext& c) {
   for (std::size_t i = 0; i < c.input_count(); ++i)
-    if (c.needs(i)) c.give(i, c.emit_view(c.gradient(), c.tensor(c.input(i)).shape, ViewKind::transpose));
+    if (c.needs(i)) c.give(i, c.emit_view(c.gradient(), c.tensor(c.input(i)).shape, ViewKind::slice));
 }
 
 // embedding(weight, indices): reads the gathered rows, not the table.

@@ -19,6 +19,7 @@ class HostTimes {
  public:
   explicit HostTimes(const HostSpec& host) : host_(host) {}
   Seconds operator()(const Call& call, const KernelProgram& program, const Graph& graph) const;
+  Seconds without_node(const Call& call, const KernelProgram& program, const Graph& graph) const;  // a call of backward that no node of autograd's makes
   Seconds forward_of(OpKind kind) const { return known(forward_, host_.forward, kind, nullptr); }
 
  private:
@@ -42,7 +43,8 @@ struct HostStep {
 HostStep host_step(const KernelProgram& program, const Graph& graph, const HostSpec& host);
 
 // Calls of forward that Python does not make but the framework's own code: attention written as its parts, and what a product of
-// batches does to its operands (an expand, a copy, a reshape to three axes) and to its result, and the cuts after the first of one indexing. One flag per call.
+// batches does to its operands (an expand, a copy, a reshape to three axes) and to its result, and the cuts after the first of one indexing. Of backward those
+// that no node of autograd's makes: sums of gradients, parts of a joint's. One flag per call.
 std::vector<bool> inner_calls(const KernelProgram& program, const Graph& graph);
 
 }  // namespace precog

@@ -332,6 +332,35 @@ TEST_CASE("OneIndexingIsOneCallOfPythons") {
   CHECK(views == std::vector<bool>{false, true, false, false, false});
 }
 
+TEST_CASE("SumsOfGradientsAndPartsOfAJointHaveNoNodeOfAutograds") {
+  GraphBuilder b;
+  const TensorId x = b.relu(b.linear_layer("first", b.input("x", {32, 64}), 64));
+  const TensorId y = b.relu(b.linear_layer("second", x, 64));
+  const TensorId z = b.relu(b.linear_layer("third", b.cat({x, y}, 1), 64));  // x was read twice
+  b.cross_entropy(b.linear_layer("last", z, 10), b.input("target", {32}, DType::int64));
+  const StepGraph step = make_step(apply_precision(uniform(DType::fp32), gpu(), std::move(b).finish()), uniform(DType::fp32), {});
+  const KernelProgram program = make_kernels(step.graph, gpu(), MemoryFormat::contiguous);
+  HostSpec spec = host(1);
+  spec.forward["add"] = microseconds(5);
+  spec.backward["add"] = microseconds(50);
+  spec.forward["view"] = microseconds(2);
+  spec.backward["view"] = microseconds(20);
+  const HostStep times = host_step(program, step.graph, spec);
+  std::vector<double> sums, parts;
+  for (std::size_t i = 0; i < program.calls.size(); ++i) {
+    if (program.calls[i].phase != Phase::backward) continue;
+    const Op& op = step.graph.ops[program.calls[i].op];
+    const auto* view = std::get_if<ViewAttributes>(&op.attributes);
+    if (op.kind == OpKind::add) sums.push_back(times.calls[i].value * 1e6);
+    if (view && view->kind == ViewKind::slice) parts.push_back(times.calls[i].value * 1e6);
+  }
+  REQUIRE(sums.size() == 1);
+  CHECK(sums[0] == doctest::Approx(5));
+  REQUIRE(parts.size() == 2);
+  CHECK(parts[0] == doctest::Approx(20));  // the joint's node
+  CHECK(parts[1] == doctest::Approx(2));
+}
+
 TEST_CASE("AnEinsumIsOneCallOfPythons") {
   GraphBuilder b;
   TensorId x = b.view(b.relu(b.linear_layer("first", b.input("x", {64, 64}), 32)), {4, 16, 32});  // Python's own

@@ -20,6 +20,8 @@ Result<Report> predicted_as_asked(const Json& request, const std::string& where)
   report.kernels = 110;
   report.memory.peak = {request.value("peak", std::int64_t{1})};
   report.memory.fits = request.value("fits", true);
+  report.memory.device = {report.memory.fits ? 80 : 120};
+  report.memory.capacity = {100};
   return report;
 }
 

@@ -131,6 +131,20 @@ def inner_calls(lines: list[str]) -> set[int]:
     return out
 
 
+def inside_a_node(lines: list[str], number: int) -> str | None:
+    """What autograd does in backward without a node of its own: it adds up the gradients of a tensor that was read twice, and a joint's gradient is cut into as many
+    parts as were joined (host_times.cpp finds the same)."""
+    match = OP.match(lines[number])
+    assert match
+    kind, operands = match.group(1), [text.strip() for text in match.group(2).split(",")]
+    if kind == "add" and len(operands) == 2 and all(text.startswith("%") for text in operands):
+        return "gradient_sum"
+    before = OP.match(lines[number - 1])
+    if kind == "view" and "slice" in lines[number] and before and before.group(1) == "view" and "slice" in lines[number - 1] and before.group(2) == match.group(2):
+        return "gradient_part"
+    return None
+
+
 def layers_of(line: str) -> int:
     """Layers times directions of a recurrent call: what its host time goes with."""
     found = dict(re.findall(r"(layers|directions)=(\d+)", line))
@@ -173,7 +187,9 @@ def counts_of(precog: str, request: dict[str, Any]) -> dict[str, Counts]:
                 out[phase]["python_call"] += number not in inner
             if phase == "forward" and kind == "rnn" and "math=bf16" in line:  # not kept in one buffer: copied there in every call
                 out[phase]["recurrent_parameter"] += arguments.count("@")
-            if phase in ("forward", "backward"):
+            if phase == "backward" and (part := inside_a_node(lines, number)):
+                out[phase][part] += 1
+            elif phase in ("forward", "backward"):
                 out[phase][figure_of(kind, phase)] += layers_of(line) if kind.startswith("rnn") else 1
                 out[phase]["autograd_call"] += phase == "backward"
             elif phase == "optimizer" and (launched := re.search(r"launches=(\d+)", line)):
@@ -330,7 +346,7 @@ def all_counts(args: argparse.Namespace, seen: dict[Case, dict[str, float]]) -> 
     return out
 
 
-NO_CALL = {"view", "split", "module_call", "python_call", "autograd_call", "autocast_parameter", "kernel_launch", "library_launch"}  # counted, but no launch of their own
+NO_CALL = {"view", "split", "gradient_part", "module_call", "python_call", "autograd_call", "autocast_parameter", "kernel_launch", "library_launch"}  # counted, but no launch of their own
 
 
 def phase_rows(phase: str, counts: dict[str, Any], seen: dict[str, float], precision: str) -> Counts:
@@ -379,6 +395,7 @@ def prior_of(folder: str, speed: float = 1.0) -> dict[str, dict[str, float]]:
         def __missing__(self, name: str) -> float:
             return self.get(FAMILY.get(name, ""), self["default"])
     tables["forward"]["recurrent"], tables["backward"]["recurrent"] = 1e-4 * speed, 4e-4 * speed
+    tables["backward"]["gradient_sum"], tables["backward"]["gradient_part"] = (tables["forward"].get(kind, tables["forward"]["default"]) for kind in ("pointwise", "view"))
     return {"forward": Filled(tables["forward"]), "backward": Filled(tables["backward"]), "optimizer": Filled({}), "zero_grad": Filled({})}
 
 
@@ -434,6 +451,8 @@ def errors(cases: list[Case], rows: Any, seen: Any, costs: Any) -> dict[str, lis
 
 
 def said(values: list[float]) -> str:
+    if not values:
+        return "none"
     return "%4d: mean abs %5.1f%%, bias %+5.1f%%, worst %+5.1f%%" % (len(values), 100 * statistics.mean(abs(v) for v in values), 100 * statistics.mean(values),
                                                             100 * max(values, key=abs))
 
