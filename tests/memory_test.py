@@ -254,6 +254,23 @@ class LargestBatch(unittest.TestCase):
         self.assertEqual(found["batch"], 1)
         self.assertFalse(found["fits"])
 
+    def test_a_change_is_listed_with_the_largest_batch_that_it_lets_through(self):
+        # Of these, changes of degrees among them: typed in, with --max-batch, each is what was listed.
+        for job in (["--model", "gpt2-xl", "--precision", "amp-bf16", "--gpu", "rtx-3090", "--gpus", 4, "--micro-batches", 4],
+                    ["--model", "llama3-70b", "--precision", "bf16", "--gpu", "h100-sxm", "--gpus", 16, "--tp", 4],
+                    ["--model", "gpt2-xl", "--precision", "fp32", "--gpu", "rtx-4090", "--global-batch", 64]):
+            found = run_json("predict", *job, "--max-batch", expected=(3,))
+            self.assertEqual(found["max_batch"]["batch"], 0)
+            listed = [(fix["flags"], fix) for fix in found["fixes"]] + [(f"{fix['flags']} {fix['faster_with']['flags']}", fix["faster_with"]) for fix in found["fixes"] if "faster_with" in fix]
+            self.assertGreaterEqual(len(listed), 6)
+            for flags, said in listed:
+                with self.subTest(flags):
+                    typed = run_json("predict", *job, "--max-batch", *flags.split())
+                    self.assertEqual((typed["batch"], typed["step_s"], typed["device_bytes"]), (said["batch"], said["step_s"], said["device_bytes"]))
+                    self.assertAlmostEqual(found["samples_per_s"] / typed["samples_per_s"], said["time_ratio"])
+            self.assertTrue(any(fix["batch"] > 1 for fix in found["fixes"]) or "llama3-70b" in job)
+            self.assertEqual([fix["time_ratio"] for fix in found["fixes"]], sorted(fix["time_ratio"] for fix in found["fixes"]))
+
     def test_as_a_field_of_the_request(self):
         with tempfile.TemporaryDirectory() as scratch:
             path = pathlib.Path(scratch) / "job.json"
