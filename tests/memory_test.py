@@ -220,6 +220,41 @@ class WhatMakesItLess(unittest.TestCase):
                 self.assertIn(said, done.stderr)
 
 
+class CudaGraphs(unittest.TestCase):
+    """A pool of their own, as torch/_inductor/cudagraph_trees.py keeps it."""
+
+    def compiled(self, *flags):
+        return [run_json("predict", "--gpu", "h100-sxm", *flags, "--mode", mode) for mode in ("compile", "compile-cudagraphs")]
+
+    def test_what_graphs_hold_nothing_else_can_have(self):
+        for flags in (["--model", "gpt2", "--batch", 8, "--precision", "amp-bf16"], ["--model", "resnet50", "--batch", 64, "--precision", "bf16"],
+                      ["--model", "bert-large", "--batch", 8, "--precision", "fp32", "--optimizer", "sgd-momentum"]):
+            with self.subTest(flags):
+                plain, graphs = self.compiled(*flags)
+                pool, kept = graphs["memory"]["graph_pool"], graphs["memory"]["parameters"] + graphs["memory"]["optimizer"]
+                self.assertNotIn("graph_pool", plain["memory"])
+                self.assertGreater(pool, graphs["memory"]["activations"] - graphs["memory"]["by_category"]["inputs"])  # gradients and workspaces, too
+                self.assertGreater(graphs["device_bytes"], pool + kept + 0.8e9)  # and a context
+                self.assertGreaterEqual(graphs["reserved_bytes"], pool + kept)
+                # Copies in the optimizer (foreach) lie beside the pool, not in what activations left.
+                lists = max(point.get("optimizer_temporaries", 0) for point in graphs["memory"]["timeline"])
+                if lists:
+                    self.assertGreater(graphs["reserved_bytes"], pool + kept + lists)
+
+    def test_inputs_are_there_twice(self):
+        plain, graphs = (report["memory"]["by_category"]["inputs"] for report in self.compiled("--model", "resnet50", "--batch", 64, "--precision", "bf16"))
+        self.assertEqual(graphs, 2 * plain - 512)  # of labels, which forward alone reads, the copy is gone at the peak
+
+    def test_a_gradient_of_scores_is_copied_in(self):
+        # 4 x 2048 x 128,256 scores in fp32: zeros, made outside, and the graph's copy of them.
+        plain, graphs = (report["peak_bytes"] for report in self.compiled("--model", "llama3-8b", "--layers", 4, "--batch", 4, "--seq", 2048, "--precision", "bf16"))
+        self.assertAlmostEqual((graphs - plain) / (4 * 4 * 2048 * 128256), 1, delta=0.03)
+
+    def test_several_steps_keep_one_pool(self):
+        one, four = (run_json("predict", "--model", "gpt2", "--batch", 4, "--gpu", "h100-sxm", "--precision", "amp-bf16", "--mode", "compile-cudagraphs", "--global-batch", batch)["memory"]["graph_pool"] for batch in (4, 16))
+        self.assertAlmostEqual(four / one, 1, delta=0.1)
+
+
 class LargestBatch(unittest.TestCase):
     def test_fragmentation_of_one_batch_stops_no_larger_one(self):
         # Of bert-base 175 and 180 samples take a third more segments than their neighbours; of llama3-8b 21 do, and 22 and 23 fit.
@@ -338,6 +373,8 @@ class Views(unittest.TestCase):
                 self.assertEqual(sum(memory["by_category"].values()), report["peak_bytes"])
                 self.assertEqual(sum(module["bytes"] for module in memory["by_module"]), report["peak_bytes"])
                 self.assertEqual(memory["fragmentation"], report["reserved_bytes"] - report["peak_bytes"])
+                self.assertEqual(report["peak_bytes"] + memory["gaps"] + memory["outside"], report["device_bytes"])
+                self.assertLessEqual(memory["gaps"], memory["fragmentation"])
                 self.assertLessEqual(len(memory["timeline"]), 250)
                 self.assertEqual(max(point["bytes"] for point in memory["timeline"]), report["peak_bytes"])
                 times = [point["s"] for point in memory["timeline"]]
