@@ -250,6 +250,14 @@ class CudaGraphs(unittest.TestCase):
         plain, graphs = (report["peak_bytes"] for report in self.compiled("--model", "llama3-8b", "--layers", 4, "--batch", 4, "--seq", 2048, "--precision", "bf16"))
         self.assertAlmostEqual((graphs - plain) / (4 * 4 * 2048 * 128256), 1, delta=0.03)
 
+    def test_the_pool_counts_in_what_fits_and_can_be_done_without(self):
+        job = ["--model", "qwen2.5-0.5b", "--seq", 1024, "--precision", "amp-bf16", "--gpu", "rtx-4090"]
+        plain, graphs = (run_json("predict", *job, "--mode", mode, "--max-batch")["batch"] for mode in ("compile", "compile-cudagraphs"))
+        self.assertLess(graphs, plain)
+        report = run_json("predict", *job, "--mode", "compile-cudagraphs", "--batch", plain, expected=(3,))
+        without = [fix for fix in report["fixes"] if fix["flags"] == "--mode compile"]
+        self.assertEqual([fix["change"] for fix in without], ["no CUDA graphs"])
+
     def test_several_steps_keep_one_pool(self):
         one, four = (run_json("predict", "--model", "gpt2", "--batch", 4, "--gpu", "h100-sxm", "--precision", "amp-bf16", "--mode", "compile-cudagraphs", "--global-batch", batch)["memory"]["graph_pool"] for batch in (4, 16))
         self.assertAlmostEqual(four / one, 1, delta=0.1)

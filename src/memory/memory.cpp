@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -72,18 +73,21 @@ class Replayer {
       const std::int64_t before = reserved();
       if (!(step == 0 ? warm_up() : one_step())) return out_;
       if (step > 0 && reserved() == before) break;
+      if (step == 1) recorded_ = graph_pool_.reserved();
     }
     out_.reserved = reserved();
-    out_.graph_pool = graph_pool_.reserved();
+    out_.graph_pool = graph_pool();
     return std::move(out_);
   }
 
  private:
   CachingAllocator& allocator_of(const MemoryBlock& block) { return block.in_graph_pool ? graph_pool_ : allocator_; }
   std::int64_t allocated() const { return allocator_.allocated() + graph_pool_.allocated(); }
-  std::int64_t reserved() const { return allocator_.reserved() + graph_pool_.reserved(); }
-  // A graph's memory is at the addresses that were recorded: its pool gives nothing back.
-  std::int64_t pinned() const { return allocator_.pinned() + graph_pool_.reserved(); }
+  std::int64_t reserved() const { return allocator_.reserved() + graph_pool(); }
+  // A graph's memory is at the addresses that were recorded: its pool gives nothing back. The first step warms up, the second records; from then on
+  // replays ask the pool for nothing.
+  std::int64_t pinned() const { return allocator_.pinned() + graph_pool(); }
+  std::int64_t graph_pool() const { return recorded_.value_or(graph_pool_.reserved()); }
 
   // The first step: what stays from then on is made, and there is always a second.
   bool warm_up() {
@@ -159,6 +163,7 @@ class Replayer {
 
   const MemoryTrace& trace_;
   CachingAllocator allocator_, graph_pool_;
+  std::optional<std::int64_t> recorded_;  // segments of CUDA graphs when they had been recorded
   double stretch_;
   const Graph* graph_ = nullptr;
   StepPart part_ = StepPart::whole;
