@@ -1,5 +1,6 @@
 """Predicted against published speed-ups of mixed precision. The rows are not part of the project: PRECOG_REFERENCE_DATA names their folder."""
 
+import json
 import os
 import pathlib
 import sys
@@ -87,6 +88,29 @@ class Arithmetic(unittest.TestCase):
         self.assertAlmostEqual(published_speedups.copy_rate(measured, 200, 1), 2.0)
         self.assertAlmostEqual(published_speedups.copy_rate(measured, 200, 2), 2.0 ** 0.5)
         self.assertAlmostEqual(published_speedups.copy_rate(measured, 200, 8), 1.0)
+
+
+class WhatRan(unittest.TestCase):
+    """Rows that mean another job than their label says."""
+
+    def made(self, **fields):
+        pair = {field: "" for field in (*published_speedups.COLUMNS, "system", "edition")} | {"gpu": "V100", "mem": "16", "slow": "fp32", "fast": "amp-fp16"} | fields
+        return published_speedups.requests_of(pair, json.loads(published_speedups.MAP.read_text()), {"apex-o2", "fp32", "amp-fp16", "tf32"})
+
+    def test_gpus_that_train_alone_exchange_nothing(self):
+        fields = {"model": "Transformer-XL", "variant": "large", "framework": "PyTorch", "gpus": "8", "batch": "2"}
+        self.assertEqual([one["cluster"]["gpus"] for one in self.made(source="lambdal/deeplearning-benchmark", **fields)], [1, 1])
+        self.assertEqual([one["cluster"]["gpus"] for one in self.made(source="NVIDIA/DeepLearningExamples", **fields)], [8, 8])
+
+    def test_convolutions_are_fused_whole_on_tensor_cores_only(self):
+        fields = {"model": "SE(3)-Transformer", "framework": "PyTorch (DGL)", "gpus": "1", "batch": "240"}
+        by_degree, whole = self.made(**fields)
+        self.assertNotEqual(by_degree["model"], whole["model"])
+        tf32, amp = self.made(**fields | {"gpu": "A100", "mem": "80", "slow": "tf32"})
+        self.assertEqual([tf32["model"], amp["model"]], [whole["model"]] * 2)
+        need = [json.loads(run("predict", "--model", model["graph"], "--batch", 240, "--gpu", "a100-sxm-80gb", "--precision", "fp32", "--json").stdout)["memory"]["activations"]
+                for model in (by_degree["model"], whole["model"])]
+        self.assertLess(need[0], 0.85 * need[1])  # features spread over 704 columns at once, or over 112 at most
 
 
 class Bags(unittest.TestCase):

@@ -163,7 +163,7 @@ def requests_of(pair, mapping, recipes):
             request["reads_loss"] = True
         exchange = next((entry for entry in mapping["exchange"]
                          if matches(entry["match"], pair) and entry.get("precision", precision) == precision), None)
-        cards = int(pair["gpus"])
+        cards = 1 if any(matches(entry["match"], pair) for entry in mapping["alone"]) else int(pair["gpus"])
         if exchange and cards > 1:
             request |= {field: exchange[field] for field in ("plan", "exchange_cycle_ms") if field in exchange}
         request["cluster"] = {"gpu": gpu, "gpus": cards, "gpus_per_node": cards}

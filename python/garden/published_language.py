@@ -4,7 +4,7 @@ The memory of the previous segment is an input here, as long as the segment itse
 computes each tail for the tokens that fall into it, a number that depends on the text; here each sequence has a fixed share of
 them: an estimate from the word counts of WikiText-103 (about 3% of the tokens beyond rank 20,000 and below 40,000, as many
 beyond that, half a per cent beyond 200,000). With `narrower` each rarer cluster has embeddings that many times narrower, and a
-projection.
+projection. `FullWords` scores every word for every token instead: what the benchmark's program does without `--adaptive`.
 
 `early=True` is NVIDIA's code of the containers 19.09 and 19.11 (mem_transformer.py at ca28f55 and ce73b32): the scale a pass of its own over the
 scores, and every layer reads back whether its mask hides anything. With `heads_last` (19.09 alone) scores are laid out with the heads innermost.
@@ -196,12 +196,28 @@ class AdaptiveWords(nn.Module):
         return F.linear(F.linear(x, self.projections[index].weight.t()) if self.projections else x, weight, bias)
 
 
+class FullWords(nn.Module):
+    """One table, tied to the output, and one softmax over all of it (proj_adaptive_softmax.py, n_clusters 0)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table, self.bias = nn.Embedding(CUTS[-1], width), nn.Parameter(torch.zeros(CUTS[-1]))
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return self.table(ids)
+
+    def loss(self, hidden: Tensor, target: Tensor) -> Tensor:
+        scores = F.linear(hidden.flatten(0, 1), self.table.weight, self.bias)
+        likely = -F.log_softmax(scores, dim=-1).gather(1, target.flatten()[:, None]).squeeze(1)
+        return likely.view_as(target).float().mean()
+
+
 class TransformerXL(nn.Module):
     def __init__(self, depth: int, width: int, heads: int, inner: int, dropout: float, dropatt: float, narrower: int = 1,
-                 plain: bool = False, **order: bool) -> None:
+                 plain: bool = False, adaptive: bool = True, **order: bool) -> None:
         super().__init__()
         self.depth, self.width = depth, width
-        self.words = AdaptiveWords(width, narrower, plain)
+        self.words = AdaptiveWords(width, narrower, plain) if adaptive else FullWords(width)
         self.layers = nn.ModuleList(Layer(width, heads, inner, dropout, dropatt, plain, **order) for _ in range(depth))
         self.by_content, self.by_place = nn.Parameter(torch.zeros(heads, 64)), nn.Parameter(torch.zeros(heads, 64))
         self.dropout = parts(plain)[2](dropout)
@@ -250,12 +266,12 @@ def transformer_xl_large_early() -> nn.Module:
 
 
 def transformer_xl_large_wide_early() -> nn.Module:
-    return transformer_xl_large(1, early=True)
+    return transformer_xl_large(1, adaptive=False, early=True)
 
 
 def transformer_xl_large_wide() -> nn.Module:
-    """As lambdal ran it: all words as wide as the model."""
-    return transformer_xl_large(1)
+    """As lambdal ran it: all words as wide as the model, each scored for every token."""
+    return transformer_xl_large(1, adaptive=False)
 
 
 def transformer_xl_base_plain() -> nn.Module:

@@ -83,6 +83,7 @@ MODELS = {
     "vae-cf": Published(lambda: recommendation.VaeCf().train(), recommendation.histories, recommendation.likelihood, 512),
     "ncf": Published(lambda: recommendation.Ncf().train(), recommendation.visits, recommendation.visit_loss, 4096),
     "se3-transformer": Published(graph.se3_transformer, graph.molecules, graph.property_loss, 8),
+    "se3-transformer-by-degree": Published(graph.se3_transformer_by_degree, graph.molecules, graph.property_loss, 8),
     "tacotron2": Published(speech.tacotron2, speech.clips, speech.spectrum_loss, 8, 96),
     "fastspeech": Published(speech.fast_speech, speech.sentences, speech.frame_loss, 8),
     "resnet50-fused": Published(_resnet50_fused, images(224), classify, 12),

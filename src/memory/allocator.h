@@ -2,8 +2,8 @@
 // large blocks, best fit, splitting, merging, and giving unused segments back before it reports that memory is out.
 // Facts of c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h (PyTorch 2.11, default settings), not their code.
 // With expandable segments each pool is one range of addresses that grows, of which only pages in use need memory behind them.
-// A program that plans its memory has neither pools nor segments. One device, one stream; CUDA graphs' private pools and other
-// streams' pools are not modelled.
+// A program that plans its memory has neither pools nor segments. One device, one stream: a private pool is an allocator of its
+// own, other streams' pools are not modelled.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "memory/lifetimes.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "graph/operator.h"
@@ -32,15 +33,17 @@ class Tracer {
     trace_.blocks.reserve(graph_.tensors.size());
     trace_.events.reserve(2 * graph_.tensors.size());
     trace_.first_event.reserve(ops + 1);
+    find_graphs();
     bool forward_products = false, backward_products = false, updated = false;
     for (std::size_t i = 0; i < ops; ++i) {
       trace_.first_event.push_back(static_cast<std::uint32_t>(trace_.events.size()));
       const Op& op = graph_.ops[graph_.ops.id_at(i)];
       if (program_.calls[i].family == Family::gemm) {
         bool& known = op.phase == Phase::forward ? forward_products : backward_products;
-        if (!known) once({cublas_workspace(gpu_), MemoryCategory::libraries});
+        if (!known) hold_workspace(i);
         known = true;
       }
+      if (i == first_graph_call_) copy_inputs();
       if (compiled_ && op.phase == Phase::backward && !backward_began_) make_zero_gradient();
       backward_began_ = backward_began_ || op.phase == Phase::backward;
       if (op.phase == Phase::optimizer && !updated) make_states();
@@ -50,7 +53,7 @@ class Tracer {
       make_outputs(op, i);
       const Bytes workspace = program_.calls[i].workspace;
       if (workspace.value > 0) {
-        const std::int32_t block = add({workspace.value, MemoryCategory::workspaces, op.math, op.module});
+        const std::int32_t block = add({.bytes = workspace.value, .category = MemoryCategory::workspaces, .dtype = op.math, .name = op.module, .in_graph_pool = in_graph(i)});
         put(MemoryEvent::Kind::take, block);
         put(MemoryEvent::Kind::give, block);
       }
@@ -79,6 +82,43 @@ class Tracer {
   std::int64_t share(std::int64_t elements, int ranks) const { return (elements + ranks - 1) / ranks; }
   std::size_t storage(TensorId id) const { return graph_.tensors[id].storage.index(); }
 
+  // CUDA graphs (torch/_inductor/cudagraph_trees.py): what a recorded call makes lies in a pool of their own, forward's and backward's together
+  // (CUDAGraphTreeManager), and stays there between replays, where the rest of the step cannot have it.
+  bool in_graph(std::size_t i) const { return program_.cuda_graphs && program_.calls[i].compiled; }
+  void find_graphs() {
+    first_graph_call_ = graph_.ops.size();
+    if (!program_.cuda_graphs) return;
+    last_graph_call_.fill(0);
+    for (std::size_t i = graph_.ops.size(); i-- > 0;) {
+      if (!in_graph(i)) continue;
+      std::size_t& last = last_graph_call_[graph_.ops[graph_.ops.id_at(i)].phase == Phase::forward ? 0 : 1];
+      last = std::max(last, i);
+      first_graph_call_ = i;
+    }
+  }
+  // Inputs that are not where they were are copied in at each replay, so that there are two of them (_allocate_and_copy_recording_inputs); the
+  // copy is let go when nobody reads it. Parameters and buffers stay where they are.
+  void copy_inputs() {
+    std::vector<std::size_t> last_read(graph_.tensors.size(), 0);
+    for (std::size_t i = 0; i < graph_.ops.size(); ++i)
+      if (in_graph(i))
+        for (TensorId id : graph_.inputs(graph_.ops[graph_.ops.id_at(i)])) last_read[storage(id)] = i + 1;
+    for (std::size_t i = 0; i < graph_.tensors.size(); ++i) {
+      const Tensor& tensor = graph_.tensors[graph_.tensors.id_at(i)];
+      if (tensor.role != Role::input || tensor.storage.index() != i || last_read[i] == 0) continue;
+      const std::int32_t block = add({.bytes = graph_.bytes(graph_.tensors.id_at(i)).value, .category = MemoryCategory::inputs, .dtype = tensor.dtype, .in_graph_pool = true});
+      put(MemoryEvent::Kind::take, block);
+      dies_at(last_read[i] - 1, block);
+    }
+  }
+  // A handle's workspace is held from its first product on; while a graph is recorded, until that ends (clear_cublas_manager).
+  void hold_workspace(std::size_t i) {
+    if (!in_graph(i)) return once({cublas_workspace(gpu_), MemoryCategory::libraries});
+    const std::int32_t block = add({.bytes = cublas_workspace(gpu_), .category = MemoryCategory::libraries, .in_graph_pool = true});
+    put(MemoryEvent::Kind::take, block);
+    dies_at(std::max(i, last_graph_call_[graph_.ops[graph_.ops.id_at(i)].phase == Phase::forward ? 0 : 1]), block);
+  }
+
   // cuDNN wants a recurrent layer's weights in one piece. nn.RNN keeps them so, but not in bf16 (torch.backends.cudnn does not count it
   // among its types): every forward makes a copy, which backward reads.
   void flatten_weights(const Op& op, std::size_t i) {
@@ -100,8 +140,16 @@ class Tracer {
   // graph's result, it hands over the loss's gradient of them, and nothing is made.
   void make_zero_gradient() {
     if (!scores_.valid() || program_.scores != Scores::returned) return;
-    const std::int32_t block = add({graph_.bytes(scores_).value, MemoryCategory::temporaries, graph_.tensors[scores_].dtype});
+    const MemoryBlock zeros{graph_.bytes(scores_).value, MemoryCategory::temporaries, graph_.tensors[scores_].dtype};
+    std::int32_t block = add(zeros);
     put(MemoryEvent::Kind::take, block);
+    if (program_.cuda_graphs) {  // an input of backward's graph like any other: copied in
+      const std::int32_t made = block;
+      block = add(zeros);
+      trace_.blocks.back().in_graph_pool = true;
+      put(MemoryEvent::Kind::take, block);
+      put(MemoryEvent::Kind::give, made);
+    }
     dies_at(scores_gradient_, block);
     not_ours_.push_back(block);
   }
@@ -321,7 +369,7 @@ class Tracer {
       const MemoryCategory category = category_of(op, id, last);
       auto make = [&](std::int64_t bytes) {
         write_over(i, bytes, made_here);
-        const std::int32_t block = add({bytes, category, tensor.dtype, op.module});
+        const std::int32_t block = add({.bytes = bytes, .category = category, .dtype = tensor.dtype, .name = op.module, .in_graph_pool = in_graph(i)});
         put(MemoryEvent::Kind::take, block);
         if (id == scores_) not_ours_.push_back(block);
         if (last == kForever) trace_.cleared.push_back(block);
@@ -365,6 +413,8 @@ class Tracer {
   TensorId scores_;                      // compiled: what the model returns beside the loss
   std::size_t scores_gradient_ = 0;      // the operator that reads its gradient
   std::vector<std::int32_t> not_ours_;   // blocks that no kernel may write over
+  std::size_t first_graph_call_ = 0;                 // of CUDA graphs; past the last where there are none
+  std::array<std::size_t, 2> last_graph_call_{};     // of forward's, of backward's
   std::int32_t last_forward_ = -1;
   std::vector<std::int32_t> last_use_;
   std::vector<char> is_gradient_;

@@ -43,6 +43,7 @@ struct MemoryBlock {
   DType dtype = DType::fp32;
   NameId name;             // of the module whose code made it; of a parameter its own name
   bool parameter = false;
+  bool in_graph_pool = false;  // the private pool of CUDA graphs
 };
 
 struct MemoryEvent {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -46,6 +47,7 @@ constexpr std::array<double, 4> kStretches = {0.996, 1.004, 0.991, 1.009};
 struct Replay {
   bool out_of_memory = false;
   std::int64_t peak = 0, reserved = 0, pinned = 0;
+  std::int64_t graph_pool = 0;  // of reserved and of pinned: segments of CUDA graphs
   std::size_t peak_op = 0, peak_event = 0;
   BytesByCategory at_peak{};
   std::vector<BytesByCategory> timeline;
@@ -54,8 +56,9 @@ struct Replay {
 
 class Replayer {
  public:
+  // `limit`: of the segments that can be given back.
   Replayer(const MemoryTrace& trace, std::int64_t limit, Allocator kind, double stretch = 1)
-      : trace_(trace), allocator_(limit, kind), stretch_(stretch), held_(trace.blocks.size(), CachingAllocator::kNone) {}
+      : trace_(trace), allocator_(limit, kind), graph_pool_(std::int64_t{1} << 62, kind), stretch_(stretch), held_(trace.blocks.size(), CachingAllocator::kNone) {}
   // The peak is that of a part of the step.
   Replayer(const MemoryTrace& trace, Allocator kind, const Graph& graph, StepPart part) : Replayer(trace, std::int64_t{1} << 62, kind) {
     graph_ = &graph, part_ = part;
@@ -67,15 +70,25 @@ class Replayer {
       if (!take(block)) return out_;
     for (int step = 0; step < kMostSteps; ++step) {
       for (std::int32_t block : trace_.cleared) give(block);
-      const std::int64_t before = allocator_.reserved();
+      const std::int64_t before = reserved();
       if (!(step == 0 ? warm_up() : one_step())) return out_;
-      if (step > 0 && allocator_.reserved() == before) break;
+      if (step > 0 && reserved() == before) break;
+      if (step == 1) recorded_ = graph_pool_.reserved();
     }
-    out_.reserved = allocator_.reserved();
+    out_.reserved = reserved();
+    out_.graph_pool = graph_pool();
     return std::move(out_);
   }
 
  private:
+  CachingAllocator& allocator_of(const MemoryBlock& block) { return block.in_graph_pool ? graph_pool_ : allocator_; }
+  std::int64_t allocated() const { return allocator_.allocated() + graph_pool_.allocated(); }
+  std::int64_t reserved() const { return allocator_.reserved() + graph_pool(); }
+  // A graph's memory is at the addresses that were recorded: its pool gives nothing back. The first step warms up, the second records; from then on
+  // replays ask the pool for nothing.
+  std::int64_t pinned() const { return allocator_.pinned() + graph_pool(); }
+  std::int64_t graph_pool() const { return recorded_.value_or(graph_pool_.reserved()); }
+
   // The first step: what stays from then on is made, and there is always a second.
   bool warm_up() {
     for (const MemoryEvent& event : trace_.events)
@@ -100,12 +113,12 @@ class Replayer {
         }
         if (event.kind == MemoryEvent::Kind::take_once) continue;
         if (!take(event.block)) return false;
-        if (allocator_.allocated() > most) most = allocator_.allocated(), when = e, now_at_most_ = now_;
-        out_.pinned = std::max(out_.pinned, allocator_.pinned());
+        if (allocated() > most) most = allocated(), when = e, now_at_most_ = now_;
+        out_.pinned = std::max(out_.pinned, pinned());
       }
       if (most < 0) {
         now_at_most_ = now_;
-        if (const std::size_t events = trace_.first_event[op + 1]; events > 0) most = allocator_.allocated(), when = events - 1;
+        if (const std::size_t events = trace_.first_event[op + 1]; events > 0) most = allocated(), when = events - 1;
       }
       out_.timeline.push_back(now_at_most_);
       if (most > out_.peak && (part_ == StepPart::whole || part_of_step(graph_->ops[graph_->ops.id_at(op)].phase) == part_)) {
@@ -120,21 +133,24 @@ class Replayer {
 
   bool take(std::int32_t block) {
     const MemoryBlock& wanted = trace_.blocks[static_cast<std::size_t>(block)];
-    const CachingAllocator::Block got = allocator_.take(bytes_of(wanted));
+    CachingAllocator& from = allocator_of(wanted);
+    const CachingAllocator::Block got = from.take(bytes_of(wanted));
     if (got == CachingAllocator::kNone) {
       out_.out_of_memory = true;
       return false;
     }
     held_[static_cast<std::size_t>(block)] = got;
-    out_.sizes[static_cast<std::size_t>(block)] = allocator_.size(got);
-    now_[static_cast<std::size_t>(wanted.category)] += Bytes{allocator_.size(got)};
+    out_.sizes[static_cast<std::size_t>(block)] = from.size(got);
+    now_[static_cast<std::size_t>(wanted.category)] += Bytes{from.size(got)};
     return true;
   }
   void give(std::int32_t block) {
     CachingAllocator::Block& held = held_[static_cast<std::size_t>(block)];
     if (held == CachingAllocator::kNone) return;
-    now_[static_cast<std::size_t>(trace_.blocks[static_cast<std::size_t>(block)].category)] -= Bytes{allocator_.size(held)};
-    allocator_.give(held);
+    const MemoryBlock& known = trace_.blocks[static_cast<std::size_t>(block)];
+    CachingAllocator& to = allocator_of(known);
+    now_[static_cast<std::size_t>(known.category)] -= Bytes{to.size(held)};
+    to.give(held);
     held = CachingAllocator::kNone;
   }
 
@@ -146,7 +162,8 @@ class Replayer {
   }
 
   const MemoryTrace& trace_;
-  CachingAllocator allocator_;
+  CachingAllocator allocator_, graph_pool_;
+  std::optional<std::int64_t> recorded_;  // segments of CUDA graphs when they had been recorded
   double stretch_;
   const Graph* graph_ = nullptr;
   StepPart part_ = StepPart::whole;
@@ -278,7 +295,7 @@ void find_moments(const Graph& graph, MemoryUse& use) {
 // What the segments take of a step that takes `free` of them where nothing stops it, and more than `limit`, which is all there is: as
 // it gets through within the limit, else the median of what it and its like take, each within the limit if it can.
 std::int64_t pinned_within(std::int64_t limit, const MemoryTrace& trace, const Replay& free, Allocator kind) {
-  if (const Replay tight = Replayer(trace, limit, kind).run(); !tight.out_of_memory) return tight.pinned;
+  if (const Replay tight = Replayer(trace, limit - free.graph_pool, kind).run(); !tight.out_of_memory) return tight.pinned;
   if (kind == Allocator::planned) return free.pinned;
   std::vector<std::int64_t> taken = {free.pinned};
   for (double stretch : kStretches) {
@@ -286,7 +303,7 @@ std::int64_t pinned_within(std::int64_t limit, const MemoryTrace& trace, const R
     const double larger = static_cast<double>(one.peak) / static_cast<double>(free.peak);
     const auto within = static_cast<std::int64_t>(static_cast<double>(limit) * larger);
     if (one.pinned > within)
-      if (Replay tight = Replayer(trace, within, kind, stretch).run(); !tight.out_of_memory) one = std::move(tight);
+      if (Replay tight = Replayer(trace, within - one.graph_pool, kind, stretch).run(); !tight.out_of_memory) one = std::move(tight);
     taken.push_back(static_cast<std::int64_t>(static_cast<double>(one.pinned) / larger));
   }
   std::sort(taken.begin(), taken.end());
@@ -317,6 +334,7 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
   MemoryUse use;
   use.peak = {replay.peak};
   use.reserved = {replay.reserved};
+  use.graph_pool = {replay.graph_pool};
   use.fragmentation = use.reserved - use.peak;
   use.capacity = gpu.memory_capacity;
   use.host = step.on_host + step.saved_on_host;
@@ -378,10 +396,11 @@ std::string to_text(const MemoryUse& use) {
       categories += fmt::format("{}{} {}", categories.empty() ? "" : ", ", to_text(static_cast<MemoryCategory>(i)), to_text(use.by_category[i]));
   return fmt::format(
       "peak {}: parameters {}, gradients {}, optimizer {}, weight copies {}, activations {}, workspace {}\n"
-      "reserved {} (fragmentation {}), device {} of {}: {}\n"
+      "reserved {} (fragmentation {}){}, device {} of {}: {}\n"
       "at the peak: {}\n",
       to_text(use.peak), to_text(use.parameters), to_text(use.gradients), to_text(use.optimizer), to_text(use.weight_copies), to_text(use.activations),
-      to_text(use.workspace), to_text(use.reserved), to_text(use.fragmentation), to_text(use.device), to_text(use.capacity),
+      to_text(use.workspace), to_text(use.reserved), to_text(use.fragmentation),
+      use.graph_pool.value > 0 ? fmt::format(", of it CUDA graphs' {}", to_text(use.graph_pool)) : "", to_text(use.device), to_text(use.capacity),
       use.fits ? "fits" : "does not fit", categories);
 }
 

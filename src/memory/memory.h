@@ -45,6 +45,7 @@ struct MemoryUse {
   Bytes fragmentation;  // what the allocator holds beyond the peak
   Bytes peak;           // what PyTorch calls max_memory_allocated
   Bytes reserved;       // what its allocator takes from the device when nothing stops it
+  Bytes graph_pool;     // of it: CUDA graphs', which nothing else can have
   Bytes device;         // the least that the device must have: segments that cannot be given back, CUDA context, NCCL's buffers
   Bytes device_pinned;  // of it: the segments
   Bytes device_low, device_high;  // an 80% interval of it

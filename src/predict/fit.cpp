@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "predict/fix_largest.h"
 #include "predict/fix_search.h"
 #include "predict/largest_batch.h"
 
@@ -61,9 +62,12 @@ Result<Prediction> predict_job(const Json& request, const Catalog& catalog, cons
   if (largest && job.contains("global_batch") && job.contains("micro_batches"))
     prediction.report.warnings.push_back(fmt::format("max_batch had one batch to try: a global batch of {} in {} micro-batches is {} per GPU; leave one of them out for others", prediction.report.global_batch,
                                                      prediction.report.micro_batches, prediction.report.batch));
-  if (largest) job["batch"] = prediction.report.batch;
   prediction.report.fixes_sought = fixes;
-  if (fixes && !prediction.report.memory.fits) prediction.report.fixes = search_fixes(job, prediction.report, catalog, where, folder, kFixesShown);
+  if (!fixes || prediction.report.memory.fits) return prediction;
+  Json asked = job;
+  if (largest) asked["batch"] = prediction.report.batch;
+  prediction.report.fixes = search_fixes(asked, prediction.report, catalog, where, folder, kFixesShown);
+  if (largest) prediction.report.fixes = at_their_largest(std::move(prediction.report.fixes), job, prediction.report, catalog, where, folder);
   return prediction;
 }
 

@@ -254,7 +254,7 @@ class FixChoices {
 
   // The same step in smaller pieces, about half as many each time, down to one sample.
   void batches() {
-    if (parsed_.model->fixed_batch) return;
+    if (parsed_.model->fixed_batch || base_.largest_batch) return;  // the batch is what is sought
     const std::int64_t each = base_.batch * base_.micro_batches;
     std::int64_t last = base_.batch;
     std::vector<std::int64_t> found;

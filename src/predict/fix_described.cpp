@@ -114,6 +114,7 @@ Fix fix_of_choices(const std::vector<const FixChoice*>& choices, int layers, con
     flags.insert(flags.begin(), "--precision " + precision);
     out.request["precision"] = precision;
   }
+  if (base.largest_batch && !request.contains("global_batch")) batches = false;  // the step's size follows from the batch, which is sought
   if (batches) {
     flags.push_back(fmt::format("--global-batch {}", base.global_batch));
     out.request["global_batch"] = base.global_batch;

@@ -149,7 +149,7 @@ void FixFinish::hurry(Fix& fix, const FixCombination& choices) const {
     const auto faster = trials_.whole_of(now.request);
     if (!faster || !faster->memory.fits || faster->samples_per_s < best) return;
     best = faster->samples_per_s;
-    fix.faster = FasterFix{now.flags, std::move(now.request), faster->step, job_.samples_per_s / faster->samples_per_s - 1, faster->memory.device, faster->memory.verdict == Certainty::certain};
+    fix.faster = faster_fix(std::move(now.flags), std::move(now.request), *faster, job_);
   };
   const FasterFix plain{.request = fix.request};
   for (std::size_t some = 1; some < (std::size_t{1} << more.size()); ++some) {
@@ -162,16 +162,25 @@ void FixFinish::hurry(Fix& fix, const FixCombination& choices) const {
 }
 
 Fix FixFinish::filled(Fix fix, const Report& report) const {
+  fill_in(fix, report, job_, trials_.gpus_of_node());
+  return fix;
+}
+
+void fill_in(Fix& fix, const Report& report, const Report& job, int gpus_of_node) {
   fix.step = report.step;
   fix.samples_per_s = report.samples_per_s;
-  fix.time_cost = job_.samples_per_s / report.samples_per_s - 1;
+  fix.time_cost = job.samples_per_s / report.samples_per_s - 1;
   fix.peak = report.memory.peak;
   fix.device = report.memory.device;
   fix.certain = report.memory.verdict == Certainty::certain;
   fix.host_of_node = report.memory.host_of_node;
   fix.host_capacity = report.memory.host_capacity;
-  fix.much_of_host = fix.host_capacity.value == 0 && static_cast<double>(fix.host_of_node.value) > kHostOfGpu * trials_.gpus_of_node();
-  return fix;
+  fix.much_of_host = fix.host_capacity.value == 0 && static_cast<double>(fix.host_of_node.value) > kHostOfGpu * gpus_of_node;
+}
+
+FasterFix faster_fix(std::string flags, Json request, const Report& report, const Report& job) {
+  return {.flags = std::move(flags), .request = std::move(request), .step = report.step, .time_cost = job.samples_per_s / report.samples_per_s - 1,
+          .device = report.memory.device, .certain = report.memory.verdict == Certainty::certain};
 }
 
 }  // namespace precog

@@ -13,6 +13,10 @@ struct FoundFix {
   Fix fix;
 };
 
+// What a prediction with the fix says of it, against the job as asked for.
+void fill_in(Fix& fix, const Report& report, const Report& job, int gpus_of_node);
+FasterFix faster_fix(std::string flags, Json request, const Report& report, const Report& job);
+
 class FixFinish {
  public:
   // All outlive it. `job`: the report of the job as asked for.

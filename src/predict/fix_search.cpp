@@ -155,7 +155,8 @@ std::vector<Fix> search_fixes(const Json& request, const Report& base, const Cat
   // What the job recomputes or keeps on the host already may not be the cheapest way: sought from the job without, and from the job itself only
   // where no flag takes that back.
   const auto lighter = back ? parse_request(without(back, *whole), catalog, where, folder, base.batch) : parsed;
-  const auto light = lighter && back ? predict(*lighter, catalog) : Result<Prediction>(fail(where, "nothing to take back"));
+  auto light = lighter && back ? predict(*lighter, catalog) : Result<Prediction>(fail(where, "nothing to take back"));
+  if (light) light->report.largest_batch = base.largest_batch;
   std::vector<Fix> all;
   if (!light || back.by_layers || back.every) all = search.run();
   if (light)

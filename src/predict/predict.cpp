@@ -385,7 +385,7 @@ Result<Prediction> predict(const Request& request, const Catalog& catalog, std::
   out.report.sustained_clock = clock;
   if (request.memory_format == MemoryFormat::channels_last && !has_images(chunks))
     out.report.warnings.push_back(fmt::format("memory_format channels_last has no effect: {} has no convolutions, nor anything else on images", request.model->name));
-  if (request.mode == Mode::compile_cudagraphs) out.report.warnings.push_back("memory is that of compile: the pools of their own that CUDA graphs keep are not modelled");
+  if (request.mode == Mode::compile_cudagraphs) out.report.warnings.push_back("memory of CUDA graphs follows PyTorch's source: a pool of their own that is never given back; no such step was measured");
   if (pipelined) {
     if (!cut.even) out.report.warnings.push_back(uneven_stages(cut));
     if (request.training.micro_batches < request.plan.pp) out.report.warnings.push_back(idle_stages(request));

@@ -29,11 +29,16 @@ Json to_json(const Fix& fix) {
     out["host_bytes_per_node"] = fix.host_of_node.value;
     if (fix.host_capacity.value > 0) out["host_capacity_bytes"] = fix.host_capacity.value;
   }
-  if (fix.faster)
+  if (fix.batch > 0) out["batch"] = fix.batch;
+  if (fix.faster) {
     out["faster_with"] = {{"flags", fix.faster->flags}, {"request", fix.faster->request}, {"step_s", fix.faster->step.value}, {"time_ratio", 1 + fix.faster->time_cost},
                           {"device_bytes", fix.faster->device.value}, {"fits", true}, {"verdict", fix.faster->certain ? "certain" : "likely"}};
+    if (fix.faster->batch > 0) out["faster_with"]["batch"] = fix.faster->batch;
+  }
   return out;
 }
+
+std::string fix_change(const Fix& fix) { return fix.batch > 0 ? fmt::format("{}: batch {}", fix.change, fix.batch) : fix.change; }
 
 std::string fix_notes(const Fix& fix) {
   std::string out = fix.note;
@@ -43,7 +48,8 @@ std::string fix_notes(const Fix& fix) {
     add(fix.host_capacity.value > 0 ? fmt::format("host memory: {} of a node's {}", to_text(fix.host_of_node), to_text(fix.host_capacity))
                                     : fmt::format("host memory: {} in a node, {}", to_text(fix.host_of_node), fix.much_of_host ? "more than machines with so many GPUs have" : "and nobody says how much it has"));
   if (fix.faster)
-    add(fmt::format("faster with {}: {:+.1f}%, {}, {}{}", fix.faster->flags, 100 * fix.faster->time_cost, to_text(fix.faster->step), to_text(fix.faster->device), fix.faster->certain ? "" : "?"));
+    add(fmt::format("faster with {}: {:+.1f}%, {}, {}{}{}", fix.faster->flags, 100 * fix.faster->time_cost, to_text(fix.faster->step), to_text(fix.faster->device), fix.faster->certain ? "" : "?",
+                    fix.faster->batch > 0 ? fmt::format(", batch {}", fix.faster->batch) : ""));
   return out;
 }
 
@@ -55,10 +61,11 @@ Json to_json(const LargestBatch& largest) {
 std::string fixes_text(const std::vector<Fix>& fixes, const Style& style) {
   std::string out = '\n' + style(Ink::bold, "What would make it fit") + '\n';
   if (fixes.empty()) return out + wrapped("  ", "Nothing that was tried. More GPUs to shard over may, or larger ones, or a plan that was not tried.");
-  out += wrapped("  ", "Each predicted, cheapest first; time: per sample, against the job as asked for.");
+  out += wrapped("  ", fixes.front().batch > 0 ? "Each predicted with the largest batch that fits then, cheapest first; time: per sample, against one sample at a time of the job as asked for."
+                                               : "Each predicted, cheapest first; time: per sample, against the job as asked for.");
   out += style(Ink::dim, fmt::format("  {:>7}  {:>9}  {:>9}  {}", "time", "step", "device", "change")) + '\n';
   for (const Fix& fix : fixes) {
-    const std::vector<std::string> lines = change_lines(fix.change);
+    const std::vector<std::string> lines = change_lines(fix_change(fix));
     out += fmt::format("  {:>7}  {:>9}  {:>9}  {}\n", fmt::format("{:+.1f}%", 100 * fix.time_cost), to_text(fix.step),
                        to_text(fix.device) + (fix.certain ? "" : "?"), style(Ink::bold, lines.front()));
     for (std::size_t i = 1; i < lines.size(); ++i) out += fmt::format("{:33}{}\n", "", style(Ink::bold, lines[i]));

@@ -20,6 +20,7 @@ struct FasterFix {
   double time_cost = 0;
   Bytes device;
   bool certain = false;
+  std::int64_t batch = 0;  // as below
 };
 
 struct Fix {
@@ -38,6 +39,7 @@ struct Fix {
   Bytes host_of_node, host_capacity;  // what the GPUs of a node keep in its memory; what it has: 0 where nobody says
   bool much_of_host = false;  // more than machines have for so many GPUs, where nobody says what this one has
   bool certain = false;  // fits at the upper end of the interval too
+  std::int64_t batch = 0;  // the largest that fits with it, where that was asked for: what is said of the fix is of that batch; else 0
   std::optional<FasterFix> faster;
 };
 
@@ -52,6 +54,7 @@ struct LargestBatch {
 Json to_json(const Fix& fix);
 Json to_json(const LargestBatch& largest);
 std::string fixes_text(const std::vector<Fix>& fixes, const Style& style);
+std::string fix_change(const Fix& fix);  // with the batch that fits then
 std::string fix_notes(const Fix& fix);  // what it changes of the result, what it wants of the host
 std::string largest_text(const LargestBatch& largest);  // one sentence
 

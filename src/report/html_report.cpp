@@ -108,7 +108,7 @@ std::string fixes_table(const Report& r) {
   if (r.fixes.empty()) return out + "<p>Nothing that was tried. More GPUs to shard over may, or larger ones, or a plan that was not tried.</p>\n";
   out += "<div class=\"scroll\">\n<table>\n<thead>\n" + row("th", {"change", "time per sample", "step", "on the device", "flags", "notes"}) + "</thead>\n<tbody>\n";
   for (const Fix& fix : r.fixes)
-    out += row("td", {escaped(fix.change), fmt::format("{:+.1f}%", 100 * fix.time_cost), to_text(fix.step),
+    out += row("td", {escaped(fix_change(fix)), fmt::format("{:+.1f}%", 100 * fix.time_cost), to_text(fix.step),
                       to_text(fix.device) + (fix.certain ? "" : " (likely)"), fmt::format("<code>{}</code>", escaped(fix.flags)), escaped(fix_notes(fix))});
   return out + "</tbody>\n</table>\n</div>\n";
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "base/ensure.h"
+#include "report/parts.h"
 #include "report/report.h"
 
 namespace precog {
@@ -39,6 +40,10 @@ Json memory_json(const Report& report) {
               {"optimizer", memory.optimizer.value},   {"weight_copies", memory.weight_copies.value},
               {"activations", (memory.weight_copies + memory.activations).value},
               {"workspace", memory.workspace.value},   {"fragmentation", memory.fragmentation.value}};
+  const AroundPeak around = around_peak(memory);
+  out["gaps"] = around.gaps.value;
+  out["outside"] = around.outside.value;
+  if (memory.graph_pool.value > 0) out["graph_pool"] = memory.graph_pool.value;
   out["by_category"] = bytes_by_category(memory.by_category);
   Json types = Json::object(), modules = Json::array(), timeline = Json::array();
   for (const auto& [type, bytes] : memory.activations_by_dtype) types[type] = bytes.value;

@@ -67,17 +67,20 @@ std::vector<TimePart> time_parts(const Breakdown& b) {
   return out;
 }
 
+AroundPeak around_peak(const MemoryUse& m) {
+  const Bytes gaps = std::clamp(m.device_pinned - m.peak, Bytes{}, Bytes{std::max<std::int64_t>(0, (m.device - m.peak).value)});
+  return {gaps, m.device - m.peak - gaps};
+}
+
 std::vector<MemoryPart> memory_parts(const MemoryUse& m) {
-  // What must fit beyond the peak: segments that cannot be given back whole, and the CUDA context and NCCL's buffers.
-  const Bytes split = std::clamp(m.device_pinned - m.peak, Bytes{}, Bytes{std::max<std::int64_t>(0, (m.device - m.peak).value)});
-  const Bytes outside = m.device - m.peak - split;
+  const auto [gaps, outside] = around_peak(m);
   return {{"parameters", m.parameters, kColourForward},
           {"gradients", m.gradients, kColourBackward},
           {"optimizer", m.optimizer, kColourOptimizer},
           {"weight copies", m.weight_copies, kColourHost},
           {"activations", m.activations, kColourCommunication},
           {"workspace", m.workspace, kColourCasts},
-          {"fragmentation", split, kColourBubble},
+          {"gaps in segments", gaps, kColourBubble},
           {"context", Bytes{std::max<std::int64_t>(outside.value, 0)}, kColourLossScaling}};
 }
 

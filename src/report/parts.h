@@ -26,6 +26,11 @@ struct MemoryPart {
   const char* colour;
 };
 std::vector<MemoryPart> memory_parts(const MemoryUse& memory);  // up to the peak, then what is around it
+// What the device must have beyond the peak: `gaps` in segments that cannot be given back whole, and what is outside the allocator.
+struct AroundPeak {
+  Bytes gaps, outside;
+};
+AroundPeak around_peak(const MemoryUse& memory);
 
 // What memory over the step is stacked of, from the bottom: what stays first.
 struct MemoryLayer {
