@@ -7,7 +7,7 @@
 The split is the lists below, chosen by family before anything of them had been timed; the ninth and the tenth are drawn by lot. `looking` may be looked
 at while the program is written; the others are measured once each, after the program and the coefficients that they judge have been
 committed.
-`unopened` and `third` to `ninth` have been looked at since; `tenth` takes their place, under the same rule.
+`unopened` and `third` to `tenth` have been looked at since; the next takes their place, under the same rule.
 
 A process per model (turns.py): all of them build and run every small row once, side by side; then each in its turn, alone on the machine,
 times its rows, those in which the host counts again and again. When all have, each has a second turn, in which these rows are timed some times more, minutes later (two moments of
