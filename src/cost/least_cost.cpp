@@ -76,6 +76,13 @@ Seconds least_cost(const Kernel& kernel, const KernelCost& physics, const GpuSpe
   return uneven > 1 ? physics.total * uneven : Seconds{};
 }
 
+// Blocks are dealt about one a clock, idle or not: 0.40 to 0.47 ns for each idle one in 22 recorded steps of densely connected networks (2026-11-15-h200-models,
+// 2026-11-16-h200-ninth). Timings of joins are of parts alike.
+Seconds idle_blocks_cost(const Kernel& kernel, const GpuSpec& gpu) {
+  constexpr double kBlockClocks = 0.87;
+  return gpu.boost_clock.value > 0 ? Seconds{static_cast<double>(kernel.idle_blocks) * kBlockClocks / gpu.boost_clock.value} : Seconds{};
+}
+
 // Over NHWC a 1x1 convolution is a product, and where channels are no multiples of 16 bytes cuDNN takes it to the kernels that cuBLAS has for such (cutlass
 // ... align1, named in recorded steps). Of 1,200 timings of such convolutions the correction learned from all the others misses the
 // wide ones, up to three times too fast; data gradients of odd channels from 256 up are 27% off in the mean by it, and 4% by the product (2026-11-16-h200-conv to -conv-6).

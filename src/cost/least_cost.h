@@ -11,6 +11,9 @@ namespace precog {
 
 Seconds least_cost(const Kernel& kernel, const KernelCost& physics, const GpuSpec& gpu);
 
+// What blocks that find nothing to do take beside those that work.
+Seconds idle_blocks_cost(const Kernel& kernel, const GpuSpec& gpu);
+
 // The matrix product whose kernels a convolution runs on, and takes as long as, where its rows are misaligned.
 std::optional<Kernel> product_alike(const Kernel& kernel);
 

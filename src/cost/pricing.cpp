@@ -74,7 +74,7 @@ void KernelPrices::work_out(const PricedKernels& wanted, bool warm) const {
   }
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     KernelPrice* price = wanted[i].second;
-    costs[i] = at_least(costs[i], least[i]);
+    costs[i] = at_least(costs[i], std::max(least[i], costs[i].total + idle_blocks_cost(*wanted[i].first, gpu_)));
     // More than the datasheet's bound could lose is not believed.
     if (warm) price->warm = std::clamp(costs[i].total / price->cold->total, kMostGain, 1.0);
     else price->cold = costs[i];

@@ -107,6 +107,7 @@ struct Kernel {
   bool estimated = false;       // costed by a pattern that was fitted to other kernels than its own
   bool fused = false;           // written by a compiler from several operators
   Zeros zeros = Zeros::none;
+  std::int64_t idle_blocks = 0;  // launched with nothing to do
   bool unknown = false;         // nobody knows the operator: costed by the bytes it moves
 };
 
