@@ -124,6 +124,47 @@ TEST_CASE("JoinedRowsOfNoMultipleOfSixteenBytesAreCopiedInPieces") {
   CHECK(joins(27) == "cat_ragged");
 }
 
+TEST_CASE("PartsOfAJoinGetAsManyBlocksAsTheLargestNeeds") {
+  const auto idle = [](std::int64_t first, std::int64_t second) {
+    GraphBuilder b;
+    const TensorId both = b.cat({b.input("x", {8, first, 64}), b.input("y", {8, second, 64}), b.input("z", {8, second, 64})}, 1);
+    b.cross_entropy(b.linear_layer("out", b.view(both, {8, (first + 2 * second) * 64}), 4, false), b.input("t", {8}, DType::int64));
+    std::int64_t found = -1;
+    for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(DType::bf16), MemoryFormat::contiguous).kernels)
+      if (kernel.name == "cat") found = kernel.idle_blocks;
+    return found;
+  };
+  CHECK(idle(32, 32) == 0);
+  CHECK(idle(32, 2) == 2 * (16 - 1));  // blocks of 128 threads with 8 elements each
+}
+
+// A densely connected network: what a join's parts get back is cut out of one gradient.
+TEST_CASE("SumsOfPartsOfALargerTensorGoElementByElement") {
+  GraphBuilder b;
+  const TensorId x = b.relu(b.input("x", {8, 16, 8, 8})), first = b.conv2d_layer("c0", x, 16, 3, 1, 1);
+  const TensorId second = b.conv2d_layer("c1", b.cat({first, b.relu(first)}, 1), 16, 3, 1, 1);
+  const TensorId third = b.conv2d_layer("c2", b.cat({first, second}, 1), 16, 3, 1, 1);
+  b.cross_entropy(b.view(b.adaptive_avg_pool2d(third, 1), {8, 16}), b.input("t", {8}, DType::int64));
+  int broadcast = 0, plain = 0;
+  for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(DType::bf16), MemoryFormat::contiguous).kernels)
+    if (kernel.name == "add") ++(std::get<MemoryShape>(kernel.shape).pattern == MemoryPattern::broadcast ? broadcast : plain);
+  CHECK(broadcast == 2);
+  CHECK(plain == 0);
+}
+
+TEST_CASE("MomentsKeptInHalfPrecisionAreDividedAsZeros") {
+  const auto kinds = [](DType type) {
+    int divided = 0, rooted = 0;
+    for (const Kernel& kernel : program_of(convolutions(), uniform(type), MemoryFormat::contiguous).kernels) {
+      divided += kernel.zeros == Zeros::divided ? 1 : 0;
+      rooted += kernel.zeros == Zeros::rooted ? 1 : 0;
+    }
+    return std::pair(divided, rooted);
+  };
+  CHECK(kinds(DType::fp16) == std::pair(2, 1));
+  CHECK(kinds(DType::bf16) == std::pair(0, 0));
+}
+
 // PatchTST: tokens [samples, length, channels] turned to [samples, channels, length] for the norm.
 TEST_CASE("BatchNormOfTurnedRowsIsCopiedForCudnnAndElseGoesTheGeneralWay") {
   const auto names = [](DType type, bool turned) {

@@ -168,16 +168,16 @@ bool few_run_apart(const ConvShape& s, std::int64_t rows) {
 }
 
 // In fp32 the transpositions that TF32's few groups have: what calls take says so where it is theirs, two to three times what others take. Of 221 timings of 3x3
-// filters that this finds (data/measured, family grouped) half are within 14% with them; without they came out twice too fast. Widths that double from
-// layer to layer go backward another way. Small images of 32 and more samples forward go either way; which, nothing tells.
+// filters that this finds (data/measured, family grouped) half are within 14% with them; without they came out twice too fast. Widths that double go
+// backward another way, and forward in some layers. Small images of 32 and more samples go either way; which, nothing tells.
 bool turns_groups(const ConvShape& s) {
   constexpr std::int64_t kRows = 1500, kWidth = 48, kFewGroups = 5;
   const std::int64_t in = s.in_channels / s.groups, out = s.out_channels / s.groups, narrow = std::min(in, out), rows = s.batch * s.out_h * s.out_w;
   const auto power = [](std::int64_t x) { return std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, x))); };
   if (s.channels_last || s.kernel_h != 3 || s.kernel_w != 3 || rows <= kRows) return false;
   if (narrow < kWidth && (narrow < kWideGroup || s.groups > kFewGroups || s.strides() > 1)) return false;
-  if (s.direction == ConvDirection::data_gradient) return s.strides() == 1 && narrow < kTile && !(out > in && power(in) && power(out));
-  return s.direction == ConvDirection::forward;
+  if (out > in && power(in) && power(out)) return false;
+  return s.direction == ConvDirection::forward || (s.direction == ConvDirection::data_gradient && s.strides() == 1 && narrow < kTile);
 }
 
 // Groups of several channels, as the kernels of 2,900 such convolutions show (data/measured, family grouped). On tensor cores one kernel takes

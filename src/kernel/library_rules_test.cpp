@@ -160,6 +160,28 @@ TEST_CASE("FewGroupsOfFewChannelsRunOneByOne") {  // as recorded on an H200
   CHECK(conv_helpers(shape, DType::bf16, on).inner == 1);
 }
 
+TEST_CASE("GroupsInTrueFp32AreTurnedUnlessTheyAreNarrowAndManyOrFewPixels") {
+  const GpuSpec on = gpu("9.0");
+  ConvShape shape;  // a stage of RegNet-Y 16GF
+  shape.batch = 32, shape.groups = 11, shape.in_channels = shape.out_channels = 11 * 112;
+  shape.in_h = shape.in_w = shape.out_h = shape.out_w = 14;
+  shape.kernel_h = shape.kernel_w = 3;
+  CHECK(conv_helpers(shape, DType::fp32, on).turns);
+  CHECK(conv_helpers(shape, DType::fp32, on).inner == 2);
+  shape.direction = ConvDirection::data_gradient;
+  CHECK(conv_helpers(shape, DType::fp32, on).turns);
+  shape.in_channels = 11 * 64, shape.out_channels = 11 * 128;
+  CHECK_FALSE(conv_helpers(shape, DType::fp32, on).turns);  // widths that double
+  shape.in_channels = shape.out_channels = 11 * 112, shape.direction = ConvDirection::weight_gradient;
+  CHECK_FALSE(conv_helpers(shape, DType::fp32, on).turns);
+  shape.direction = ConvDirection::forward, shape.batch = 4;
+  CHECK_FALSE(conv_helpers(shape, DType::fp32, on).turns);
+  shape.batch = 32, shape.in_channels = shape.out_channels = 11 * 32;
+  CHECK_FALSE(conv_helpers(shape, DType::fp32, on).turns);
+  shape.groups = 4, shape.in_channels = shape.out_channels = 4 * 32;
+  CHECK(conv_helpers(shape, DType::fp32, on).turns);
+}
+
 TEST_CASE("PicturesCutByFiltersOfFourAreWalkedForFewResults") {
   ConvShape shape{ConvDirection::weight_gradient, 192, 3, 40, 224, 224, 56, 56, 4, 4, 4};
   CHECK(cuts_slowly(shape, DType::bf16));
