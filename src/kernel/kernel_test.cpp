@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "kernel/kernel.h"
 #include "kernel/uneven_products.h"
@@ -138,18 +139,21 @@ TEST_CASE("PartsOfAJoinGetAsManyBlocksAsTheLargestNeeds") {
   CHECK(idle(32, 2) == 2 * (16 - 1));  // blocks of 128 threads with 8 elements each
 }
 
-// A densely connected network: what a join's parts get back is cut out of one gradient.
-TEST_CASE("SumsOfPartsOfALargerTensorGoElementByElement") {
-  GraphBuilder b;
-  const TensorId x = b.relu(b.input("x", {8, 16, 8, 8})), first = b.conv2d_layer("c0", x, 16, 3, 1, 1);
-  const TensorId second = b.conv2d_layer("c1", b.cat({first, b.relu(first)}, 1), 16, 3, 1, 1);
-  const TensorId third = b.conv2d_layer("c2", b.cat({first, second}, 1), 16, 3, 1, 1);
-  b.cross_entropy(b.view(b.adaptive_avg_pool2d(third, 1), {8, 16}), b.input("t", {8}, DType::int64));
-  int broadcast = 0, plain = 0;
-  for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(DType::bf16), MemoryFormat::contiguous).kernels)
-    if (kernel.name == "add") ++(std::get<MemoryShape>(kernel.shape).pattern == MemoryPattern::broadcast ? broadcast : plain);
-  CHECK(broadcast == 2);
-  CHECK(plain == 0);
+// Half of a rotary embedding's row; in a densely connected network the parts of one gradient that are added up.
+TEST_CASE("PartsOfALargerTensorAreWorkedOnElementByElement") {
+  const auto pattern = [](bool cut) {
+    GraphBuilder b;
+    TensorId x = b.linear_layer("a", b.input("x", {64, 32}), 128);
+    const std::int64_t width = cut ? 64 : 128;
+    if (cut) x = b.view(x, {64, width}, ViewKind::slice);
+    x = b.by_name("neg", std::array{x}, {64, width});
+    b.cross_entropy(b.linear_layer("b", x, 8), b.input("t", {64}, DType::int64));
+    for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(DType::bf16), MemoryFormat::contiguous).kernels)
+      if (kernel.name == "neg") return std::get<MemoryShape>(kernel.shape).pattern;
+    return MemoryPattern::kCount;
+  };
+  CHECK(pattern(true) == MemoryPattern::broadcast);
+  CHECK(pattern(false) == MemoryPattern::pointwise);
 }
 
 TEST_CASE("MomentsKeptInHalfPrecisionAreDividedAsZeros") {
