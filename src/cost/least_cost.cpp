@@ -45,6 +45,14 @@ double terms_per_clock(const ConvShape& s, DType math) {
   return 0;
 }
 
+// Groups called one by one, each with a shape of its own.
+bool looped_and_turned(const Kernel& kernel, const ConvShape& s) {
+  if (kernel.launches < 2 || s.groups != 1 || kernel.math != DType::fp32 || s.turned_groups || s.by_fourier) return false;
+  ConvShape all = s;
+  all.groups = kernel.launches, all.in_channels *= kernel.launches, all.out_channels *= kernel.launches;
+  return turns_groups(all);
+}
+
 // Of all results along an axis, terms that are not padding.
 double terms(std::int64_t in, std::int64_t out, std::int64_t taps, std::int64_t stride, std::int64_t dilation) {
   const std::int64_t padding = std::max<std::int64_t>(0, ((out - 1) * stride + dilation * (taps - 1) + 1 - in + 1) / 2);
@@ -59,10 +67,15 @@ double terms(std::int64_t in, std::int64_t out, std::int64_t taps, std::int64_t 
 
 }  // namespace
 
-Seconds least_cost(const Kernel& kernel, const KernelCost& physics, const GpuSpec& gpu) {
+Seconds least_cost(const Kernel& kernel, const KernelCost& physics, const GpuSpec& gpu, const ArchitectureProfile& profile) {
   const double clocks = gpu.sms * gpu.boost_clock.value;
   if (clocks <= 0) return {};
   if (const auto* conv = std::get_if<ConvShape>(&kernel.shape)) {
+    if (looped_and_turned(kernel, *conv)) {
+      Kernel turned = kernel;
+      std::get<ConvShape>(turned.shape).turned_groups = true;
+      return kernel_cost(turned, gpu, profile).total;
+    }
     const double rate = terms_per_clock(*conv, kernel.math);
     if (rate == 0) return {};
     return Seconds{static_cast<double>(conv->batch * conv->in_channels) * terms(conv->in_h, conv->out_h, conv->kernel_h, conv->stride, conv->dilation) *

@@ -9,7 +9,7 @@
 
 namespace precog {
 
-Seconds least_cost(const Kernel& kernel, const KernelCost& physics, const GpuSpec& gpu);
+Seconds least_cost(const Kernel& kernel, const KernelCost& physics, const GpuSpec& gpu, const ArchitectureProfile& profile);
 
 // What blocks that find nothing to do take beside those that work.
 Seconds idle_blocks_cost(const Kernel& kernel, const GpuSpec& gpu);

@@ -15,6 +15,11 @@ const std::filesystem::path kTables = PRECOG_DATA_DIR;
 
 GpuSpec h200() { return parse_gpu(read_json_file(kTables / "gpus" / "h200-sxm.json").value(), "h200-sxm").value(); }
 
+const ArchitectureProfile& hopper() {
+  static const CostProfile physics = CostProfile::parse(read_json_file(kTables / "profiles" / "datasheet.json").value(), "datasheet.json").value();
+  return *physics.find("hopper");
+}
+
 Kernel sized(KernelShape shape, DType type, std::int64_t read) {
   Kernel kernel;
   kernel.shape = shape;
@@ -34,7 +39,7 @@ KernelCost one_microsecond() {
 TEST_CASE("LeastCost: column sums wait for the SMs that got all the full blocks") {
   const auto share = [](std::int64_t columns, std::int64_t rows) {
     const Kernel sum = sized(MemoryShape{MemoryPattern::bias_gradient, columns, rows}, DType::bf16, columns * rows * 2);
-    return least_cost(sum, one_microsecond(), h200()).value / 1e-6;
+    return least_cost(sum, one_microsecond(), h200(), hopper()).value / 1e-6;
   };
   CHECK(share(192, 54380) == doctest::Approx(1.8));  // two blocks side by side, the second half empty
   CHECK(share(320, 46888) == doctest::Approx(1.8));
@@ -47,11 +52,11 @@ TEST_CASE("LeastCost: column sums wait for the SMs that got all the full blocks"
 TEST_CASE("LeastCost: divisions of numbers that have become zero take their clocks") {
   Kernel kernel = sized(MemoryShape{MemoryPattern::multi_tensor, 1, 1 << 30}, DType::fp16, std::int64_t{1} << 32);
   kernel.flops = {1e9};
-  CHECK(least_cost(kernel, one_microsecond(), h200()).value == 0);
+  CHECK(least_cost(kernel, one_microsecond(), h200(), hopper()).value == 0);
   kernel.zeros = Zeros::divided;
-  CHECK(least_cost(kernel, one_microsecond(), h200()).value == doctest::Approx(0.64e9 / (132 * 1.98e9)));
+  CHECK(least_cost(kernel, one_microsecond(), h200(), hopper()).value == doctest::Approx(0.64e9 / (132 * 1.98e9)));
   kernel.zeros = Zeros::rooted;
-  CHECK(least_cost(kernel, one_microsecond(), h200()).value == doctest::Approx(0.42e9 / (132 * 1.98e9)));
+  CHECK(least_cost(kernel, one_microsecond(), h200(), hopper()).value == doctest::Approx(0.42e9 / (132 * 1.98e9)));
 }
 
 TEST_CASE("LeastCost: large depthwise filters in NHWC take a term at a time, those in the padding left out") {
@@ -60,7 +65,7 @@ TEST_CASE("LeastCost: large depthwise filters in NHWC take a term at a time, tho
   shape.in_h = shape.in_w = shape.out_h = shape.out_w = 24;
   shape.kernel_h = shape.kernel_w = 9;
   shape.channels_last = true;
-  const auto seconds = [&](DType type = DType::bf16) { return least_cost(sized(shape, type, 1 << 20), one_microsecond(), h200()).value; };
+  const auto seconds = [&](DType type = DType::bf16) { return least_cost(sized(shape, type, 1 << 20), one_microsecond(), h200(), hopper()).value; };
   const double along = 24 * 9 - 4 * 5;  // of each axis
   CHECK(seconds() == doctest::Approx(1024 * along * along / (0.86 * 132 * 1.98e9)));
   shape.direction = ConvDirection::data_gradient;  // has a kernel of its own but in fp32
@@ -94,6 +99,21 @@ TEST_CASE("LeastCost: a 1x1 convolution of misaligned pixels takes what the prod
   CHECK_FALSE(product_alike(sized(shape, DType::bf16, 1 << 24)));
   shape.out_channels = 277, shape.channels_last = false;
   CHECK_FALSE(product_alike(sized(shape, DType::bf16, 1 << 24)));
+}
+
+TEST_CASE("LeastCost: groups in true fp32 lie between transpositions") {
+  ConvShape shape;  // one group of a stage of RegNet-Y 16GF
+  shape.batch = 32, shape.in_channels = shape.out_channels = 112;
+  shape.in_h = shape.in_w = shape.out_h = shape.out_w = 14;
+  shape.kernel_h = shape.kernel_w = 3;
+  Kernel group = sized(shape, DType::fp32, 11 * 2'809'856);
+  group.flops = {11 * 2.0 * 6272 * 112 * 112 * 9};
+  CHECK(least_cost(group, one_microsecond(), h200(), hopper()).value == 0);  // a convolution without groups
+  group.launches = 11;
+  const double turned = least_cost(group, one_microsecond(), h200(), hopper()).value;
+  CHECK((turned > 11 * 140e-6 && turned < 11 * 190e-6));
+  group.math = DType::tf32;
+  CHECK(least_cost(group, one_microsecond(), h200(), hopper()).value == 0);
 }
 
 TEST_CASE("LeastCost: blocks without work are dealt one a clock") {

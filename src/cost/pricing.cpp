@@ -62,7 +62,7 @@ void KernelPrices::work_out(const PricedKernels& wanted, bool warm) const {
   std::vector<Seconds> least;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     costs.push_back(kernel_cost(*wanted[i].first, gpu_, physics_));
-    least.push_back(least_cost(*wanted[i].first, costs[i], gpu_));
+    least.push_back(least_cost(*wanted[i].first, costs[i], gpu_, physics_));
     if (const auto product = product_alike(*wanted[i].first)) least.back() = corrected_cost(*product, gpu_, physics_, fitted_, own_, warm).total;
     if (const FamilyResidual* family = family_of(*wanted[i].first, fitted_)) families[family].push_back(i);
   }

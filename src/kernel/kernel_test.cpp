@@ -139,21 +139,27 @@ TEST_CASE("PartsOfAJoinGetAsManyBlocksAsTheLargestNeeds") {
   CHECK(idle(32, 2) == 2 * (16 - 1));  // blocks of 128 threads with 8 elements each
 }
 
-// Half of a rotary embedding's row; in a densely connected network the parts of one gradient that are added up.
-TEST_CASE("PartsOfALargerTensorAreWorkedOnElementByElement") {
-  const auto pattern = [](bool cut) {
-    GraphBuilder b;
-    TensorId x = b.linear_layer("a", b.input("x", {64, 32}), 128);
-    const std::int64_t width = cut ? 64 : 128;
-    if (cut) x = b.view(x, {64, width}, ViewKind::slice);
-    x = b.by_name("neg", std::array{x}, {64, width});
-    b.cross_entropy(b.linear_layer("b", x, 8), b.input("t", {64}, DType::int64));
-    for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(DType::bf16), MemoryFormat::contiguous).kernels)
-      if (kernel.name == "neg") return std::get<MemoryShape>(kernel.shape).pattern;
-    return MemoryPattern::kCount;
+// A densely connected network adds up what its joins' parts get back.
+TEST_CASE("SumsOfPartsOfALargerGradientGoElementByElement") {
+  const auto pattern = [](Phase phase) {
+    Graph graph;
+    const TensorId wide = graph.add_tensor({.shape = {8, 32, 64}, .dtype = DType::bf16});
+    Tensor cut = graph.tensors[wide];
+    cut.shape = {8, 16, 64};
+    const TensorId part = graph.add_tensor(cut), sum = graph.add_tensor({.shape = {8, 16, 64}, .dtype = DType::bf16});
+    Op view;
+    view.kind = OpKind::view;
+    view.phase = phase;
+    view.attributes = ViewAttributes{ViewKind::slice};
+    graph.add_op(view, std::array{wide}, std::array{part});
+    Op add;
+    add.kind = OpKind::add;
+    add.phase = phase;
+    graph.add_op(add, std::array{part, part}, std::array{sum});
+    return std::get<MemoryShape>(make_kernels(graph, gpu(), MemoryFormat::contiguous).kernels.front().shape).pattern;
   };
-  CHECK(pattern(true) == MemoryPattern::broadcast);
-  CHECK(pattern(false) == MemoryPattern::pointwise);
+  CHECK(pattern(Phase::backward) == MemoryPattern::broadcast);
+  CHECK(pattern(Phase::forward) == MemoryPattern::pointwise);
 }
 
 TEST_CASE("MomentsKeptInHalfPrecisionAreDividedAsZeros") {

@@ -167,19 +167,6 @@ bool few_run_apart(const ConvShape& s, std::int64_t rows) {
   return s.groups < 4 && (narrow != kWideGroup || s.batch > kSomeImages);
 }
 
-// In fp32 the transpositions that TF32's few groups have: what calls take says so where it is theirs, two to three times what others take. Of 221 timings of 3x3
-// filters that this finds (data/measured, family grouped) half are within 14% with them; without they came out twice too fast. Widths that double go
-// backward another way, and forward in some layers. Small images of 32 and more samples go either way; which, nothing tells.
-bool turns_groups(const ConvShape& s) {
-  constexpr std::int64_t kRows = 1500, kWidth = 48, kFewGroups = 5;
-  const std::int64_t in = s.in_channels / s.groups, out = s.out_channels / s.groups, narrow = std::min(in, out), rows = s.batch * s.out_h * s.out_w;
-  const auto power = [](std::int64_t x) { return std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, x))); };
-  if (s.channels_last || s.kernel_h != 3 || s.kernel_w != 3 || rows <= kRows) return false;
-  if (narrow < kWidth && (narrow < kWideGroup || s.groups > kFewGroups || s.strides() > 1)) return false;
-  if (out > in && power(in) && power(out)) return false;
-  return s.direction == ConvDirection::forward || (s.direction == ConvDirection::data_gradient && s.strides() == 1 && narrow < kTile);
-}
-
 // Groups of several channels, as the kernels of 2,900 such convolutions show (data/measured, family grouped). On tensor cores one kernel takes
 // all groups up to 32 channels, and wider ones but for strided data gradients, few rows and large filters; in fp32 it is a call for each
 // group.
@@ -209,7 +196,6 @@ ConvHelpers grouped_helpers(const ConvShape& s, DType math, bool tensor_cores) {
     else if (data) helpers.inner = apart ? (wide && unit) || taps == 1 ? 2 : 1 : 0;  // turned there and back, or scaled by zero first
     else helpers.inner = wide ? 2 : 0;
     if (s.channels_last && apart) helpers.slices = weight ? 2 : wide || data ? 3 : 0;
-    if (apart && turns_groups(s)) helpers.turns = true, helpers.inner = 2;
     return helpers;
   }
   // No tensor core kernel for few channels: plain fp32 kernels that read NCHW, from turned operands, or one that needs no turning.
@@ -274,6 +260,17 @@ FourierWay fourier_way(const ConvShape& s) {
   const std::int64_t rows = s.batch * s.in_h * s.in_w, narrow = std::min(s.in_channels, s.out_channels);
   if (s.direction == ConvDirection::forward) return whole_images(s, rows, narrow);
   return s.direction == ConvDirection::data_gradient ? tiled_images(s, rows, narrow) : FourierWay{};
+}
+
+// Of 221 timings of 3x3 filters that this finds (data/measured, family grouped) half are within 14% with transpositions; without they came out twice too fast.
+bool turns_groups(const ConvShape& s) {
+  constexpr std::int64_t kRows = 1500, kWidth = 48, kFewGroups = 5;
+  const std::int64_t in = s.in_channels / s.groups, out = s.out_channels / s.groups, narrow = std::min(in, out), rows = s.batch * s.out_h * s.out_w;
+  const auto power = [](std::int64_t x) { return std::has_single_bit(static_cast<std::uint64_t>(std::max<std::int64_t>(1, x))); };
+  if (s.channels_last || s.kernel_h != 3 || s.kernel_w != 3 || rows <= kRows) return false;
+  if (narrow < kWidth && (narrow < kWideGroup || s.groups > kFewGroups || s.strides() > 1)) return false;
+  if (out > in && power(in) && power(out)) return false;
+  return s.direction == ConvDirection::forward || (s.direction == ConvDirection::data_gradient && s.strides() == 1 && narrow < kTile);
 }
 
 // Rules of cuDNN 9.19 on Hopper, from the kernels of 40,000 convolutions (data/measured, choices.jsonl.gz of 2026-11-16-h200-conv and its successors).

@@ -161,25 +161,23 @@ TEST_CASE("FewGroupsOfFewChannelsRunOneByOne") {  // as recorded on an H200
 }
 
 TEST_CASE("GroupsInTrueFp32AreTurnedUnlessTheyAreNarrowAndManyOrFewPixels") {
-  const GpuSpec on = gpu("9.0");
   ConvShape shape;  // a stage of RegNet-Y 16GF
   shape.batch = 32, shape.groups = 11, shape.in_channels = shape.out_channels = 11 * 112;
   shape.in_h = shape.in_w = shape.out_h = shape.out_w = 14;
   shape.kernel_h = shape.kernel_w = 3;
-  CHECK(conv_helpers(shape, DType::fp32, on).turns);
-  CHECK(conv_helpers(shape, DType::fp32, on).inner == 2);
+  CHECK(turns_groups(shape));
   shape.direction = ConvDirection::data_gradient;
-  CHECK(conv_helpers(shape, DType::fp32, on).turns);
+  CHECK(turns_groups(shape));
   shape.in_channels = 11 * 64, shape.out_channels = 11 * 128;
-  CHECK_FALSE(conv_helpers(shape, DType::fp32, on).turns);  // widths that double
+  CHECK_FALSE(turns_groups(shape));  // widths that double
   shape.in_channels = shape.out_channels = 11 * 112, shape.direction = ConvDirection::weight_gradient;
-  CHECK_FALSE(conv_helpers(shape, DType::fp32, on).turns);
+  CHECK_FALSE(turns_groups(shape));
   shape.direction = ConvDirection::forward, shape.batch = 4;
-  CHECK_FALSE(conv_helpers(shape, DType::fp32, on).turns);
+  CHECK_FALSE(turns_groups(shape));
   shape.batch = 32, shape.in_channels = shape.out_channels = 11 * 32;
-  CHECK_FALSE(conv_helpers(shape, DType::fp32, on).turns);
+  CHECK_FALSE(turns_groups(shape));
   shape.groups = 4, shape.in_channels = shape.out_channels = 4 * 32;
-  CHECK(conv_helpers(shape, DType::fp32, on).turns);
+  CHECK(turns_groups(shape));
 }
 
 TEST_CASE("PicturesCutByFiltersOfFourAreWalkedForFewResults") {

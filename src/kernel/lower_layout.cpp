@@ -112,8 +112,8 @@ void Lowering::walk_operands(Kernel& kernel, const Op& op) {
   if (how.axes == 0) return;
   auto& shape = std::get<MemoryShape>(kernel.shape);
   // Of a part of a larger tensor each element's place is worked out, without wide loads. (Of orders that differ this is not as sure: which tensors a
-  // backward pass finds turned is a guess.)
-  const bool cut = std::any_of(inputs.begin(), inputs.end(), [&](TensorId id) {
+  // backward pass finds turned is a guess. Forward the profile's timings of rotated halves have it in.)
+  const bool cut = op.phase == Phase::backward && std::any_of(inputs.begin(), inputs.end(), [&](TensorId id) {
     return graph_.tensors[id].shape == result && !layouts_.is_plain(id) && !(dense_like(result, layouts_.strides(id)) == layouts_.strides(id));
   });
   if (shape.pattern == MemoryPattern::pointwise && how.axes >= 2 && cut) shape.pattern = MemoryPattern::broadcast;
