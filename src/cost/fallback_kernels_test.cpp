@@ -25,6 +25,19 @@ TEST_CASE("bytes cleared by the driver take a microsecond each time, whatever a 
   CHECK(with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value == doctest::Approx(2.85e-6));
 }
 
+TEST_CASE("values that a generated kernel adds to few places in bf16 wait for each other") {
+  const auto time = [](std::int64_t places) {
+    MemoryShape shape{MemoryPattern::broadcast, 1, 12 * 196 * 196};
+    shape.part = places;
+    Kernel kernel = kernel_of(shape, "fused_scatter", DType::bf16);
+    kernel.fused = true;
+    return with_fallbacks(kernel, {1.98e9}, ten_microseconds()).total.value;
+  };
+  CHECK(time(12 * 196) == doctest::Approx(3.36e-3).epsilon(0.02));  // TinyViT's windows of 14
+  CHECK(time(12 * 729) == doctest::Approx(0.47e-3).epsilon(0.02));  // Swin's
+  CHECK(time(0) == doctest::Approx(10e-6));                         // in other types nothing is known of the places
+}
+
 TEST_CASE("Megatron-LM's causal softmax takes longer than its bytes, the more the longer its rows") {
   KernelCost bytes = ten_microseconds();
   bytes.memory = Seconds{100e-6};

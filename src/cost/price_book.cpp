@@ -26,7 +26,7 @@ struct ShapeHash {
 bool SameKernel::operator()(const Kernel& a, const Kernel& b) const {
   return a.shape == b.shape && a.math == b.math && a.input == b.input && a.output == b.output && a.emulated == b.emulated && a.flops == b.flops &&
          a.read == b.read && a.written == b.written && a.launches == b.launches && a.name == b.name && a.estimated == b.estimated && a.fused == b.fused &&
-         a.unknown == b.unknown;
+         a.zeros == b.zeros && a.idle_blocks == b.idle_blocks && a.unknown == b.unknown;
 }
 
 std::size_t KernelHash::operator()(const Kernel& kernel) const {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cost/least_cost.h"
+
 namespace precog {
 namespace {
 
@@ -18,12 +20,18 @@ const FamilyResidual* family_of(const Kernel& kernel, const FittedProfile* fitte
   return family && family->kind == feature_kind(kernel) ? family : nullptr;
 }
 
-KernelCost corrected(KernelCost cost, double correction, const FamilyResidual& family, bool own) {
-  const double factor = std::exp(correction);
+KernelCost times(KernelCost cost, double factor) {
   cost.compute = cost.compute * factor;
   cost.memory = cost.memory * factor;
   cost.launch = cost.launch * factor;
   cost.total = cost.total * factor;
+  return cost;
+}
+
+KernelCost at_least(const KernelCost& cost, Seconds least) { return least > cost.total ? times(cost, least / cost.total) : cost; }
+
+KernelCost corrected(KernelCost cost, double correction, const FamilyResidual& family, bool own) {
+  cost = times(cost, std::exp(correction));
   own = own && !family.carried;
   cost.source = own ? CostSource::fitted : CostSource::scaled;
   cost.low = family.ratio.least * (own ? 1 : 1 - kRelativeSpread);
@@ -51,8 +59,11 @@ bool KernelPrices::asks_warm(const Kernel& kernel, double cached) const {
 void KernelPrices::work_out(const PricedKernels& wanted, bool warm) const {
   std::unordered_map<const FamilyResidual*, std::vector<std::size_t>> families;
   std::vector<KernelCost> costs;
+  std::vector<Seconds> least;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     costs.push_back(kernel_cost(*wanted[i].first, gpu_, physics_));
+    least.push_back(least_cost(*wanted[i].first, costs[i], gpu_, physics_));
+    if (const auto product = product_alike(*wanted[i].first)) least.back() = corrected_cost(*product, gpu_, physics_, fitted_, own_, warm).total;
     if (const FamilyResidual* family = family_of(*wanted[i].first, fitted_)) families[family].push_back(i);
   }
   for (const auto& [family, members] : families) {
@@ -63,6 +74,7 @@ void KernelPrices::work_out(const PricedKernels& wanted, bool warm) const {
   }
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     KernelPrice* price = wanted[i].second;
+    costs[i] = at_least(costs[i], std::max(least[i], costs[i].total + idle_blocks_cost(*wanted[i].first, gpu_)));
     // More than the datasheet's bound could lose is not believed.
     if (warm) price->warm = std::clamp(costs[i].total / price->cold->total, kMostGain, 1.0);
     else price->cold = costs[i];
@@ -70,13 +82,7 @@ void KernelPrices::work_out(const PricedKernels& wanted, bool warm) const {
 }
 
 KernelCost KernelPrices::at(const KernelPrice& price, double cached) {
-  const double factor = std::pow(*price.warm, cached);
-  KernelCost cost = *price.cold;
-  cost.compute = cost.compute * factor;
-  cost.memory = cost.memory * factor;
-  cost.launch = cost.launch * factor;
-  cost.total = cost.total * factor;
-  return cost;
+  return times(*price.cold, std::pow(*price.warm, cached));
 }
 
 KernelCost KernelPrices::operator()(const Kernel& kernel, double cached) {

@@ -8,6 +8,7 @@
 #include "frontend/zoo.h"
 #include "kernel/fuse.h"
 #include "kernel/kernel.h"
+#include "kernel/lower_fused.h"
 #include "precision/precision.h"
 #include "support.h"
 #include "training/step_graph.h"
@@ -365,4 +366,24 @@ TEST_CASE("RowsAddedToPlacesInBf16AreTheFrameworksOwn") {
   const auto scatters = [&](DType type) { return count(compile(graph, uniform(type)).text(), "scatter"); };
   CHECK(scatters(DType::fp32) == 1);
   CHECK(scatters(DType::bf16) == 0);
+}
+
+TEST_CASE("ValuesThatMeetInAPlaceInBf16AreToldByTheTable") {
+  const auto places = [](DType type, const char* name) {
+    Graph graph;
+    const TensorId table = graph.add_tensor({.shape = {12, 196}, .dtype = type}), values = graph.add_tensor({.shape = {12, 196, 196}, .dtype = type});
+    const TensorId added = graph.add_tensor({.shape = {12, 196}, .dtype = type});
+    Op op;
+    op.kind = OpKind::scatter;
+    op.label = graph.intern(name);
+    const TensorId in[] = {table, values}, out[] = {added};
+    FusedKernel fused;
+    fused.kind = FusedKind::scatter;
+    fused.ops = {graph.add_op(op, in, out)};
+    fused.row_length = 12 * 196 * 196;
+    return std::get<MemoryShape>(lower_fused(fused, graph).front().shape).part;
+  };
+  CHECK(places(DType::bf16, "index_put_") == 12 * 196);
+  CHECK(places(DType::fp32, "index_put_") == 0);
+  CHECK(places(DType::bf16, "scatter_add") == 0);
 }

@@ -91,6 +91,9 @@ struct CollectiveShape {
 
 using KernelShape = std::variant<MemoryShape, GemmShape, ConvShape, AttentionShape, CollectiveShape>;
 
+// What arithmetic does to numbers that have mostly become zero.
+enum class Zeros : std::uint8_t { none, divided, rooted };
+
 struct Kernel {
   KernelShape shape;
   DType math = DType::fp32;     // arithmetic: decides which unit and peak (tf32 on fp32 storage)
@@ -103,6 +106,8 @@ struct Kernel {
   std::string_view name;        // e.g. "addmm", "layer_norm_backward"; lives as long as the program
   bool estimated = false;       // costed by a pattern that was fitted to other kernels than its own
   bool fused = false;           // written by a compiler from several operators
+  Zeros zeros = Zeros::none;
+  std::int64_t idle_blocks = 0;  // launched with nothing to do
   bool unknown = false;         // nobody knows the operator: costed by the bytes it moves
 };
 

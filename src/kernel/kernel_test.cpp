@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 
 #include "kernel/kernel.h"
 #include "kernel/uneven_products.h"
@@ -122,6 +123,56 @@ TEST_CASE("JoinedRowsOfNoMultipleOfSixteenBytesAreCopiedInPieces") {
   };
   CHECK(joins(24) == "cat");
   CHECK(joins(27) == "cat_ragged");
+}
+
+TEST_CASE("PartsOfAJoinGetAsManyBlocksAsTheLargestNeeds") {
+  const auto idle = [](std::int64_t first, std::int64_t second) {
+    GraphBuilder b;
+    const TensorId both = b.cat({b.input("x", {8, first, 64}), b.input("y", {8, second, 64}), b.input("z", {8, second, 64})}, 1);
+    b.cross_entropy(b.linear_layer("out", b.view(both, {8, (first + 2 * second) * 64}), 4, false), b.input("t", {8}, DType::int64));
+    std::int64_t found = -1;
+    for (const Kernel& kernel : program_of(std::move(b).finish(), uniform(DType::bf16), MemoryFormat::contiguous).kernels)
+      if (kernel.name == "cat") found = kernel.idle_blocks;
+    return found;
+  };
+  CHECK(idle(32, 32) == 0);
+  CHECK(idle(32, 2) == 2 * (16 - 1));  // blocks of 128 threads with 8 elements each
+}
+
+// A densely connected network adds up what its joins' parts get back.
+TEST_CASE("SumsOfPartsOfALargerGradientGoElementByElement") {
+  const auto pattern = [](Phase phase) {
+    Graph graph;
+    const TensorId wide = graph.add_tensor({.shape = {8, 32, 64}, .dtype = DType::bf16});
+    Tensor cut = graph.tensors[wide];
+    cut.shape = {8, 16, 64};
+    const TensorId part = graph.add_tensor(cut), sum = graph.add_tensor({.shape = {8, 16, 64}, .dtype = DType::bf16});
+    Op view;
+    view.kind = OpKind::view;
+    view.phase = phase;
+    view.attributes = ViewAttributes{ViewKind::slice};
+    graph.add_op(view, std::array{wide}, std::array{part});
+    Op add;
+    add.kind = OpKind::add;
+    add.phase = phase;
+    graph.add_op(add, std::array{part, part}, std::array{sum});
+    return std::get<MemoryShape>(make_kernels(graph, gpu(), MemoryFormat::contiguous).kernels.front().shape).pattern;
+  };
+  CHECK(pattern(Phase::backward) == MemoryPattern::broadcast);
+  CHECK(pattern(Phase::forward) == MemoryPattern::pointwise);
+}
+
+TEST_CASE("MomentsKeptInHalfPrecisionAreDividedAsZeros") {
+  const auto kinds = [](DType type) {
+    int divided = 0, rooted = 0;
+    for (const Kernel& kernel : program_of(convolutions(), uniform(type), MemoryFormat::contiguous).kernels) {
+      divided += kernel.zeros == Zeros::divided ? 1 : 0;
+      rooted += kernel.zeros == Zeros::rooted ? 1 : 0;
+    }
+    return std::pair(divided, rooted);
+  };
+  CHECK(kinds(DType::fp16) == std::pair(2, 1));
+  CHECK(kinds(DType::bf16) == std::pair(0, 0));
 }
 
 // PatchTST: tokens [samples, length, channels] turned to [samples, channels, length] for the norm.

@@ -64,6 +64,9 @@ ConvHelpers conv_helpers(const ConvShape& shape, DType math, const GpuSpec& gpu)
 // Filters of a hundred taps over wide groups of one axis (the position embeddings of speech models) in 16 bits: where cuDNN 9 finds no tensor core
 // kernel that it deems fit, it runs vector kernels of years ago, group by group (implicit_convolve_sgemm, dgrad_engine). Forward that was so
 // of widths that are no multiples of 32; of data gradients of one or two samples, and of sums still longer. `calls`: groups, or launches for one each.
+// Groups of a convolution in true fp32 that are called one by one: whether each lies between transpositions, as TF32's few do (ConvHelpers::turns). Widths that double go
+// backward another way, and forward in some layers; small images of 32 and more samples go either way, and nothing tells which.
+bool turns_groups(const ConvShape& shape);
 bool walks_long_filter(const ConvShape& shape, DType math, std::int64_t calls);
 // Weight gradients of pictures of three channels cut by filters of 4x4 and 6x6 in 16 bits and NCHW: few results of many pictures go to a kernel that takes as
 // long for each pixel whatever its channels (cuDNN 9.19; 38 of 39 calls, and none of 300 others).

@@ -160,6 +160,26 @@ TEST_CASE("FewGroupsOfFewChannelsRunOneByOne") {  // as recorded on an H200
   CHECK(conv_helpers(shape, DType::bf16, on).inner == 1);
 }
 
+TEST_CASE("GroupsInTrueFp32AreTurnedUnlessTheyAreNarrowAndManyOrFewPixels") {
+  ConvShape shape;  // a stage of RegNet-Y 16GF
+  shape.batch = 32, shape.groups = 11, shape.in_channels = shape.out_channels = 11 * 112;
+  shape.in_h = shape.in_w = shape.out_h = shape.out_w = 14;
+  shape.kernel_h = shape.kernel_w = 3;
+  CHECK(turns_groups(shape));
+  shape.direction = ConvDirection::data_gradient;
+  CHECK(turns_groups(shape));
+  shape.in_channels = 11 * 64, shape.out_channels = 11 * 128;
+  CHECK_FALSE(turns_groups(shape));  // widths that double
+  shape.in_channels = shape.out_channels = 11 * 112, shape.direction = ConvDirection::weight_gradient;
+  CHECK_FALSE(turns_groups(shape));
+  shape.direction = ConvDirection::forward, shape.batch = 4;
+  CHECK_FALSE(turns_groups(shape));
+  shape.batch = 32, shape.in_channels = shape.out_channels = 11 * 32;
+  CHECK_FALSE(turns_groups(shape));
+  shape.groups = 4, shape.in_channels = shape.out_channels = 4 * 32;
+  CHECK(turns_groups(shape));
+}
+
 TEST_CASE("PicturesCutByFiltersOfFourAreWalkedForFewResults") {
   ConvShape shape{ConvDirection::weight_gradient, 192, 3, 40, 224, 224, 56, 56, 4, 4, 4};
   CHECK(cuts_slowly(shape, DType::bf16));

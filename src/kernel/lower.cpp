@@ -33,6 +33,12 @@ bool goes_its_own_way(std::string_view name) {
   return name == "im2col" || name == "col2im" || pads_by_edge(name) || name.starts_with("grid_sampler") || name == "scatter_add" || name == "index_add";
 }
 
+// Adam's calls on moments kept in fp16 (torch/optim/adam.py): the second ones underflow, and so do many of the first (cost/least_cost.h).
+Zeros zeros_of(std::string_view call, DType moments) {
+  if (moments != DType::fp16) return Zeros::none;
+  return call == "div_" || call == "addcdiv_" ? Zeros::divided : call == "sqrt" ? Zeros::rooted : Zeros::none;
+}
+
 Collective collective_of(OpKind kind) {
   switch (kind) {
     case OpKind::all_gather: return Collective::all_gather;
@@ -309,6 +315,7 @@ void Lowering::lower(const Op& op) {
                                 usual_size(many->elements, tensors));
         kernel.launches = static_cast<std::int32_t>(std::max<std::int64_t>(1, many->launches));
         if (!many->one_by_one) std::get<MemoryShape>(kernel.shape).part = walked_chunk(op, *many);
+        if (op.label.valid()) kernel.zeros = zeros_of(graph_.name(op.label), kernel.input);
         if (!many->one_by_one && op.label.valid() && graph_.name(op.label) == "norm") {  // sums of blocks, cleared before and added up after (native/cuda/ForeachReduceOp.cu)
           memory("fill", op, MemoryPattern::fill, {0}, Bytes{4 * tensors});
           memory("norm_cleanup", op, MemoryPattern::pointwise, Bytes{4 * tensors}, Bytes{4 * tensors}, 1, tensors);

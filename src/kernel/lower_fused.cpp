@@ -44,6 +44,17 @@ std::string_view name_for(FusedKind kind, Family family) {
   return family == Family::cast ? "cast" : "fused_pointwise";
 }
 
+// That values are added to in bf16; 0: to none, or in another type.
+std::int64_t places_met(const FusedKernel& fused, const Graph& graph) {
+  for (OpId id : fused.ops) {
+    const Op& op = graph.ops[id];
+    if (!op.label.valid() || !graph.name(op.label).starts_with("index_put")) continue;
+    const Tensor& table = graph.tensors[graph.output(op)];
+    if (table.dtype == DType::bf16) return table.shape.elements();
+  }
+  return 0;
+}
+
 // A mask that all heads share, of a row's length in both extents, is causal.
 bool is_causal_mask(const Tensor& tensor, std::int64_t row_length) { return tensor.dtype == DType::boolean && tensor.shape.elements() == row_length * row_length; }
 
@@ -83,9 +94,10 @@ std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph, Ow
   if (shape.pattern == MemoryPattern::pooling_forward) shape.part = fused.traits.taps;
   if (shape.pattern == MemoryPattern::pooling_backward) shape.part = fused.traits.windows;
   if (fused.traits.random && shape.part == 0) shape.part = fused.rows * fused.row_length;  // numbers drawn
-  kernel.shape = shape;
   kernel.math = first.math;
   kernel.input = kernel.output = main_type(fused, graph);
+  if (fused.kind == FusedKind::scatter) shape.part = places_met(fused, graph);
+  kernel.shape = shape;
   kernel.flops = {static_cast<double>(fused.rows * fused.row_length) * static_cast<double>(fused.ops.size())};
   kernel.read = fused.scratch_read;
   kernel.written = fused.scratch_written;

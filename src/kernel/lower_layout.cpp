@@ -111,6 +111,12 @@ void Lowering::walk_operands(Kernel& kernel, const Op& op) {
   inherit_order(op, operands);
   if (how.axes == 0) return;
   auto& shape = std::get<MemoryShape>(kernel.shape);
+  // Of a part of a larger tensor each element's place is worked out, without wide loads. (Of orders that differ this is not as sure: which tensors a
+  // backward pass finds turned is a guess. Forward the profile's timings of rotated halves have it in.)
+  const bool cut = op.phase == Phase::backward && std::any_of(inputs.begin(), inputs.end(), [&](TensorId id) {
+    return graph_.tensors[id].shape == result && !layouts_.is_plain(id) && !(dense_like(result, layouts_.strides(id)) == layouts_.strides(id));
+  });
+  if (shape.pattern == MemoryPattern::pointwise && how.axes >= 2 && cut) shape.pattern = MemoryPattern::broadcast;
   shape.part = smallest_input(op);
   const std::int64_t elements = shape.rows * shape.row_length;
   if (how.inner > 0 && elements % how.inner == 0) shape.rows = elements / how.inner, shape.row_length = how.inner;
@@ -194,12 +200,33 @@ void Lowering::lower_cat(const Op& op) {
   if (out(op).shape.rank() > axes && out(op).shape[-1] == op.input_count && out(op).shape[-2] == in(op, 0).shape[-1]) ++axes;
   if (axes > kMostJoinedAxes) kernel.launches = op.input_count;
   const std::int64_t ragged = plain ? ragged_run(op) : 0;
-  if (plain && ragged == 0) return;
+  if (plain && ragged == 0) {
+    kernel.idle_blocks = last ? 0 : idle_blocks_of_cat(op);
+    return;
+  }
   kernel.name = plain ? "cat_ragged" : "cat_strided";
   kernel.estimated = true;  // by timings of its own, where there are any
   auto& shape = std::get<MemoryShape>(kernel.shape);
   shape.axes = plain ? 2 : std::clamp(axes, 2, kMostJoinedAxes);
   if (plain) shape.part = ragged;
+}
+
+// Every part gets as many blocks as the largest needs, up to 32 for each SM (getCatGridContig, native/cuda/Shape.cu): of one large part and many small
+// ones nearly all find nothing to do.
+std::int64_t Lowering::idle_blocks_of_cat(const Op& op) const {
+  constexpr std::int64_t kBlock = 128, kLoad = 16, kMostForSm = 32;
+  constexpr std::size_t kLaunch = 128;  // parts
+  const std::int64_t each = kBlock * std::max<std::int64_t>(1, kLoad * 8 / bits_of(out(op).dtype));
+  const auto parts = graph_.inputs(op);
+  std::int64_t idle = 0;
+  for (std::size_t first = 0; first < parts.size(); first += kLaunch) {
+    const auto together = parts.subspan(first, std::min(kLaunch, parts.size() - first));
+    std::int64_t most = 0;
+    const auto needed = [&](TensorId id) { return std::min(kMostForSm * gpu_.sms, (graph_.tensors[id].shape.elements() + each - 1) / each); };
+    for (TensorId id : together) most = std::max(most, needed(id));
+    for (TensorId id : together) idle += most - needed(id);
+  }
+  return idle;
 }
 
 // Of joined parts the fewest elements that lie side by side in the result and are no multiple of 16 bytes: they are copied in narrower pieces

@@ -64,6 +64,7 @@ class Lowering {
   void lower_cat(const Op& op);
   void lower_edge(const Op& op);
   std::int64_t ragged_run(const Op& op) const;
+  std::int64_t idle_blocks_of_cat(const Op& op) const;
   TensorId widest_operand(const Op& op) const;
   void pass_on_planes(const Op& op);
   void prepare(const Op& op);
