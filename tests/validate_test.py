@@ -69,6 +69,16 @@ class Validate(InTemporaryFolder):
         for figures in ("overall", "kernels", "gpu_busy", "memory"):
             self.assertEqual(from_csv[figures], from_jsonl[figures])
 
+    def test_of_some_runs_only_the_peak_is_known(self):
+        runs = self.runs()
+        peak = {"peak_bytes": runs[0]["measured"]["peak_bytes"]}
+        report = run_json("validate", self.write("runs.jsonl", "\n".join(map(json.dumps, [*runs, {**runs[0], "id": "peak alone", "measured": peak}])) + "\n"))
+        alone = report["runs"][-1]
+        self.assertIsNone(alone["error"])
+        self.assertEqual(alone["measured_peak_bytes"], peak["peak_bytes"])
+        self.assertEqual(report["memory"]["rows"], len(runs) + 1)
+        self.assertEqual(report["overall"]["mape"], run_json("validate", self.write("timed.jsonl", "\n".join(map(json.dumps, runs)) + "\n"))["overall"]["mape"])
+
     def test_the_recorded_runs(self):
         recorded = [path for path in sorted((program.ROOT / "data" / "measured").rglob("*.jsonl"))
                     if {"request", "measured"} <= set(json.loads(path.read_text().split("\n", 1)[0]))]  # beside them: operators, host

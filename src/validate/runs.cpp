@@ -54,7 +54,7 @@ std::optional<MeasuredRun> read_run(const Json& json, std::size_t line, std::str
   run.peak_bytes = positive(*measured, "peak_bytes", reason);
   run.kernels = positive(*measured, "kernels", reason);
   run.steps_per_block = positive(*measured, "steps_per_block", reason);
-  if (reason.empty() && !run.oom && !run.step_s) reason = "measured.step_s is missing (or \"oom\": true)";
+  if (reason.empty() && !run.oom && !run.step_s && !run.peak_bytes) reason = "measured.step_s is missing (or \"oom\": true, or peak_bytes alone)";
   if (!reason.empty()) return std::nullopt;
   return run;
 }

@@ -16,7 +16,7 @@ struct MeasuredRun {
   Json request;
   std::optional<double> step_s, gpu_busy_s, peak_bytes, kernels;
   std::optional<double> steps_per_block;  // step_s is the mean of so many steps between two waits for the GPU
-  bool oom = false;  // the run ran out of memory: it has no step
+  bool oom = false;  // the run ran out of memory: it has no step; nor has one of which only the peak was measured
 };
 
 struct UnreadableRun {

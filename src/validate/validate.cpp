@@ -266,10 +266,12 @@ ValidationReport validate_runs(const RunsFile& file, const Predictor& predictor,
     ++fits.rows;
     fits.right += report.memory.fits != run.oom;
     if (!run.oom) {
-      row.error = per_cent(report.step.value, *run.step_s);
-      for (Group* group : mine) group->errors.add(*row.error);
-      ++out.interval.rows;
-      out.interval.right += *run.step_s >= report.step_low.value && *run.step_s <= report.step_high.value;
+      if (run.step_s) {
+        row.error = per_cent(report.step.value, *run.step_s);
+        for (Group* group : mine) group->errors.add(*row.error);
+        ++out.interval.rows;
+        out.interval.right += *run.step_s >= report.step_low.value && *run.step_s <= report.step_high.value;
+      }
       if (run.gpu_busy_s) {
         ++busy.predicted;
         busy.errors.add(per_cent(report.gpu_busy.value, *run.gpu_busy_s));
