@@ -22,7 +22,6 @@ constexpr std::size_t kShort = 4000;  // rows
 constexpr double kMostCleared = 0.7;  // of a call, by fills, for what is left to say something of the others
 constexpr double kLeastLeft = 0.25;   // of a kernel's physical time, when what ran beside it seems to have taken all
 
-
 struct Row {
   const Measurement* measured = nullptr;
   double seconds = 0;                          // measured, less what its sitting adds to every call
@@ -96,14 +95,12 @@ std::vector<KernelSample> samples_of(std::string_view family, FeatureKind kind, 
   const bool convolution = kind == FeatureKind::convolution;
   for (const Row& row : rows) {
     if (row.held_out && !every_row) continue;
-    double own = 0, beside = 0;
     bool any = false;
-    for (std::size_t i = 0; i < row.physics.size(); ++i) {
-      if (row.charged[i]) own += corrected(row, i, base);
-      else beside += corrected(row, i, now);
-      any = any || (row.charged[i] && row.family[i] == family);
-    }
-    if (!any || own <= 0) continue;
+    for (std::size_t i = 0; i < row.physics.size(); ++i) any = any || (row.charged[i] && row.family[i] == family);
+    if (!any) continue;  // before its kernels are corrected, which takes as long as all the rest
+    double own = 0, beside = 0;
+    for (std::size_t i = 0; i < row.physics.size(); ++i) (row.charged[i] ? own : beside) += corrected(row, i, row.charged[i] ? base : now);
+    if (own <= 0) continue;
     const double left = std::max(row.seconds - beside, kLeastLeft * own);
     for (std::size_t i = 0; i < row.physics.size(); ++i) {
       if (!row.charged[i] || row.family[i] != family) continue;
@@ -149,13 +146,18 @@ double share_of(std::vector<double> values, double share) {
   return values[std::min(values.size() - 1, static_cast<std::size_t>(share * static_cast<double>(values.size())))];
 }
 
-CalibrationRow judged(const std::vector<const Row*>& rows, const FittedProfile& profile) {
+struct HeldOutRow {
+  const Row* row = nullptr;
+  double predicted = 0;
+};
+
+CalibrationRow judged(const std::vector<HeldOutRow>& rows, const FittedProfile& profile) {
   CalibrationRow out;
   std::vector<double> errors, signs, physics, physics_signs;
-  for (const Row* row : rows) {
+  for (const auto& [row, now] : rows) {
     double uncorrected = 0;
     for (std::size_t i = 0; i < row->physics.size(); ++i) uncorrected += row->physical(i);
-    const double measured = row->seconds, now = predicted(*row, profile);
+    const double measured = row->seconds;
     signs.push_back(now / measured - 1);
     errors.push_back(std::abs(signs.back()));
     physics_signs.push_back(uncorrected / measured - 1);
@@ -181,17 +183,18 @@ std::string group_of(const Row& row) {
 }
 
 void judge(const std::vector<Row>& rows, Calibration& out) {
-  std::map<std::string, std::vector<const Row*>> groups;
-  std::map<std::pair<std::string, std::string>, std::vector<const Row*>> families;
+  std::map<std::string, std::vector<HeldOutRow>> groups;
+  std::map<std::pair<std::string, std::string>, std::vector<HeldOutRow>> families;
   for (const Row& row : rows) {
     if (!row.held_out || row.label.empty()) continue;
     if (row.measured->warm && only_moves_memory(row)) continue;  // no step would see it
     ++out.held_out;
-    groups[group_of(row)].push_back(&row);
-    families[{std::string(row.label), "all"}].push_back(&row);
-    families[{std::string(row.label), row.measured->dtype}].push_back(&row);
+    const HeldOutRow one{&row, predicted(row, out.profile)};
+    groups[group_of(row)].push_back(one);
+    families[{std::string(row.label), "all"}].push_back(one);
+    families[{std::string(row.label), row.measured->dtype}].push_back(one);
   }
-  const auto add = [&](std::vector<CalibrationRow>& to, const std::string& family, const std::string& dtype, const std::vector<const Row*>& of) {
+  const auto add = [&](std::vector<CalibrationRow>& to, const std::string& family, const std::string& dtype, const std::vector<HeldOutRow>& of) {
     to.push_back(judged(of, out.profile));
     to.back().family = family;
     to.back().dtype = dtype;
