@@ -50,6 +50,42 @@ class TurnHosts(unittest.TestCase):
     def test_no_anchors_no_turns(self):
         self.assertEqual(turn_hosts.ratios(turn_hosts.anchors([{"id": "a", "request": {"model": "bert"}, "measured": {"step_s": 1}}])), {})
 
+    def visited(self, name, visits, model="a"):
+        """A row whose visits had these (step, anchor), two blocks each."""
+        found = run(model, [anchor for _, anchor in visits], name=name)
+        found["measured"]["block_means_s"] = [step for step, _ in visits for _ in range(2)]
+        return found
+
+    def test_visits_that_follow_their_anchors_share_them(self):
+        draw = random.Random(3)
+        rows = []
+        for index in range(60):
+            level, slow = draw.lognormvariate(0, 1), [draw.lognormvariate(0, 0.1) for _ in range(6)]
+            rows.append(self.visited(str(index), [(level * one ** 0.6, one) for one in slow]))
+        self.assertAlmostEqual(turn_hosts.shared(rows), 0.6, 6)
+        ratios = turn_hosts.row_ratios(rows, {turn_hosts.turn(rows[0]): 1.1})
+        middle = statistics.median(anchor for row in rows for anchor in row["measured"]["anchors_s"])
+        own = statistics.median(rows[7]["measured"]["anchors_s"]) / middle
+        self.assertAlmostEqual(ratios["7"], 1.1 * own ** 0.6, 6)
+
+    def test_visits_that_do_not_follow_them_share_nothing(self):
+        draw = random.Random(4)
+        rows = [self.visited(str(index), [(draw.lognormvariate(0, 0.1), draw.lognormvariate(0, 0.1)) for _ in range(6)]) for index in range(200)]
+        self.assertLess(turn_hosts.shared(rows), 0.1)
+        against = [self.visited("a", [(1.0, 1.0), (0.9, 1.1)])]
+        self.assertEqual(turn_hosts.shared(against), 0.0)
+
+    def test_how_long_a_row_takes_has_no_part_in_its_ratio(self):
+        few = [self.visited("a", [(1.0, 1.0), (1.1, 1.1)]), self.visited("b", [(1.0, 1.2), (1.2, 1.4)])]
+        longer = [self.visited("a", [(1.0, 1.0), (1.1, 1.1)]), self.visited("b", [(9.0, 1.2), (10.8, 1.4)])]
+        by_turn = {turn_hosts.turn(few[0]): 1.0}
+        for row, ratio in turn_hosts.row_ratios(few, by_turn).items():
+            self.assertAlmostEqual(turn_hosts.row_ratios(longer, by_turn)[row], ratio, 9)
+
+    def test_a_row_visited_once_is_its_turns(self):
+        rows = [self.visited("a", [(1.0, 1.3)]), self.visited("b", [(1.0, 1.0), (1.1, 1.1)])]
+        self.assertEqual(turn_hosts.row_ratios(rows, {turn_hosts.turn(rows[0]): 1.07})["a"], 1.07)
+
     def test_every_time_of_a_description_and_nothing_else(self):
         host = {"name": "h", "forward": {"view": {"value": "4 us", "source": "s"}}, "step": {"value": "500 us", "source": "s"},
                 "memory_bandwidth": {"value": "100 GB/s", "source": "s"}, "sources": {"s": "measured: 7 us"}}

@@ -328,7 +328,7 @@ FIRST_VISITS = 0.85  # of the first turn, at most; what is left of it is for the
 PROFILING = 0.65  # of the second turn
 OVER = 0.25  # of a share may be taken from the models after it before a timed row is left without a profile, for nothing
 HOST_EVERY = 3  # models
-VISITS = 3  # more of a row in which the host counts, in each turn
+VISITS = 5  # more of a row in which the host counts, in each turn, where there is time
 LARGE = 500e6  # parameters: with AdamW's moments and gradients in fp32, 8 GB
 SCOUTING = (("amp-bf16", "fp32", "fp16"), ("bf16", "tf32", "amp-fp16"))  # by turns; the first size in the first of them only: breadth, not judgement
 HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
@@ -365,14 +365,19 @@ def train(campaign, entry, model, precision, size, timed):
         device.free(sum(p.numel() * p.element_size() for p in model.parameters()) * 1.1)
 
 
+def around(before, after):
+    """What is kept of the anchors before and after a visit: how fast the machine was just then (host_speed.py)."""
+    return round((before + after) / 2, 7)
+
+
 def first_visit(campaign, model, record, anchor, prepared):
     """A row that was not prepared takes its first step here: one more to warm up."""
     def timed(loop, switches):
-        refused = campaign.device.refused()
+        refused, before = campaign.device.refused(), anchor()
         record["measured"], _ = steps.time_steps(campaign.device, loop, warmup=2 if prepared else 3, blocks=3, profiled=False, block_s=0.1)
         got = record["measured"]
         got.update(anchor.without(got))
-        got["anchors_s"] = [anchor()]  # how fast the machine was just then (host_speed.py)
+        got["anchors_s"] = [around(before, anchor())]
         got["anchor_s"], got["anchor_phases_s"] = got["anchors_s"][0], [anchor.phases]
         record["setup"] = {"parameters": sum(p.numel() for p in model.parameters()), "eps": loop.eps,
                            "cudnn_benchmark": torch.backends.cudnn.benchmark, "refused": campaign.device.refused() - refused, **switches}
@@ -382,11 +387,11 @@ def first_visit(campaign, model, record, anchor, prepared):
 def next_visit(campaign, record, anchor):
     """Three more blocks, some seconds later: the host's speed wanders, and a row's median should not be of one moment."""
     def timed(loop, switches):
+        before, got = anchor(), record["measured"]
         for _ in range(2):
             loop.step()
-        got = record["measured"]
         means, enqueues = steps.time_blocks(campaign.device, loop, got["steps_per_block"], 3)
-        means, anchors = got["block_means_s"] + means, got["anchors_s"] + [anchor()]
+        means, anchors = got["block_means_s"] + means, got["anchors_s"] + [around(before, anchor())]
         got.update({"step_s": statistics.median(means), "step_s_min": min(means), "step_s_max": max(means), "blocks": len(means), "block_means_s": means,
                     "host_enqueue_s": statistics.median([got["host_enqueue_s"], *enqueues]), "anchors_s": anchors, "anchor_s": statistics.median(anchors),
                     "anchor_phases_s": got["anchor_phases_s"] + [anchor.phases]})
