@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws a list of models (tools/gpu/garden_steps.py) by lot: the ninth, the tenth. The first eight were chosen by hand.
+"""Draws a list of models (tools/gpu/garden_steps.py) by lot: the ninth, the tenth, the eleventh. The first eight were chosen by hand.
 
-  python3 tools/draw_list.py --list tenth [--next N]     the list, who was passed over and why; N more candidates of each lot
+  python3 tools/draw_list.py --list eleventh [--next N]     the list, who was passed over and why; N more candidates of each lot
 
 Needs torch, torchvision, timm and transformers (the populations are those of torchvision 0.26, timm 1.0.30 and transformers 5.17); nothing
 is downloaded. A lot is a population, cut into families; the families are shuffled by the seed, and of each one model is drawn, so that no
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import logging
 import os
 import pathlib
@@ -37,9 +38,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tools" / "gpu")]
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-SEEDS = {"ninth": 9, "tenth": 10}
+SEEDS = {"ninth": 9, "tenth": 10, "eleventh": 11}
 LOTS = {"torchvision": 2, "convolution": 4, "attention": 4, "causal": 4, "masked": 2, "two-sided": 2, "image": 1, "speech": 1}
-COMPILED = {"ninth": 7, "tenth": 10}
+COMPILED = {"ninth": 7, "tenth": 10, "eleventh": 10}
+TIMM = "tests/data/published_timm"  # models of timm's published benchmark: predicted and looked at since the tenth list was drawn
 MOST = {"timm": 400e6, "transformers": 1.5e9}  # parameters
 ATTENTION = set("""beit byoanet cait coat convit crossvit csatv2 davit deepseek_vit deit edgenext efficientformer efficientformer_v2 efficientvim
     efficientvit_mit efficientvit_msra eva fastvit gcvit gemma4_vit hiera hieradet_sam2 iformer levit lowformer maxxvit metaformer mlp_mixer
@@ -50,10 +52,13 @@ PASSED = {  # drawn, not usable: why
     "rwkv": "its recurrence is a loop of Python over the positions: minutes of capture",
     "fnet": "its Fourier transforms take no 16-bit numbers: it does not train in four of the six precisions",
     "data2vec-text": "the same network as xlm-roberta, which stands on the list",
+    "gemma4_vit_167m_enc": "an encoder that gives a sequence of features: it has no classes to train",
+    "xlstm": "its gates turn 16-bit keys into fp32 ones, which PyTorch does not multiply with 16-bit values: it does not train in two of the six precisions",
 }
 ENTRIES = {"apertus": "apertus-short", "gemma4_unified_text": "gemma4-text-short", "roberta-prelayernorm": "roberta-prelayernorm-base",
            "longformer": "longformer-512", "mvp": "mvp-large", "pegasus_x": "pegasus-x-large", "sew-d": "sew-d-base", "vaultgemma": "vaultgemma-short", "olmo": "olmo-short", "cpmant": "cpmant-short", "ctrl": "ctrl-short",
-           "xlm-roberta-xl": "xlm-roberta-xl-short", "nllb-moe": "nllb-moe-short"}  # the garden's names where others
+           "xlm-roberta-xl": "xlm-roberta-xl-short", "nllb-moe": "nllb-moe-short", "granite_swa": "granite-swa-short", "arcee": "arcee-short",
+           "gemma3_text": "gemma3-text-short", "mamba2": "mamba2-short", "blenderbot": "blenderbot-short"}  # the garden's names where others
 
 
 def earlier(drawn: str) -> set[str]:
@@ -64,9 +69,13 @@ def earlier(drawn: str) -> set[str]:
     names = {name for models in before(garden_steps.HALVES, drawn) for name in models}
     names |= {model[0].removeprefix("garden:") for models in before(compiled_steps.LISTS, drawn) for model in models}
     names |= {entry.name for entry in garden.entries() if entry.trace}
-    for folder in ("data/models", "tests/data/captured", "tests/data/captured_zoo", "tests/data/published"):
+    for folder in ("data/models", "tests/data/captured", "tests/data/captured_zoo", "tests/data/published", *([TIMM] if looked_at_timm(drawn) else [])):
         names |= {path.name.split(".json")[0].removesuffix(".precog") for path in (ROOT / folder).iterdir()}
     return names
+
+
+def looked_at_timm(drawn: str) -> bool:
+    return drawn not in ("ninth", "tenth")
 
 
 def before(lists: dict[str, Any], drawn: str) -> list[Any]:
@@ -154,6 +163,8 @@ class Draw:
         self.seed, self.names = SEEDS[drawn], earlier(drawn)
         known = [entry for entry in garden.entries() if entry.name in self.names]
         self.families = {module_of(entry) for entry in known} - {None}
+        if looked_at_timm(drawn):
+            self.families |= {kin(model["module"]) for model in json.loads((ROOT / TIMM / "list.json").read_text())["models"]}
         self.defaults = set()  # configuration classes whose defaults, depth aside, were looked at
         for made in filter(None, map(made_of, known)):
             kind = getattr(transformers, made[0])
@@ -234,7 +245,7 @@ class Draw:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--list", choices=sorted(SEEDS), default="tenth")
+    parser.add_argument("--list", choices=sorted(SEEDS), default="eleventh")
     parser.add_argument("--next", type=int, default=0, help="so many more candidates of each lot")
     parser.add_argument("--lots", type=lambda text: text.split(","), default=list(LOTS), help="these lots")
     arguments = parser.parse_args()
