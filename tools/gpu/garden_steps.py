@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half tenth --host h200-vm-clean --out RAW --budget 430 --only ...     ten models a call
+  python3 tools/gpu/garden_steps.py --half eleventh --host h200-vm-clean --out RAW --budget 480 --only ...     ten models a call
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
-The split is the lists below, chosen by family before anything of them had been timed; the ninth and the tenth are drawn by lot. `looking` may be looked
+The split is the lists below, chosen by family before anything of them had been timed; those from the ninth on are drawn by lot. `looking` may be looked
 at while the program is written; the others are measured once each, after the program and the coefficients that they judge have been
 committed.
 `unopened` and `third` to `tenth` have been looked at since; the next takes their place, under the same rule.
@@ -323,6 +323,28 @@ TENTH = {  # drawn by lot (tools/draw_list.py --list tenth), in the drawn order
     "focalnet_xlarge_fl4": ((1, None), (2, None)),
     "resnetv2_18": ((16, None), (512, None)),
 }
+ELEVENTH = {  # drawn by lot (tools/draw_list.py --list eleventh), in the drawn order; sizes by tools/list_sizes.py, which leaves three of them one
+    "perceiver": ((4, None), (12, None)),
+    "arcee-short": ((1, 256), (1, 1024)),
+    "vit_pe_core_small_patch16_384": ((16, None), (64, None)),
+    "res2net101_26w_4s": ((16, None), (64, None)),
+    "vitamin_large2_224": ((4, None), (12, None)),
+    "mamba2-short": ((1, 256),),
+    "gemma3-text-short": ((1, 256), (1, 1024)),
+    "gemma4_vit_167m": ((1, None),),
+    "selecsls60": ((16, None), (192, None)),
+    "megatron-bert": ((8, 128), (12, 256)),
+    "blenderbot-short": ((1, 128),),
+    "mobilenet_v3_small": ((16, None), (512, None)),
+    "yoso": ((8, 128), (32, 256)),
+    "twins_svt_large": ((16, None), (64, None)),
+    "granite-swa-short": ((1, 256), (1, 1024)),
+    "rdnet_small": ((8, None), (32, None)),
+    "longt5": ((4, 128), (192, 128)),
+    "hrnet_w18_small": ((16, None), (192, None)),
+    "unispeech": ((4, 20), (32, 20)),
+    "efficientnet_b1": ((16, None), (128, None)),
+}
 SHARES = (0.55, 0.45)  # of a model's time: its first turn, and the second, minutes later
 FIRST_VISITS = 0.85  # of the first turn, at most; what is left of it is for the next visits
 PROFILING = 0.65  # of the second turn
@@ -332,7 +354,7 @@ VISITS = 5  # more of a row in which the host counts, in each turn, where there 
 LARGE = 500e6  # parameters: with AdamW's moments and gradients in fp32, 8 GB
 SCOUTING = (("amp-bf16", "fp32", "fp16"), ("bf16", "tf32", "amp-fp16"))  # by turns; the first size in the first of them only: breadth, not judgement
 HALVES = {"looking": LOOKING, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH,
-          "eighth": EIGHTH, "ninth": NINTH, "scouts": SCOUTS, "tenth": TENTH}
+          "eighth": EIGHTH, "ninth": NINTH, "scouts": SCOUTS, "tenth": TENTH, "eleventh": ELEVENTH}
 
 
 def record_of(name, precision, batch, seq, two_sides=False, host=common.HOST):
