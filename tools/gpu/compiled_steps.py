@@ -3,7 +3,7 @@
 
   python3 tools/gpu/compiled_steps.py --out results --budget 540
   python3 tools/gpu/compiled_steps.py --out results --budget 470 --list fourth --compiled-only --processes 15 --precisions amp-bf16,bf16,tf32
-  python3 tools/gpu/compiled_steps.py --out results --budget 225 --list tenth --compiled-only --processes 14 --precisions amp-bf16,bf16,tf32 --peaks amp-fp16,fp32,fp16
+  python3 tools/gpu/compiled_steps.py --out results --budget 400 --list eleventh --compiled-only --processes 14 --precisions amp-bf16,bf16,tf32 --peaks fp32,fp16,amp-fp16
   python3 tools/gpu/compiled_steps.py --out /tmp/dry --dry-run --only bert-base --precisions bf16
 
 One process per (model, precision): it compiles the model (torch.compile, Inductor's default mode; the optimizer stays eager), takes three steps with all the
@@ -167,9 +167,24 @@ TENTH: list[tuple[str, int | None, int, int | None, int | None]] = [
     ("garden:densenet264d", None, 32, None, None),
     ("garden:efficientnet_v2_l", None, 8, None, None),
 ]
+# Of the garden's eleventh list, drawn by lot too; the last three that were drawn (hrnet_w18_small, rdnet_small, mamba2-short) at their first size.
+# Those that compile quickly come first, by the number and the kinds of their operators; the last three have most.
+ELEVENTH: list[tuple[str, int | None, int, int | None, int | None]] = [
+    ("garden:arcee-short", None, 1, 1024, None),
+    ("garden:vit_pe_core_small_patch16_384", None, 64, None, None),
+    ("garden:gemma3-text-short", None, 1, 1024, None),
+    ("garden:mobilenet_v3_small", None, 512, None, None),
+    ("garden:selecsls60", None, 192, None, None),
+    ("garden:perceiver", None, 12, None, None),
+    ("garden:mamba2-short", None, 1, 256, None),
+    ("garden:hrnet_w18_small", None, 16, None, None),
+    ("garden:rdnet_small", None, 8, None, None),
+    ("garden:res2net101_26w_4s", None, 64, None, None),
+]
 LISTS = {"zoo": MODELS, "unopened": UNOPENED, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH, "eighth": EIGHTH,
-         "ninth": NINTH, "tenth": TENTH}
-SLOW = {"tenth": 3}  # so many at the end of a list wait until the others have been through all precisions
+         "ninth": NINTH, "tenth": TENTH, "eleventh": ELEVENTH}
+FIRST = {"eleventh": 4}  # so many at the beginning of a list go through all precisions before the others do, peaks first
+SLOW = {"tenth": 3, "eleventh": 3}  # so many at the end of a list wait until the others have been through all precisions
 # Inductor's reduce-overhead mode on two of them, last.
 GRAPHED = (("bert-base", None, 4, 128, None), ("gpt2", None, 8, 1024, None))
 HOST_EVERY = 5  # processes that time
@@ -199,7 +214,7 @@ def coordinate(args: argparse.Namespace) -> int:
     import common
     started = time.perf_counter()
     os.makedirs(args.out, exist_ok=True)
-    waiting = ordered(LISTS[args.list], SLOW.get(args.list, 0), args.precisions, args.peaks)
+    waiting = ordered(LISTS[args.list], FIRST.get(args.list, 0), SLOW.get(args.list, 0), args.precisions, args.peaks)
     if args.list == "zoo":
         waiting += [{"model": m, "precision": "amp-bf16", "mode": "compile-cudagraphs", "peaks": False} for m in GRAPHED]
     waiting = [{**job, "dry_run": args.dry_run, "compiled_only": args.compiled_only, "host": args.host or common.HOST}
@@ -261,14 +276,15 @@ def coordinate(args: argparse.Namespace) -> int:
     return 0
 
 
-def ordered(models: list[Any], slow: int, precisions: list[str], peaks: list[str]) -> list[dict[str, Any]]:
-    """What is worth most comes first: two timed precisions, a peak, the others' times, the others' peaks; and those that compile quickly."""
+def ordered(models: list[Any], first: int, slow: int, precisions: list[str], peaks: list[str]) -> list[dict[str, Any]]:
+    """What is worth most comes first. Of the `first` models all peaks, in the order of `peaks`, then the times, which give their peaks too: some models have their memory in every precision, however
+    little time there is. Then the others' two timed precisions, a peak, the other times, the other peaks; those that compile quickly before the `slow` ones."""
     timed = [(precision, False) for precision in precisions]
     others = [(precision, True) for precision in peaks]
     kinds = timed[:2] + others[:1] + timed[2:] + others[1:]
     quick = len(models) - slow
     return [{"model": model, "precision": precision, "mode": "compile", "peaks": peak}
-            for those in (models[:quick], models[quick:]) for precision, peak in kinds for model in those]
+            for those, own in ((models[:first], others + timed), (models[first:quick], kinds), (models[quick:], kinds)) for precision, peak in own for model in those]
 
 
 def save_wrappers(archive: tarfile.TarFile, job: dict[str, Any]) -> None:
