@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """End-to-end truth: training steps of the garden's models at six precisions and two sizes.
 
-  python3 tools/gpu/garden_steps.py --half eleventh --host h200-vm-clean --out RAW --budget 480 --part 1/2     ten models a call
+  python3 tools/gpu/garden_steps.py --half eleventh --host h200-vm-clean --out RAW --budget 560 --places 1-8     eight models a call
   python3 tools/gpu/garden_steps.py --half looking --out /tmp/dry --dry-run     tiny models on the CPU, same code, no meaning
 
 The split is the lists below, chosen by family before anything of them had been timed; those from the ninth on are drawn by lot. `looking` may be looked
@@ -541,7 +541,7 @@ def main():
     parser.add_argument("--budget", type=float, default=560, help="seconds after which everything is ended")
     parser.add_argument("--processes", type=int, default=12, help="models that prepare side by side")
     parser.add_argument("--only", type=lambda text: text.split(","), default=None, help="these models")
-    parser.add_argument("--part", type=lambda text: tuple(map(int, text.split("/"))), default=(1, 1), help="1/2: the first half of the list, 2/2: the second")
+    parser.add_argument("--places", type=lambda text: tuple(map(int, text.split("-"))), default=None, help="1-8: the first eight models of the list")
     parser.add_argument("--precisions", type=lambda text: text.split(","), default=None, help="these precisions")
     parser.add_argument("--host", default=common.HOST, help="the host description (data/hosts) that the rows name")
     parser.add_argument("--dry-run", action="store_true")
@@ -557,9 +557,8 @@ def main():
     campaign = common.Campaign(args, [args.half])
     campaign.host = args.host
     timed_lines, lines, kernel_lines = campaign.lines("timed.jsonl"), campaign.lines("steps.jsonl"), campaign.lines("steps_kernels.jsonl.gz")
-    part, parts = args.part
-    listed = list(HALVES[args.half].items())
-    chosen = [(name, settings) for name, settings in listed[len(listed) * (part - 1) // parts:len(listed) * part // parts] if not args.only or name in args.only]
+    first, last = args.places or (1, len(HALVES[args.half]))
+    chosen = [(name, settings) for name, settings in list(HALVES[args.half].items())[first - 1:last] if not args.only or name in args.only]
     jobs = [turns.Job(name, [os.path.abspath(__file__), "--worker", json.dumps({
         "model": name, "settings": settings, "turn": turn, "dry_run": args.dry_run, "precisions": args.precisions, "host": args.host,
         "scouting": args.half == "scouts"})],
