@@ -43,6 +43,13 @@ class Pipelines(unittest.TestCase):
                 self.assertAlmostEqual(max(sizes), report["peak_bytes"], delta=0.05 * report["peak_bytes"])
                 self.assertLess(min(sizes), 0.95 * max(sizes))
 
+    def test_scores_in_pieces_do_not_wait_for_backward(self):
+        def of_a_micro_batch(*flags):
+            few, many = (step("--gpus", 4, "--pp", 4, "--schedule", "gpipe", "--micro-batches", n, *flags)["peak_bytes"] for n in (8, 16))
+            return (many - few) / 8
+
+        self.assertGreaterEqual(of_a_micro_batch() - of_a_micro_batch("--loss-chunks", 8), 4 * 1024 * 50257 * 4)  # log-probabilities in fp32
+
     def test_one_stage_is_no_pipeline(self):
         plain = step("--gpus", 8, "--global-batch", 128)
         one = step("--gpus", 8, "--global-batch", 128, "--pp", 1)

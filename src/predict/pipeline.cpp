@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "memory/in_flight.h"
 #include "memory/peak_bounds.h"
 
 namespace precog {
@@ -337,7 +336,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   std::vector<Bytes> saved;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     traces.push_back(memory_trace(chunks[c].step, chunks[c].program, resident(request), *request.gpu));
-    BytesByType& types = saved_types.emplace_back(saved_by_type(chunks[c].step, chunks[c].program));
+    BytesByType& types = saved_types.emplace_back(traces[c].kept);
     for (std::size_t type = 0; type < types.size(); ++type) types[type] += cut.chunks[c].received_types[type];
     saved.push_back(std::accumulate(types.begin(), types.end(), Bytes{}));
   }
