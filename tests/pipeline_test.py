@@ -43,6 +43,16 @@ class Pipelines(unittest.TestCase):
                 self.assertAlmostEqual(max(sizes), report["peak_bytes"], delta=0.05 * report["peak_bytes"])
                 self.assertLess(min(sizes), 0.95 * max(sizes))
 
+    def test_memory_of_other_micro_batches_and_chunks_is_told_by_module(self):
+        report = step("--gpus", 8, "--pp", 4, "--vpp", 3, "--global-batch", 128)
+        modules = report["memory"]["by_module"]
+        self.assertEqual(sum(one["bytes"] for one in modules), report["peak_bytes"])
+        for part in ("parameters", "gradients", "optimizer", "activations", "workspace"):
+            self.assertEqual(sum(one[part] for one in modules), report["memory"][part], part)
+        for part in ("parameters", "activations"):
+            of_layers = sum(one[part] for one in modules if one["module"].startswith("transformer.h.*"))
+            self.assertGreater(of_layers, (0.5 if part == "parameters" else 0.9) * report["memory"][part], part)
+
     def test_scores_in_pieces_do_not_wait_for_backward(self):
         def of_a_micro_batch(*flags):
             few, many = (step("--gpus", 4, "--pp", 4, "--schedule", "gpipe", "--micro-batches", n, *flags)["peak_bytes"] for n in (8, 16))

@@ -35,7 +35,10 @@ StepGraph llama_step(const Checkpoints& which, Recompute recompute = Recompute::
   CHECK(verify(step.graph) == "");
   return step;
 }
-Bytes kept(const MemoryTrace& trace) { return std::accumulate(trace.kept.begin(), trace.kept.end(), Bytes{}); }
+Bytes kept(const MemoryTrace& trace) {
+  const BytesByType types = kept_by_type(trace);
+  return std::accumulate(types.begin(), types.end(), Bytes{});
+}
 Bytes kept(const StepGraph& step, const TrainingOptions& training = {}) {
   return kept(memory_trace(step, make_kernels(step.graph, gpu(), MemoryFormat::contiguous), training, gpu()));
 }

@@ -377,7 +377,7 @@ class Tracer {
         put(MemoryEvent::Kind::take, block);
         if (id == scores_) not_ours_.push_back(block);
         if (op.phase == Phase::forward && last > last_forward_ && bytes > 0 && !of_weights_[id.index()] && !in_pieces(id))
-          trace_.kept[static_cast<std::size_t>(tensor.dtype)] += Bytes{CachingAllocator::rounded(bytes)};
+          trace_.kept.push_back(block);
         if (last == kForever) trace_.cleared.push_back(block);
         else dies_at(static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i))), block);
       };
@@ -442,6 +442,15 @@ class Tracer {
 
 MemoryTrace memory_trace(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training, const GpuSpec& gpu) {
   return Tracer(step, program, training, gpu).run();
+}
+
+BytesByType kept_by_type(const MemoryTrace& trace) {
+  BytesByType out{};
+  for (std::int32_t kept : trace.kept) {
+    const MemoryBlock& block = trace.blocks[static_cast<std::size_t>(kept)];
+    out[static_cast<std::size_t>(block.dtype)] += Bytes{CachingAllocator::rounded(block.bytes)};
+  }
+  return out;
 }
 
 std::string_view to_text(MemoryCategory category) {
