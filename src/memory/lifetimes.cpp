@@ -376,7 +376,7 @@ class Tracer {
         const std::int32_t block = add({.bytes = bytes, .category = category, .dtype = tensor.dtype, .name = op.module, .in_graph_pool = in_graph(i)});
         put(MemoryEvent::Kind::take, block);
         if (id == scores_) not_ours_.push_back(block);
-        if (op.phase == Phase::forward && last > last_forward_ && bytes > 0 && !of_weights_[id.index()] && !in_pieces(id))
+        if (op.phase == Phase::forward && category == MemoryCategory::activations && bytes > 0 && !of_weights_[id.index()] && !in_pieces(id))
           trace_.kept.push_back(block);
         if (last == kForever) trace_.cleared.push_back(block);
         else dies_at(static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i))), block);
