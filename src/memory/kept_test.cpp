@@ -1,10 +1,12 @@
 // What is kept for backward on the GPU when parts of layers are recomputed, or the host's memory is used.
 #include <algorithm>
+#include <numeric>
 
 #include <doctest/doctest.h>
 
 #include "frontend/source.h"
-#include "memory/in_flight.h"
+#include "kernel/fuse.h"
+#include "memory/lifetimes.h"
 #include "parallel/parallel.h"
 #include "precision/precision.h"
 #include "support.h"
@@ -21,8 +23,8 @@ std::int64_t moved(const StepGraph& step, std::string_view label) {
     if (op.kind == OpKind::shard_copy && step.graph.name(op.label) == label) out += std::get<ShardCopyAttributes>(op.attributes).written.value;
   return out;
 }
-StepGraph llama_step(const Checkpoints& which, Recompute recompute = Recompute::none, const Replicas& replicas = {}) {
-  const Json architecture = {{"hidden", 1024}, {"layers", 4}, {"heads", 16}, {"vocab", 100}, {"max_positions", 1024}, {"intermediate", 4096}};
+StepGraph llama_step(const Checkpoints& which, Recompute recompute = Recompute::none, const Replicas& replicas = {}, int layers = 4) {
+  const Json architecture = {{"hidden", 1024}, {"layers", layers}, {"heads", 16}, {"vocab", 100}, {"max_positions", 1024}, {"intermediate", 4096}};
   auto source = family_source({{"family", "llama"}, {"architecture", architecture}}, "test");
   REQUIRE(source.has_value());
   auto built = source->build({.batch = 1, .seq = 1024});
@@ -33,7 +35,13 @@ StepGraph llama_step(const Checkpoints& which, Recompute recompute = Recompute::
   CHECK(verify(step.graph) == "");
   return step;
 }
-Bytes kept(const StepGraph& step) { return saved_for_backward(step, make_kernels(step.graph, gpu(), MemoryFormat::contiguous)); }
+Bytes kept(const MemoryTrace& trace) {
+  const BytesByType types = kept_by_type(trace);
+  return std::accumulate(types.begin(), types.end(), Bytes{});
+}
+Bytes kept(const StepGraph& step, const TrainingOptions& training = {}) {
+  return kept(memory_trace(step, make_kernels(step.graph, gpu(), MemoryFormat::contiguous), training, gpu()));
+}
 // A tensor of so many columns, in bf16, of every token of every layer.
 constexpr std::int64_t column_bytes(std::int64_t columns) { return 4 * 1024 * columns * 2; }
 }  // namespace
@@ -66,6 +74,32 @@ TEST_CASE("ActivationsOfTheFirstLayersWaitOnTheHost") {
   CHECK(moved(all, "to_host") == 2 * moved(two, "to_host"));
   CHECK(kept(all) < kept(two));
   CHECK((kept(none) - kept(all)).value == moved(all, "to_host"));
+}
+
+TEST_CASE("WhatWaitsForBackwardIsWhatTheStepItselfHasThere") {
+  // Compiled: a norm's backward reads what the norm was given, and makes the rest again.
+  const auto of_layers = [](int layers) {
+    const StepGraph step = llama_step({}, Recompute::none, {}, layers);
+    const FusionPlan plan = plan_fusion(step.graph, gpu().sms);
+    const MemoryTrace trace = memory_trace(step, make_kernels(step.graph, gpu(), MemoryFormat::contiguous, &plan), {}, gpu());
+    std::int64_t alive = 0;  // when forward is over
+    std::vector<std::int64_t> sizes(trace.blocks.size(), 0);
+    for (std::size_t i = 0; i < step.graph.ops.size() && step.graph.ops[step.graph.ops.id_at(i)].phase == Phase::forward; ++i)
+      for (std::size_t e = trace.first_event[i]; e < trace.first_event[i + 1]; ++e) {
+        const auto block = static_cast<std::size_t>(trace.events[e].block);
+        if (trace.blocks[block].category == MemoryCategory::activations) sizes[block] = trace.events[e].kind == MemoryEvent::Kind::take ? trace.blocks[block].bytes : 0;
+      }
+    for (std::int64_t bytes : sizes) alive += bytes;
+    return std::pair{kept(trace).value, alive};
+  };
+  const auto [kept_of_two, alive_of_two] = of_layers(2);
+  const auto [kept_of_four, alive_of_four] = of_layers(4);
+  CHECK(kept_of_four - kept_of_two == doctest::Approx(alive_of_four - alive_of_two).epsilon(0.001));
+}
+
+TEST_CASE("ScoresInPiecesDoNotWaitForBackward") {
+  const StepGraph step = llama_step({});
+  CHECK((kept(step) - kept(step, {.loss_chunks = 4})).value >= 1024 * 100 * 4);  // log-probabilities in fp32
 }
 
 TEST_CASE("ParametersOnTheHostComeUpForForwardAndForBackward") {

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "graph/operator.h"
+#include "graph/weights_alone.h"
+#include "memory/allocator.h"
 #include "parallel/layer_plans.h"
 #include "training/optimizer.h"
 
@@ -28,6 +30,7 @@ class Tracer {
     find_scores();
     find_returned_scores();
     hold_what_stays();
+    of_weights_ = weights_alone(graph_);
     const std::size_t ops = graph_.ops.size();
     dies_.resize(ops);
     trace_.blocks.reserve(graph_.tensors.size());
@@ -202,10 +205,11 @@ class Tracer {
         if (!std::exchange(counted[id.index()], 1)) part_[storage(id)] += graph_.bytes(id).value;
     }
   }
+  bool in_pieces(TensorId id) const { return id.index() < chunk_.size() && chunk_[id.index()] != 0; }
   std::int64_t bytes_of(TensorId id) const {
     std::int64_t bytes = graph_.bytes(id).value;
     if (!part_.empty() && part_[id.index()] > 0) bytes = std::min(bytes, part_[id.index()]);
-    if (chunk_.empty() || id.index() >= chunk_.size() || !chunk_[id.index()]) return bytes;
+    if (!in_pieces(id)) return bytes;
     return chunk_[id.index()] == 2 ? (bytes + training_.loss_chunks - 1) / training_.loss_chunks : 0;
   }
 
@@ -372,6 +376,8 @@ class Tracer {
         const std::int32_t block = add({.bytes = bytes, .category = category, .dtype = tensor.dtype, .name = op.module, .in_graph_pool = in_graph(i)});
         put(MemoryEvent::Kind::take, block);
         if (id == scores_) not_ours_.push_back(block);
+        if (op.phase == Phase::forward && category == MemoryCategory::activations && bytes > 0 && !of_weights_[id.index()] && !in_pieces(id))
+          trace_.kept.push_back(block);
         if (last == kForever) trace_.cleared.push_back(block);
         else dies_at(static_cast<std::size_t>(std::max<std::int32_t>(last, static_cast<std::int32_t>(i))), block);
       };
@@ -419,6 +425,7 @@ class Tracer {
   std::vector<std::int32_t> last_use_;
   std::vector<char> is_gradient_;
   std::vector<char> chunk_;              // by tensor: of the scores' size, and the one that stands for all; where they are made in pieces
+  std::vector<char> of_weights_;         // by tensor
   std::vector<std::int64_t> part_;       // by storage: bytes of it that backward reads
   std::vector<char> read_itself_;        // by parameter, see on_host
   std::vector<MemoryBlock> states_;
@@ -435,6 +442,15 @@ class Tracer {
 
 MemoryTrace memory_trace(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training, const GpuSpec& gpu) {
   return Tracer(step, program, training, gpu).run();
+}
+
+BytesByType kept_by_type(const MemoryTrace& trace) {
+  BytesByType out{};
+  for (std::int32_t kept : trace.kept) {
+    const MemoryBlock& block = trace.blocks[static_cast<std::size_t>(kept)];
+    out[static_cast<std::size_t>(block.dtype)] += Bytes{CachingAllocator::rounded(block.bytes)};
+  }
+  return out;
 }
 
 std::string_view to_text(MemoryCategory category) {

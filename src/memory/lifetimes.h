@@ -11,6 +11,7 @@
 
 #include "graph/graph.h"
 #include "kernel/kernel.h"
+#include "spec/dtype.h"
 #include "spec/gpu_spec.h"
 #include "spec/plan.h"
 #include "training/step_graph.h"
@@ -58,7 +59,13 @@ struct MemoryTrace {
   std::vector<std::int32_t> cleared;       // let go when the next step begins: gradients
   std::vector<MemoryEvent> events;
   std::vector<std::uint32_t> first_event;  // of each operator, and one past the last
+  // What one micro-batch keeps between its forward and its backward, for in a pipeline several are there at once: the blocks that forward takes and
+  // backward reads, not what is made from weights alone (one copy serves all micro-batches) nor what arrived from another stage.
+  std::vector<std::int32_t> kept;
 };
+
+using BytesByType = std::array<Bytes, kDTypeCount>;
+BytesByType kept_by_type(const MemoryTrace& trace);
 
 MemoryTrace memory_trace(const StepGraph& step, const KernelProgram& program, const TrainingOptions& training, const GpuSpec& gpu);
 

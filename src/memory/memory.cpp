@@ -223,6 +223,37 @@ bool is_activation(MemoryCategory category) {
   return parts.activations.value + parts.weight_copies.value > 0;
 }
 
+// Blocks added up by module.
+class ByModule {
+ public:
+  explicit ByModule(const Graph& graph) : graph_(graph) {}
+  Bytes& part(const MemoryBlock& block, MemoryCategory category) {
+    const auto place = static_cast<std::size_t>(2 * (block.name.value + 1) + (block.parameter ? 1 : 0));
+    if (named_.size() <= place) named_.resize(place + 1, nullptr);
+    ModuleMemory*& module = named_[place];
+    if (!module) {
+      const std::string path = module_path(graph_.name(block.name), block.parameter);
+      module = &modules_[path];
+      module->module = path;
+    }
+    return part_of(*module, category);
+  }
+  std::vector<ModuleMemory> take() {
+    std::vector<ModuleMemory> out;
+    for (auto& [path, module] : modules_) out.push_back(std::move(module));
+    return out;
+  }
+
+ private:
+  const Graph& graph_;
+  std::vector<ModuleMemory*> named_;  // by a name's number, twice: of modules, of parameters
+  std::map<std::string, ModuleMemory> modules_;
+};
+
+void largest_first(std::vector<ModuleMemory>& modules) {
+  std::stable_sort(modules.begin(), modules.end(), [](const ModuleMemory& a, const ModuleMemory& b) { return a.total() > b.total(); });
+}
+
 void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& graph, MemoryUse& use) {
   use.by_category = replay.at_peak;
   ModuleMemory all;
@@ -231,30 +262,20 @@ void describe_peak(const MemoryTrace& trace, const Replay& replay, const Graph& 
   use.weight_copies = all.weight_copies, use.activations = all.activations, use.workspace = all.workspace;
   if (!graph.ops.empty()) use.peak_op = graph.ops.id_at(replay.peak_op);
   use.activations_by_dtype.clear();
-  use.by_module.clear();
   const std::vector<char> alive = alive_at_peak(trace, replay);
-  std::vector<ModuleMemory*> named;  // by a name's number, twice: of modules, of parameters
-  std::map<std::string, ModuleMemory> modules;
+  ByModule modules(graph);
   std::array<Bytes, kDTypeCount> activations{};
   for (std::size_t i = 0; i < trace.blocks.size(); ++i) {
     const MemoryBlock& block = trace.blocks[i];
     if (!alive[i]) continue;
     const Bytes bytes{replay.sizes[i]};
     if (is_activation(block.category)) activations[static_cast<std::size_t>(block.dtype)] += bytes;
-    const auto place = static_cast<std::size_t>(2 * (block.name.value + 1) + (block.parameter ? 1 : 0));
-    if (named.size() <= place) named.resize(place + 1, nullptr);
-    ModuleMemory*& module = named[place];
-    if (!module) {
-      const std::string path = module_path(graph.name(block.name), block.parameter);
-      module = &modules[path];
-      module->module = path;
-    }
-    part_of(*module, block.category) += bytes;
+    modules.part(block, block.category) += bytes;
   }
   for (std::size_t i = 0; i < kDTypeCount; ++i)
     if (activations[i].value > 0) use.activations_by_dtype[std::string(to_text(static_cast<DType>(i)))] = activations[i];
-  for (auto& [path, module] : modules) use.by_module.push_back(std::move(module));
-  std::stable_sort(use.by_module.begin(), use.by_module.end(), [](const ModuleMemory& a, const ModuleMemory& b) { return a.total() > b.total(); });
+  use.by_module = modules.take();
+  largest_first(use.by_module);
 }
 
 // Between the first and the last layer of backward what is kept shrinks and gradients grow by the same with each layer: most is there at one end,
@@ -369,7 +390,16 @@ void judge_host(MemoryUse& use, Bytes of_node, Bytes capacity) {
   use.verdict = Certainty::certain;
 }
 
-void recount(MemoryUse& use, int gpus) {
+std::vector<ModuleMemory> kept_by_module(const MemoryTrace& trace, const StepGraph& step) {
+  ByModule modules(step.graph);
+  for (std::int32_t kept : trace.kept) {
+    const MemoryBlock& block = trace.blocks[static_cast<std::size_t>(kept)];
+    modules.part(block, MemoryCategory::activations) += Bytes{CachingAllocator::rounded(block.bytes)};
+  }
+  return modules.take();
+}
+
+void recount(MemoryUse& use, int gpus, const std::vector<ModuleMemory>& beside) {
   const Bytes outside{outside_allocator(use.capacity, gpus)};
   const Bytes before = use.device_pinned;
   use.device_pinned = use.device - outside;
@@ -379,14 +409,31 @@ void recount(MemoryUse& use, int gpus) {
   judge(use);
   ModuleMemory known;
   for (std::size_t i = 0; i < kMemoryCategories; ++i) part_of(known, static_cast<MemoryCategory>(i)) += use.by_category[i];
-  const ModuleMemory more{"(other micro-batches and layers)", use.parameters - known.parameters, use.gradients - known.gradients, use.optimizer - known.optimizer,
+  const ModuleMemory more{"(messages)", use.parameters - known.parameters, use.gradients - known.gradients, use.optimizer - known.optimizer,
                           use.weight_copies - known.weight_copies, use.activations - known.activations, use.workspace - known.workspace};
   for (auto [category, bytes] : {std::pair{MemoryCategory::parameters, more.parameters}, std::pair{MemoryCategory::gradients, more.gradients},
                                  std::pair{MemoryCategory::optimizer_states, more.optimizer}, std::pair{MemoryCategory::weight_casts, more.weight_copies}, std::pair{MemoryCategory::activations, more.activations},
                                  std::pair{MemoryCategory::workspaces, more.workspace}})
     use.by_category[static_cast<std::size_t>(category)] += bytes;
   use.moments.fill(use.by_category);
-  if (more.total().value > 0) use.by_module.insert(use.by_module.begin(), more);
+  std::map<std::string, ModuleMemory> modules;
+  const auto add = [&](const ModuleMemory& one, double sign) {
+    ModuleMemory& module = modules[one.module];
+    module.module = one.module;
+    for (auto part : {&ModuleMemory::parameters, &ModuleMemory::gradients, &ModuleMemory::optimizer, &ModuleMemory::weight_copies, &ModuleMemory::activations, &ModuleMemory::workspace})
+      module.*part += one.*part * sign;
+  };
+  for (const ModuleMemory& one : use.by_module) add(one, 1);
+  add(more, 1);
+  for (ModuleMemory one : beside) {
+    add(one, 1);
+    one.module = more.module;
+    add(one, -1);
+  }
+  if (modules[more.module].total().value == 0) modules.erase(more.module);
+  use.by_module.clear();
+  for (auto& [path, module] : modules) use.by_module.push_back(std::move(module));
+  largest_first(use.by_module);
 }
 
 std::string to_text(const MemoryUse& use) {

@@ -71,9 +71,12 @@ MemoryUse memory_use(const MemoryTrace& trace, const StepGraph& step, const Kern
 void describe_part(MemoryUse& use, StepPart part, const MemoryTrace& trace, const StepGraph& step, const TrainingOptions& training);
 // All GPUs of a node together keep `of_node` in its memory of `capacity` (0: not known). A job that does not fit there does not fit.
 void judge_host(MemoryUse& use, Bytes of_node, Bytes capacity);
+// Of what one micro-batch keeps for backward: activations all.
+std::vector<ModuleMemory> kept_by_module(const MemoryTrace& trace, const StepGraph& step);
 // For who adds to a use what else is there (other micro-batches, other chunks of layers): the parts, peak, reserved, device and
-// the verdict have been changed, and the types of activations; the interval, the categories and the modules follow.
-void recount(MemoryUse& use, int gpus);
+// the verdict have been changed, and the types of activations; the interval, the categories and the modules follow. `beside`: which modules what
+// was added is of; the rest are messages.
+void recount(MemoryUse& use, int gpus, const std::vector<ModuleMemory>& beside);
 std::string to_text(const MemoryUse& use);
 
 }  // namespace precog

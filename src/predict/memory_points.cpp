@@ -69,19 +69,21 @@ struct PieceProfile {
     BytesByCategory bytes;
   };
   std::vector<At> points;
+  BytesByCategory last{};  // while its last operator runs
 };
 
 PieceProfile profile_of(const PipelineChunkView& chunk, const std::vector<BytesByCategory>& by_op, StepPart part) {
+  PieceProfile out;
   Points points;
   Seconds at;
   for (std::size_t i = 0; i < by_op.size() && i < chunk.program.calls.size(); ++i) {
     const Call& call = chunk.program.calls[i];
     if (part_of_step(call.phase) != part) continue;
     points.push_back({at, by_op[i]});
+    out.last = by_op[i];
     if (call.collective) continue;
     for (std::uint32_t k = 0; k < call.kernel_count; ++k) at += chunk.costs[call.first_kernel + k].total;
   }
-  PieceProfile out;
   for (const MemoryPoint& point : thinned(points, {}, at, kPointsOfPiece)) out.points.push_back({at.value > 0 ? point.at / at : 0, point.bytes});
   return out;
 }
@@ -166,7 +168,7 @@ class StagePoints {
     } else {
       for (const PieceProfile::At& point : profile.points) add(start + length * point.share, point.bytes);
     }
-    resting_ = at_rest(profile.points.back().bytes);
+    resting_ = at_rest(profile.last);
     last_ = position;
   }
   void rest(Seconds at) {

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "memory/in_flight.h"
 #include "memory/peak_bounds.h"
 
 namespace precog {
@@ -337,7 +336,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
   std::vector<Bytes> saved;
   for (std::size_t c = 0; c < chunks.size(); ++c) {
     traces.push_back(memory_trace(chunks[c].step, chunks[c].program, resident(request), *request.gpu));
-    BytesByType& types = saved_types.emplace_back(saved_by_type(chunks[c].step, chunks[c].program));
+    BytesByType& types = saved_types.emplace_back(kept_by_type(traces[c]));
     for (std::size_t type = 0; type < types.size(); ++type) types[type] += cut.chunks[c].received_types[type];
     saved.push_back(std::accumulate(types.begin(), types.end(), Bytes{}));
   }
@@ -395,6 +394,19 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
     for (std::size_t position : own) consider(position, StepPart::end, none);
   }
 
+  std::vector<ModuleMemory> beside;  // what other micro-batches and the stage's other chunks have
+  for (int position : shape.positions_of(worst.stage)) {
+    const auto at = static_cast<std::size_t>(position);
+    const std::size_t c = cut.chunk_at[at];
+    if (worst.flying[at] > 0)
+      for (ModuleMemory one : kept_by_module(traces[c], chunks[c].step)) {
+        one.activations = one.activations * static_cast<double>(worst.flying[at]);
+        beside.push_back(std::move(one));
+      }
+    if (at != worst.position)
+      for (const ModuleMemory& one : alone[c].by_module) beside.push_back({one.module, one.parameters, one.gradients, one.optimizer, {}, {}, {}});
+  }
+
   const std::size_t c = cut.chunk_at[worst.position];
   PipelineMemory out{.drawn = {.stage = worst.stage}};
   for (MemoryUse& one : alone) {
@@ -423,7 +435,7 @@ PipelineMemory pipeline_memory(const Request& request, const PipelineStages& cut
                                               : fmt::format("{} other micro-batch{}", worst.in_flight, worst.in_flight == 1 ? "" : "es");
   out.peak_at = fmt::format("stage {} of {}, with {} in flight", worst.stage, shape.stages, others);
   out.peak_at += ": " + describe(chunks[c].step.graph, use.peak_op);
-  recount(use, request.cluster.gpus);
+  recount(use, request.cluster.gpus, beside);
   use.moments = moments_of_stage(moments, use, at_work[static_cast<std::size_t>(worst.stage)], {worst.parameters, worst.gradients, worst.optimizer}, worst.part != StepPart::end);
   out.drawn.saved = std::move(saved);
   if (request.replicas.offloads()) {
