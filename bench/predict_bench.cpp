@@ -7,6 +7,7 @@
 
 #include <benchmark/benchmark.h>
 
+#include "predict/fit.h"
 #include "predict/predict.h"
 
 namespace {
@@ -62,6 +63,17 @@ void llama3_405b_pipelined_on_65536_gpus(benchmark::State& state) {  // four tim
   run(state, R"({"model": "llama3-405b", "batch": 1, "seq": 8192, "global_batch": 8192, "precision": "bf16-master",
                  "cluster": {"gpu": "h100-sxm", "gpus": 65536}, "plan": {"tp": 8, "sp": true, "pp": 16, "fsdp": "zero1"}})");
 }
+// A job that does not fit, with the search for what would make it fit (cpu: all threads).
+void what_makes_it_fit(benchmark::State& state, const char* text) {
+  const Json request = Json::parse(text);
+  for (auto _ : state) benchmark::DoNotOptimize(predict_job(request, catalog(), "bench"));
+}
+void what_makes_gpt2_medium_fit(benchmark::State& state) {
+  what_makes_it_fit(state, R"({"model": "gpt2-medium", "batch": 8, "precision": "fp32", "cluster": {"gpu": "rtx-4090", "gpus": 1}})");
+}
+void what_makes_llama3_70b_fit_on_64(benchmark::State& state) {
+  what_makes_it_fit(state, R"({"model": "llama3-70b", "batch": 1, "seq": 8192, "precision": "amp-bf16", "cluster": {"gpu": "h100-sxm", "gpus": 64}})");
+}
 void load_the_catalog(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(load_catalog(PRECOG_DATA_DIR));
 }
@@ -72,6 +84,8 @@ BENCHMARK(llama3_405b_on_16384_gpus)->Unit(benchmark::kMillisecond);
 BENCHMARK(llama3_405b_on_16384_gpus_amp)->Unit(benchmark::kMillisecond);
 BENCHMARK(llama3_405b_pipelined_on_16384_gpus)->Unit(benchmark::kMillisecond);
 BENCHMARK(llama3_405b_pipelined_on_65536_gpus)->Unit(benchmark::kMillisecond);
+BENCHMARK(what_makes_gpt2_medium_fit)->MeasureProcessCPUTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(what_makes_llama3_70b_fit_on_64)->MeasureProcessCPUTime()->Unit(benchmark::kMillisecond);
 BENCHMARK(load_the_catalog)->Unit(benchmark::kMillisecond);
 
 }  // namespace
