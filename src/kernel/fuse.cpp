@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "graph/framework_names.h"
 #include "graph/operator.h"
 #include "kernel/fuse_flow.h"
+#include "kernel/library_rules.h"
 
 namespace precog {
 namespace {
@@ -26,7 +28,13 @@ constexpr std::int64_t kMixedElements = 5 << 20, kMixedRows = 4096, kMixedLength
 constexpr double kPaddedIntensity = 100;
 // From where a second, transposed copy pays: of recorded programs with odd vocabularies GPT-2's has one (692), Marian's (451) and Whisper's (321) have none.
 constexpr double kTransposedIntensity = 550;
-constexpr std::int64_t kMixedBlock = 64;  // rows summed by one block: an estimate; the partial sums are small either way
+
+// Rows that one program of such a kernel sums (_codegen_mix_order_reduction in torch/_inductor/codegen/simd.py).
+std::int64_t mixed_block(std::int64_t rows, int sms) {
+  constexpr std::int64_t kProgramsPerSm = 8, kLeast = 16, kMost = 128;
+  const auto each = static_cast<std::uint64_t>(rows / (kProgramsPerSm * std::max(1, sms)));
+  return std::clamp(static_cast<std::int64_t>(std::bit_floor(each)), kLeast, kMost);
+}
 
 // A computed value that reaches a buffer: the unit of fusion.
 struct Node {
@@ -614,7 +622,8 @@ class Fuser {
         if (!full(node, read) || known == by_row_source.end()) continue;
         const std::int32_t rows = root(known->second), own = root(node.group);
         if (rows == own || group_at(rows).row_length != node.results || group_at(rows).elements != node.elements) continue;
-        node.partial_sums = {node.results * 4 * (count / kMixedBlock)};
+        const std::int64_t block = mixed_block(count, sms_);
+        node.partial_sums = {node.results * 4 * ((count + block - 1) / block)};
         node.scratch_written = node.partial_sums * static_cast<double>(node.outputs.size());
         node.mixed = true;
         node.stages = 1;
@@ -667,6 +676,7 @@ class Fuser {
           kernel.finished_sums += static_cast<int>(node->outputs.size());
           kernel.narrowed_sums = is_16bit(graph_.tensors[node->outputs[0]].dtype);
           kernel.partial_sums = node->partial_sums;
+          kernel.counted_sums = sums_across_blocks(node->results, node->partial_sums.value / 4 / node->results, true, sms_);
         }
         if (node->kind == FusedKind::scatter && kernel.kind == FusedKind::pointwise) kernel.kind = FusedKind::scatter;
         read_into(kernel.reads, node->sources, root(node->group), node->where);

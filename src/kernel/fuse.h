@@ -49,6 +49,7 @@ struct FusedKernel {
   int finished_sums = 0;
   bool narrowed_sums = false;         // and then cast, in one more small kernel each
   Bytes partial_sums;                 // what each of those reads
+  bool counted_sums = false;          // by several blocks for one result, which meet through counters
 };
 
 // Kernels that a stack wrote by hand, where a compiler would put more into one or has no conditions.

@@ -109,6 +109,14 @@ std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph, Ow
   if (skips_masked_scores(fused, graph, own)) return {causal_softmax(fused, graph, std::move(kernel))};
   std::vector<Kernel> out{kernel};
   for (int i = 0; i < fused.finished_sums; ++i) {
+    if (fused.counted_sums) {
+      Kernel counters;
+      counters.name = "memset";
+      counters.shape = MemoryShape{MemoryPattern::pointwise, 1, 1024};
+      counters.flops = {1024};
+      counters.written = {4096};
+      out.push_back(counters);
+    }
     Kernel sum;
     sum.name = "sum";
     sum.shape = MemoryShape{MemoryPattern::bias_gradient, fused.row_length, std::max<std::int64_t>(1, fused.partial_sums.value / 4 / fused.row_length)};
