@@ -419,6 +419,7 @@ class Fuser {
     std::vector<TensorId> full, parameters;
     for (TensorId id : graph_.outputs(op)) (is_image_gradient(op, id) ? full : parameters).push_back(id);
     const std::int64_t all = elements(graph_.input(op, 0)), length = row_length(graph_, op);
+    if (op.kind == OpKind::group_norm_backward) return group_norm_backward(i, std::move(both), std::move(full), std::move(parameters));
     if (!full.empty()) {
       Node node = new_node(i, FusedKind::rows);
       node.elements = all;
@@ -436,6 +437,26 @@ class Fuser {
     sums.sources = both;
     sums.outputs = parameters;
     place(std::move(sums));
+  }
+
+  // Two sums along each image's channels; what they come to for a group and for a weight, in a small kernel each; then each element
+  // (native_group_norm_backward in torch/_decomp/decompositions.py).
+  void group_norm_backward(std::size_t i, Sources both, std::vector<TensorId> full, std::vector<TensorId> parameters) {
+    const Shape& x = graph_.tensors[graph_.input(op_at(i), 0)].shape;
+    Node sums = new_node(i, FusedKind::columns);
+    sums.results = x.rank() > 1 ? x[0] * x[1] : 1;
+    sums.elements = std::max(sums.results, x.elements());
+    sums.stages = 1 + (full.empty() ? 0 : 1) + (parameters.empty() ? 0 : 1);
+    sums.sources = both;
+    sums.outputs = parameters;
+    place(std::move(sums));
+    if (full.empty()) return;
+    for (TensorId id : parameters) add(both, itself(id));
+    Node each = new_node(i, FusedKind::pointwise);
+    each.elements = elements(full[0]);
+    each.outputs = std::move(full);
+    each.sources = std::move(both);
+    place(std::move(each));
   }
 
   // The table first (zeros, or a copy of what it was), then rows added to it one by one. An embedding's gradient is gathered in
