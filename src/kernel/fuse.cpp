@@ -364,7 +364,9 @@ class Fuser {
       node.elements = std::max<std::int64_t>(1, static_cast<std::int64_t>(work.flops.value));
       for (FusedRead& read : node.sources) read.bytes = std::min(read.bytes, work.read);
     }
-    node.stages = column_stages(node.results, node.elements / node.results, sms_);
+    const std::int64_t length = node.elements / node.results;
+    const bool side_by_side = keeps_middle(graph_, op) && (layout_.compiled != MemoryFormat::channels_last || graph_.tensors[graph_.input(op, 0)].shape.rank() < 4);
+    node.stages = side_by_side ? row_stages(node.results, length, sms_) : column_stages(node.results, length, sms_);
     node.outputs.assign(graph_.outputs(op).begin(), graph_.outputs(op).end());
     place(std::move(node));
   }
