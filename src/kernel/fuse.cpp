@@ -58,6 +58,7 @@ struct Group {
   std::int64_t elements = 1, row_length = 0, results = 0;
   bool columns = false;
   std::int32_t merged_into = -1;
+  bool transposes = false;  // its first member does
 };
 
 class Fuser {
@@ -576,6 +577,7 @@ class Fuser {
       const auto known = by_source_.find({read.tensor, {sharing_level(node, level), node.where}});
       if (known == by_source_.end() || read.bytes < graph_.bytes(read.tensor)) continue;  // slices are not the same elements
       const std::int32_t other = root(known->second);
+      if (group_at(other).transposes != node.transposes) continue;  // goes through it in another order
       if (group_at(other).elements != node.elements || !compatible(node, group_at(other))) continue;
       if (!joined.empty() && !together(group_at(other), group_at(joined[0]))) continue;
       join_group(other);
@@ -583,7 +585,7 @@ class Fuser {
     node.level = level;
     if (joined.empty()) {
       joined.push_back(static_cast<std::int32_t>(groups_.size()));
-      groups_.push_back({level, 0, node.elements, 0, 0, node.kind == FusedKind::columns, -1});
+      groups_.push_back({level, 0, node.elements, 0, 0, node.kind == FusedKind::columns, -1, node.transposes});
     }
     const std::int32_t into = joined[0];
     for (std::size_t k = 1; k < joined.size(); ++k) {
