@@ -266,6 +266,9 @@ class Fuser {
       if (std::exchange(first->second.made[transposed ? 1 : 0], true) || (!fresh && !odd)) continue;
       plan_.ops[first->second.where].copied.push_back(value);
     }
+    if (op.input_count < 3 || !off(a.n)) return;
+    const TensorId bias = flow_.value[graph_.input(op, 2).index()];  // pad_addmm: as long as the result's rows
+    if (elements(bias) == a.n && values_[bias.index()].node < 0) plan_.ops[i].copied.push_back(bias);
   }
   // The first level at which a value may be read by another kernel than its own.
   int after(TensorId value, Flow::Where where) const {
