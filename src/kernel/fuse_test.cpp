@@ -4,6 +4,7 @@
 #include <array>
 #include <fstream>
 
+#include "frontend/captured.h"
 #include "frontend/traced.h"
 #include "frontend/zoo.h"
 #include "kernel/fuse.h"
@@ -283,6 +284,87 @@ TEST_CASE("CompiledStepsLaunchFewerKernelsAndMoveFewerBytes") {
   CHECK(bytes(compiled) < bytes(eager));
 }
 
+// Sums of a norm's gradients ride along in the kernel over its rows; the framework's own reduction finishes each, in blocks that
+// meet through counters where few columns would leave the GPU idle.
+TEST_CASE("SumsThatRideAlongAreFinishedThroughCountersWhereBlocksShareThem") {
+  auto finishing = [](std::int64_t rows, std::int64_t width) {
+    GraphBuilder b;
+    TensorId x = b.layer_norm_layer("norm", b.linear_layer("a", b.input("x", {rows, width}), width));
+    b.cross_entropy(b.linear_layer("b", x, 64), b.input("t", {rows}, DType::int64));
+    const Compiled c = compile(std::move(b).finish(), uniform(DType::fp32));
+    const KernelProgram program = make_kernels(c.graph, gpu(), MemoryFormat::contiguous, &c.plan);
+    int sums = 0, counters = 0;
+    std::int64_t length = 0;
+    for (std::size_t k = 1; k < program.kernels.size(); ++k) {
+      if (program.kernels[k].name != "sum" || program.kernels[k].fused) continue;
+      ++sums;
+      length = std::get<MemoryShape>(program.kernels[k].shape).row_length;
+      counters += program.kernels[k - 1].name == "memset" ? 1 : 0;
+    }
+    CHECK(sums == 2);  // of the weight and of the bias
+    return std::pair{counters, length};
+  };
+  // 16 rows a program on 132 SMs.
+  CHECK(finishing(8192, 768) == std::pair{0, std::int64_t{512}});
+  CHECK(finishing(16384, 384) == std::pair{2, std::int64_t{1024}});
+  CHECK(finishing(22064, 768) == std::pair{2, std::int64_t{1379}});
+}
+
+// x[4,16,8,8] times a parameter, then `inside`, then a mean.
+Compiled images(const std::string& inside, ImageLayout layout = {MemoryFormat::contiguous, MemoryFormat::channels_last}, int last = -1) {
+  const std::string text = R"({"precog_graph": 1, "symbols": {"batch": 4}, "stream": [
+    {"tensor": "input", "name": "x", "shape": ["batch", 16, 8, 8]},
+    {"tensor": "parameter", "name": "w", "shape": [4, 16, 8, 8]},
+    {"op": "mul", "in": [0, 1], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise",
+     "back": {"ops": [{"op": "mul", "in": ["g0", "i0"], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise"}], "give": [[1, "t0"]]}},
+    )" + inside + R"(, {"op": "mean", "in": [)" + std::to_string(last) + R"(], "out": [[[]]]}], "loss": -1})";
+  auto model = parse_captured(text, "m.precog.json");
+  if (!model) FAIL(model.error().text());
+  auto graph = build_captured(*model, {.batch = 4});
+  if (!graph) FAIL(graph.error().text());
+  const PrecisionRecipe recipe = uniform(DType::fp32);
+  Compiled out;
+  out.graph = make_step(apply_precision(recipe, gpu(), *graph), recipe, {}).graph;
+  out.plan = plan_fusion(out.graph, kSms, layout);
+  CHECK(verify(out.plan, out.graph) == "");
+  return out;
+}
+
+TEST_CASE("GroupNormsGradientSumsAlongChannelsAndThenGoesOverEachElement") {
+  const Compiled c = images(R"({"tensor": "parameter", "name": "scale", "shape": [16]}, {"tensor": "parameter", "name": "shift", "shape": [16]},
+    {"op": "group_norm", "in": [-3, -2, -1], "out": [[["batch", 16, 8, 8]], [["batch", 1], "fp32", {"hidden": true}], [["batch", 1], "fp32", {"hidden": true}]],
+     "attrs": {"groups": 1}, "back": {"ops": [{"op": "native_group_norm_backward", "in": ["g0", "i0", "o1", "o2", "i1"], "out": [[["batch", 16, 8, 8]], [[16]], [[16]]]}],
+     "give": [[0, "t0"], [1, "t1"], [2, "t2"]]}})", {MemoryFormat::contiguous, MemoryFormat::channels_last}, 5);
+  CAPTURE(c.text());
+  CHECK(count(c.text(), "columns 64x64 in 3 stages: group_norm_backward") == 1);  // a row for each image's channel, and what they come to
+  CHECK(count(c.text(), "rows 4x1024: group_norm_backward") == 0);
+  CHECK(count(c.text(), "pointwise 1x4096: group_norm_backward") + count(c.text(), "pointwise 1x4096: mul <-") == 1);
+}
+
+TEST_CASE("ASumPerChannelIsNoKernelOverRows") {
+  const std::string scaled = R"({"tensor": "parameter", "name": "scale", "shape": [16, 1, 1]},
+    {"op": "mul", "in": [-2, -1], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise", "back": {"ops": [
+      {"op": "mul", "in": ["g0", "i0"], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise"},
+      {"op": "mul", "in": ["g0", "i1"], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise"},
+      {"op": "sum", "in": ["t0"], "out": [[[16, 1, 1]]], "kind": "reduction"}], "give": [[0, "t1"], [1, "t2"]]}})";
+  const Compiled last = images(scaled), plain = images(scaled, {});
+  CAPTURE(last.text());
+  CHECK(count(last.text(), "columns 16x256 in 2 stages: sum") == 1);
+  CHECK(count(plain.text(), "columns 16x256: sum") == 1);  // a channel's values lie side by side, too few to cut
+  CHECK(count(last.text(), "rows") == 0);
+}
+
+TEST_CASE("ATransposedCopySharesNoKernelWithWhatReadsTheSameInItsOrder") {
+  GraphBuilder b;
+  const TensorId x = b.linear_layer("a", b.input("x", {64, 64}), 64);
+  const TensorId turned = b.linear_layer("t", b.contiguous(b.transpose(x, 0, 1)), 64), straight = b.linear_layer("s", b.relu(x), 64);
+  b.cross_entropy(b.add(turned, straight), b.input("t", {64}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::fp32));
+  CAPTURE(c.text());
+  CHECK(count(c.text(), "pointwise 1x4096: contiguous <-") >= 1);
+  CHECK(count(c.text(), "contiguous relu") + count(c.text(), "relu contiguous") == 0);
+}
+
 TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   GraphBuilder b;
   TensorId x = b.linear_layer("body", b.input("x", {2048, 768}), 768, false);
@@ -300,6 +382,15 @@ TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   CHECK(padded == 3);  // the head, forward and both ways back
   CHECK(copies == 3);  // the weight in each graph, the gradient of the logits for both products
   CHECK(twice == 1);   // for one of them transposed, as its rows are odd
+  // A bias becomes as long as the rows that it is added to.
+  GraphBuilder biased;
+  x = biased.linear_layer("body", biased.input("x", {2048, 768}), 768, false);
+  biased.cross_entropy(biased.linear_layer("head", x, 50257), biased.input("t", {2048}, DType::int64));
+  const Compiled with_bias = compile(std::move(biased).finish(), uniform(DType::bf16));
+  std::size_t before = 0, after = 0;
+  for (const FusionPlan::PerOp& op : c.plan.ops) before += op.copied.size();
+  for (const FusionPlan::PerOp& op : with_bias.plan.ops) after += op.copied.size();
+  CHECK(after == before + 1);
   const Compiled by_hand = compile(forward, uniform(DType::bf16), gpu(), {.products = true});
   CHECK(std::none_of(by_hand.plan.ops.begin(), by_hand.plan.ops.end(), [](const FusionPlan::PerOp& op) { return op.padded; }));
 }
