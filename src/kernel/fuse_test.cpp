@@ -415,6 +415,47 @@ TEST_CASE("TracedTransformersBuildTheirMasks") {
   CHECK(found[1].backend == AttentionBackend::math);                     // an encoder's mask is one no fused kernel reads
 }
 
+// A traced encoder's attention between products, its heads beside each other in memory.
+Graph encoder_attention(bool copies) {
+  GraphBuilder b;
+  auto heads = [&](TensorId x) { return b.transpose(b.view(x, {4, 64, 8, 32}), 1, 2); };
+  const TensorId x = b.input("x", {4, 64, 256});
+  TensorId y = b.attention(heads(b.linear_layer("q", x, 256)), heads(b.linear_layer("k", x, 256)), heads(b.linear_layer("v", x, 256)), false);
+  y = b.transpose(y, 1, 2);
+  if (copies) y = b.contiguous(y);
+  b.cross_entropy(b.linear_layer("out", b.view(y, {256, 256}), 64), b.input("t", {256}, DType::int64));
+  return with_traced_masks(mark_left_out_masks(std::move(b).finish(), false));
+}
+
+TEST_CASE("WhatAttentionWrittenOutReturnsIsCopiedToPositionsEachWay") {
+  auto copies = [](bool own) {
+    const Compiled c = compile(encoder_attention(own), uniform(DType::fp32));
+    int found = 0;
+    for (const Op& op : c.graph.ops) found += op.kind == OpKind::contiguous ? 1 : 0;
+    CHECK(verify(c.plan, c.graph) == "");
+    return found;
+  };
+  CHECK(copies(false) == 8);  // query, key, value and the result, forward and their gradients
+  CHECK(copies(true) <= 8);   // not twice where the model copies itself
+}
+
+TEST_CASE("UnderAutocastAWrittenOutAttentionsForwardProductsMoveFp32") {
+  const Compiled c = compile(encoder_attention(false), amp(DType::bf16));
+  const std::int64_t scores = 4 * 8 * 64 * 64, values = 4 * 64 * 256;
+  int softmaxes = 0, operands = 0;
+  for (const FusedKernel& kernel : c.plan.kernels) {
+    if (c.graph.ops[kernel.ops[0]].phase != Phase::forward) continue;
+    if (kernel.kind == FusedKind::rows && family_of(kernel, c.graph) == Family::softmax && kernel.row_length == 64 && kernel.rows == 2048) {
+      ++softmaxes;
+      CHECK(kernel.reads[0].bytes == Bytes{scores * 4});
+      CHECK(kernel.scratch_written == Bytes{scores * 2});  // beside the cast that backward keeps
+    }
+    operands += kernel.scratch_written == Bytes{values * 2} ? 1 : 0;
+  }
+  CHECK(softmaxes == 1);
+  CHECK(operands == 3);  // query, key, value
+}
+
 TEST_CASE("TracedTransformersLookAtNoMask") {
   auto reads = [](bool marked) {
     GraphBuilder b;
