@@ -214,8 +214,18 @@ class Fuser {
       value.level = level;
     }
     if (flow_.where[i] == Flow::outside) return;
+    if (flow_.where[i] == Flow::forward && op.kind == OpKind::matmul && !is_16bit(op.math) && is_16bit(graph_.tensors[graph_.input(op, 0)].dtype)) widen(op);
     if (std::holds_alternative<GemmAttributes>(op.attributes)) pad(i);
     if (layout_.given != layout_.compiled) turn(i);
+  }
+
+  // Traced under autocast, the math path's forward products read and write fp32; what the graph says are the casts that backward keeps.
+  void widen(const Op& op) {
+    for (TensorId input : graph_.inputs(op)) {
+      const TensorId value = flow_.value[input.index()];
+      if (const std::int32_t node = values_[value.index()].node; node >= 0) nodes_[static_cast<std::size_t>(node)].scratch_written += graph_.bytes(value);
+    }
+    for (FusedRead& read : value_of(graph_.output(op)).sources) read.bytes = read.bytes * 2.0;
   }
 
   // Images and filters that were given in another order are turned once, filters where no cast does it on the way; the filters'
