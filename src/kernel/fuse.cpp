@@ -386,8 +386,8 @@ class Fuser {
   }
 
   // Sums per channel in kernels of their own; then each element, which joins what follows. Backward's two sums end in a small
-  // kernel each. Channels last, variances are gathered in one more stage than sums (WelfordReduction splits its second stage
-  // again). Otherwise a channel's elements lie side by side, as in a row: not split, one kernel sums and goes over them again.
+  // kernel each. Channels last, variances are gathered in stages for as long as there are many pieces (WelfordReduction splits its second
+  // stage again). Otherwise a channel's elements lie side by side, as in a row: not split, one kernel sums and goes over them again.
   void batch_norm(std::size_t i, std::size_t image, Sources sources, std::vector<TensorId> small, bool forward) {
     const Op& op = op_at(i);
     const Tensor& x = graph_.tensors[graph_.input(op, image)];
@@ -397,8 +397,8 @@ class Fuser {
     const std::int64_t length = sums.elements / sums.results;
     const bool along_rows = layout_.compiled != MemoryFormat::channels_last && x.shape.rank() > 2;
     if (!along_rows) {
-      sums.stages = column_stages(sums.results, length, sms_);
-      if (sums.stages > 1) sums.stages += 1;
+      const std::int64_t pieces = column_pieces(sums.results, length, sms_);
+      if (pieces > 1) sums.stages = 1 + (forward ? column_stages(sums.results, pieces, sms_) : 2);
     } else if (row_stages(sums.results, length, sms_) > 1) {
       sums.stages = forward ? 2 : 3;
     } else {
@@ -910,8 +910,7 @@ std::string verify(const FusionPlan& plan, const Graph& graph) {
 
 // reduction_split_factor in torch/_inductor/choices.py, as far as one, two or more stages go.
 int row_stages(std::int64_t rows, std::int64_t length, int sms) { return rows < 2 * static_cast<std::int64_t>(sms) && length > 8192 ? 2 : 1; }
-int column_stages(std::int64_t results, std::int64_t length, int sms) {
-  if (results == 1) return length > 8192 ? 2 : 1;
+std::int64_t column_pieces(std::int64_t results, std::int64_t length, int sms) {
   if (length <= 32 || results >= 64 * static_cast<std::int64_t>(sms)) return 1;
   constexpr std::int64_t kLeastPerThread = 32, kThreadsPerSm = 2048, kReadsPerThread = 4, kThreads = 256, kColumns = 128;
   std::int64_t split = kLeastPerThread;
@@ -920,7 +919,11 @@ int column_stages(std::int64_t results, std::int64_t length, int sms) {
     const std::int64_t blocks = (sms * kThreadsPerSm / kThreads + column_blocks - 1) / column_blocks;
     split = std::clamp<std::int64_t>((length + kReadsPerThread * blocks - 1) / (kReadsPerThread * blocks), kLeastPerThread, 512);
   }
-  return (length + kReadsPerThread * split - 1) / (kReadsPerThread * split) > 1 ? 2 : 1;
+  return (length + kReadsPerThread * split - 1) / (kReadsPerThread * split);
+}
+int column_stages(std::int64_t results, std::int64_t length, int sms) {
+  if (results == 1) return length > 8192 ? 2 : 1;
+  return column_pieces(results, length, sms) > 1 ? 2 : 1;
 }
 
 void compact_indices(Graph& step_graph) {

@@ -185,6 +185,24 @@ TEST_CASE("ColumnSumsAreSplitWhereFewResultsLeaveTheGpuIdle") {
   CHECK(column_stages(1, 1 << 20, kSms) == 2);
 }
 
+TEST_CASE("ABatchNormsVarianceIsGatheredInStagesWhileThereAreManyPieces") {
+  // ResNet's images at a batch of 48: 56 x 56 pixels and 14 x 14.
+  CHECK(column_pieces(128, 150528, kSms) > 1000);
+  CHECK(column_pieces(512, 9408, kSms) == 74);
+  auto forward = [](std::int64_t side) {
+    GraphBuilder b;
+    TensorId x = b.conv2d_layer("c", b.input("x", {48, 8, side, side}), 128, 3, 1, 1);
+    x = b.relu(b.batch_norm_layer("bn", x));
+    b.cross_entropy(b.view(b.adaptive_avg_pool2d(x, 1), {48, 128}), b.input("t", {48}, DType::int64));
+    const PrecisionRecipe recipe = uniform(DType::bf16);
+    Graph graph = make_step(apply_precision(recipe, gpu(), std::move(b).finish()), recipe, {}).graph;
+    const std::string text = to_text(plan_fusion(graph, kSms, {MemoryFormat::contiguous, MemoryFormat::channels_last}), graph);
+    return std::pair{count(text, "in 3 stages: batch_norm <-"), count(text, "in 2 stages: batch_norm <-")};
+  };
+  CHECK(forward(56) == std::pair{1, 0});
+  CHECK(forward(14) == std::pair{0, 1});
+}
+
 TEST_CASE("OrdinaryConvolutionsBecomeChannelsLastWhenCompiled") {
   auto network = [](std::int64_t groups) {
     GraphBuilder b;
