@@ -45,6 +45,7 @@ struct Node {
   std::int64_t elements = 1, row_length = 0, results = 0;  // row_length 0: reduces no rows; results: of a column reduction
   std::int32_t group = -1;
   bool transposes = false;
+  std::int64_t whole_rows = 0;  // of a copy into another order: rows of so many elements stay as they are
   int stages = 1;
   std::vector<FusedRead> sources;
   std::vector<TensorId> outputs;
@@ -305,8 +306,16 @@ class Fuser {
       node.outputs.push_back(output);
     }
     node.transposes = op.kind == OpKind::contiguous;
+    if (node.transposes) node.whole_rows = whole_rows(op);
     node.sources = std::move(sources);
     place(std::move(node));
+  }
+
+  // Heads and positions that change places leave a head's row whole: loops over rows are put in another order for it (loop_ordering_after_fusion).
+  std::int64_t whole_rows(const Op& op) const {
+    constexpr int kAxes = 4;
+    const Shape &from = graph_.tensors[flow_.value[graph_.input(op, 0).index()]].shape, &to = graph_.tensors[graph_.output(op)].shape;
+    return from.rank() == kAxes && to.rank() == kAxes && from[-1] == to[-1] ? to[-1] : 0;
   }
 
   // Whether Inductor gives the value a buffer: somebody must find it in memory, or computing it again would read too much.
@@ -577,7 +586,9 @@ class Fuser {
       const Value& value = values_[read.tensor.index()];
       if (value.node < 0 || value.level != level || nodes_[static_cast<std::size_t>(value.node)].where != node.where) continue;
       join_group(nodes_[static_cast<std::size_t>(value.node)].group);
-      fits = fits && !node.transposes && node.kind != FusedKind::columns;
+      const Group& made_in = group_at(root(nodes_[static_cast<std::size_t>(value.node)].group));
+      const bool reorders = !node.transposes || (node.whole_rows > 0 && made_in.row_length == node.whole_rows && made_in.elements == node.elements);
+      fits = fits && reorders && node.kind != FusedKind::columns;
     }
     for (std::int32_t group : joined) fits = fits && compatible(node, group_at(group));
     for (std::int32_t group : joined) fits = fits && group_at(group).size + group_at(joined[0]).size < kMostFused && together(group_at(group), group_at(joined[0]));

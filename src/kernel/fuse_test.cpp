@@ -383,6 +383,19 @@ TEST_CASE("ATransposedCopySharesNoKernelWithWhatReadsTheSameInItsOrder") {
   CHECK(count(c.text(), "contiguous relu") + count(c.text(), "relu contiguous") == 0);
 }
 
+TEST_CASE("HeadsCopiedToPositionsJoinTheKernelOverTheirRows") {
+  auto planned = [](bool rows) {
+    GraphBuilder b;
+    TensorId x = b.linear_layer("a", b.input("x", {4, 8, 64, 32}), 32);  // heads before positions
+    x = rows ? b.softmax(x) : b.relu(x);
+    x = b.contiguous(b.transpose(x, 1, 2));
+    b.cross_entropy(b.linear_layer("b", b.view(x, {256, 256}), 64), b.input("t", {256}, DType::int64));
+    return compile(std::move(b).finish(), uniform(DType::fp32)).text();
+  };
+  CHECK(count(planned(true), "rows 2048x32: softmax contiguous <-") == 1);
+  CHECK(count(planned(false), "relu contiguous <-") == 0);  // no rows: a loop over elements in one order
+}
+
 TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   GraphBuilder b;
   TensorId x = b.linear_layer("body", b.input("x", {2048, 768}), 768, false);
