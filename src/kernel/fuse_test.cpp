@@ -356,6 +356,9 @@ TEST_CASE("GroupNormsGradientSumsAlongChannelsAndThenGoesOverEachElement") {
   CAPTURE(c.text());
   CHECK(count(c.text(), "columns 64x64 in 3 stages: group_norm_backward") == 1);  // a row for each image's channel, and what they come to
   CHECK(count(c.text(), "rows 4x1024: group_norm_backward") == 0);
+  for (const FusedKernel& kernel : c.plan.kernels)  // the sums move their operands as the framework's own kernels of such a norm do
+    if (kernel.kind == FusedKind::columns && c.graph.ops[kernel.ops[0]].kind == OpKind::group_norm_backward)
+      CHECK(std::get<MemoryShape>(lower_fused(kernel, c.graph)[0].shape).pattern == MemoryPattern::norm_backward);
   CHECK(count(c.text(), "pointwise 1x4096: group_norm_backward") + count(c.text(), "pointwise 1x4096: mul <-") == 1);
 }
 

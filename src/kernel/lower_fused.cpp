@@ -27,6 +27,7 @@ MemoryPattern pattern_of(const FusedKernel& fused, const Graph& graph) {
     return backward ? MemoryPattern::norm_backward : MemoryPattern::norm_forward;
   }
   if (fused.kind == FusedKind::columns && !backward && definition(graph.ops[fused.ops.front()].kind).family == Family::normalization) return MemoryPattern::norm_forward;
+  if (fused.kind == FusedKind::columns && graph.ops[fused.ops.front()].kind == OpKind::group_norm_backward) return MemoryPattern::norm_backward;  // along channels, as that norm's own
   if (fused.kind == FusedKind::pointwise && fused.traits.windows > 0) return MemoryPattern::pooling_backward;
   if (fused.kind == FusedKind::pointwise && fused.traits.taps > 0) return MemoryPattern::pooling_forward;
   if (fused.traits.random) return MemoryPattern::dropout;
