@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "graph/framework_names.h"
 #include "graph/operator.h"
 #include "kernel/fuse_flow.h"
+#include "kernel/library_rules.h"
 
 namespace precog {
 namespace {
@@ -26,7 +28,13 @@ constexpr std::int64_t kMixedElements = 5 << 20, kMixedRows = 4096, kMixedLength
 constexpr double kPaddedIntensity = 100;
 // From where a second, transposed copy pays: of recorded programs with odd vocabularies GPT-2's has one (692), Marian's (451) and Whisper's (321) have none.
 constexpr double kTransposedIntensity = 550;
-constexpr std::int64_t kMixedBlock = 64;  // rows summed by one block: an estimate; the partial sums are small either way
+
+// Rows that one program of such a kernel sums (_codegen_mix_order_reduction in torch/_inductor/codegen/simd.py).
+std::int64_t mixed_block(std::int64_t rows, int sms) {
+  constexpr std::int64_t kProgramsPerSm = 8, kLeast = 16, kMost = 128;
+  const auto each = static_cast<std::uint64_t>(rows / (kProgramsPerSm * std::max(1, sms)));
+  return std::clamp(static_cast<std::int64_t>(std::bit_floor(each)), kLeast, kMost);
+}
 
 // A computed value that reaches a buffer: the unit of fusion.
 struct Node {
@@ -37,6 +45,7 @@ struct Node {
   std::int64_t elements = 1, row_length = 0, results = 0;  // row_length 0: reduces no rows; results: of a column reduction
   std::int32_t group = -1;
   bool transposes = false;
+  std::int64_t whole_rows = 0;  // of a copy into another order: rows of so many elements stay as they are
   int stages = 1;
   std::vector<FusedRead> sources;
   std::vector<TensorId> outputs;
@@ -50,6 +59,7 @@ struct Group {
   std::int64_t elements = 1, row_length = 0, results = 0;
   bool columns = false;
   std::int32_t merged_into = -1;
+  bool transposes = false;  // its first member does
 };
 
 class Fuser {
@@ -205,8 +215,18 @@ class Fuser {
       value.level = level;
     }
     if (flow_.where[i] == Flow::outside) return;
+    if (flow_.where[i] == Flow::forward && op.kind == OpKind::matmul && !is_16bit(op.math) && is_16bit(graph_.tensors[graph_.input(op, 0)].dtype)) widen(op);
     if (std::holds_alternative<GemmAttributes>(op.attributes)) pad(i);
     if (layout_.given != layout_.compiled) turn(i);
+  }
+
+  // Traced under autocast, the math path's forward products read and write fp32; what the graph says are the casts that backward keeps.
+  void widen(const Op& op) {
+    for (TensorId input : graph_.inputs(op)) {
+      const TensorId value = flow_.value[input.index()];
+      if (const std::int32_t node = values_[value.index()].node; node >= 0) nodes_[static_cast<std::size_t>(node)].scratch_written += graph_.bytes(value);
+    }
+    for (FusedRead& read : value_of(graph_.output(op)).sources) read.bytes = read.bytes * 2.0;
   }
 
   // Images and filters that were given in another order are turned once, filters where no cast does it on the way; the filters'
@@ -257,6 +277,9 @@ class Fuser {
       if (std::exchange(first->second.made[transposed ? 1 : 0], true) || (!fresh && !odd)) continue;
       plan_.ops[first->second.where].copied.push_back(value);
     }
+    if (op.input_count < 3 || !off(a.n)) return;
+    const TensorId bias = flow_.value[graph_.input(op, 2).index()];  // pad_addmm: as long as the result's rows
+    if (elements(bias) == a.n && values_[bias.index()].node < 0) plan_.ops[i].copied.push_back(bias);
   }
   // The first level at which a value may be read by another kernel than its own.
   int after(TensorId value, Flow::Where where) const {
@@ -283,8 +306,16 @@ class Fuser {
       node.outputs.push_back(output);
     }
     node.transposes = op.kind == OpKind::contiguous;
+    if (node.transposes) node.whole_rows = whole_rows(op);
     node.sources = std::move(sources);
     place(std::move(node));
+  }
+
+  // Heads and positions that change places leave a head's row whole: loops over rows are put in another order for it (loop_ordering_after_fusion).
+  std::int64_t whole_rows(const Op& op) const {
+    constexpr int kAxes = 4;
+    const Shape &from = graph_.tensors[flow_.value[graph_.input(op, 0).index()]].shape, &to = graph_.tensors[graph_.output(op)].shape;
+    return from.rank() == kAxes && to.rank() == kAxes && from[-1] == to[-1] ? to[-1] : 0;
   }
 
   // Whether Inductor gives the value a buffer: somebody must find it in memory, or computing it again would read too much.
@@ -356,14 +387,16 @@ class Fuser {
       node.elements = std::max<std::int64_t>(1, static_cast<std::int64_t>(work.flops.value));
       for (FusedRead& read : node.sources) read.bytes = std::min(read.bytes, work.read);
     }
-    node.stages = column_stages(node.results, node.elements / node.results, sms_);
+    const std::int64_t length = node.elements / node.results;
+    const bool side_by_side = keeps_middle(graph_, op) && (layout_.compiled != MemoryFormat::channels_last || graph_.tensors[graph_.input(op, 0)].shape.rank() < 4);
+    node.stages = side_by_side ? row_stages(node.results, length, sms_) : column_stages(node.results, length, sms_);
     node.outputs.assign(graph_.outputs(op).begin(), graph_.outputs(op).end());
     place(std::move(node));
   }
 
   // Sums per channel in kernels of their own; then each element, which joins what follows. Backward's two sums end in a small
-  // kernel each. Channels last, variances are gathered in one more stage than sums (WelfordReduction splits its second stage
-  // again). Otherwise a channel's elements lie side by side, as in a row: not split, one kernel sums and goes over them again.
+  // kernel each. Channels last, variances are gathered in stages for as long as there are many pieces (WelfordReduction splits its second
+  // stage again). Otherwise a channel's elements lie side by side, as in a row: not split, one kernel sums and goes over them again.
   void batch_norm(std::size_t i, std::size_t image, Sources sources, std::vector<TensorId> small, bool forward) {
     const Op& op = op_at(i);
     const Tensor& x = graph_.tensors[graph_.input(op, image)];
@@ -373,8 +406,8 @@ class Fuser {
     const std::int64_t length = sums.elements / sums.results;
     const bool along_rows = layout_.compiled != MemoryFormat::channels_last && x.shape.rank() > 2;
     if (!along_rows) {
-      sums.stages = column_stages(sums.results, length, sms_);
-      if (sums.stages > 1) sums.stages += 1;
+      const std::int64_t pieces = column_pieces(sums.results, length, sms_);
+      if (pieces > 1) sums.stages = 1 + (forward ? column_stages(sums.results, pieces, sms_) : 2);
     } else if (row_stages(sums.results, length, sms_) > 1) {
       sums.stages = forward ? 2 : 3;
     } else {
@@ -411,6 +444,7 @@ class Fuser {
     std::vector<TensorId> full, parameters;
     for (TensorId id : graph_.outputs(op)) (is_image_gradient(op, id) ? full : parameters).push_back(id);
     const std::int64_t all = elements(graph_.input(op, 0)), length = row_length(graph_, op);
+    if (op.kind == OpKind::group_norm_backward) return group_norm_backward(i, std::move(both), std::move(full), std::move(parameters));
     if (!full.empty()) {
       Node node = new_node(i, FusedKind::rows);
       node.elements = all;
@@ -428,6 +462,26 @@ class Fuser {
     sums.sources = both;
     sums.outputs = parameters;
     place(std::move(sums));
+  }
+
+  // Two sums along each image's channels; what they come to for a group and for a weight, in a small kernel each; then each element
+  // (native_group_norm_backward in torch/_decomp/decompositions.py).
+  void group_norm_backward(std::size_t i, Sources both, std::vector<TensorId> full, std::vector<TensorId> parameters) {
+    const Shape& x = graph_.tensors[graph_.input(op_at(i), 0)].shape;
+    Node sums = new_node(i, FusedKind::columns);
+    sums.results = x.rank() > 1 ? x[0] * x[1] : 1;
+    sums.elements = std::max(sums.results, x.elements());
+    sums.stages = 1 + (full.empty() ? 0 : 1) + (parameters.empty() ? 0 : 1);
+    sums.sources = both;
+    sums.outputs = parameters;
+    place(std::move(sums));
+    if (full.empty()) return;
+    for (TensorId id : parameters) add(both, itself(id));
+    Node each = new_node(i, FusedKind::pointwise);
+    each.elements = elements(full[0]);
+    each.outputs = std::move(full);
+    each.sources = std::move(both);
+    place(std::move(each));
   }
 
   // The table first (zeros, or a copy of what it was), then rows added to it one by one. An embedding's gradient is gathered in
@@ -532,7 +586,9 @@ class Fuser {
       const Value& value = values_[read.tensor.index()];
       if (value.node < 0 || value.level != level || nodes_[static_cast<std::size_t>(value.node)].where != node.where) continue;
       join_group(nodes_[static_cast<std::size_t>(value.node)].group);
-      fits = fits && !node.transposes && node.kind != FusedKind::columns;
+      const Group& made_in = group_at(root(nodes_[static_cast<std::size_t>(value.node)].group));
+      const bool reorders = !node.transposes || (node.whole_rows > 0 && made_in.row_length == node.whole_rows && made_in.elements == node.elements);
+      fits = fits && reorders && node.kind != FusedKind::columns;
     }
     for (std::int32_t group : joined) fits = fits && compatible(node, group_at(group));
     for (std::int32_t group : joined) fits = fits && group_at(group).size + group_at(joined[0]).size < kMostFused && together(group_at(group), group_at(joined[0]));
@@ -545,6 +601,7 @@ class Fuser {
       const auto known = by_source_.find({read.tensor, {sharing_level(node, level), node.where}});
       if (known == by_source_.end() || read.bytes < graph_.bytes(read.tensor)) continue;  // slices are not the same elements
       const std::int32_t other = root(known->second);
+      if (group_at(other).transposes != node.transposes) continue;  // goes through it in another order
       if (group_at(other).elements != node.elements || !compatible(node, group_at(other))) continue;
       if (!joined.empty() && !together(group_at(other), group_at(joined[0]))) continue;
       join_group(other);
@@ -552,7 +609,7 @@ class Fuser {
     node.level = level;
     if (joined.empty()) {
       joined.push_back(static_cast<std::int32_t>(groups_.size()));
-      groups_.push_back({level, 0, node.elements, 0, 0, node.kind == FusedKind::columns, -1});
+      groups_.push_back({level, 0, node.elements, 0, 0, node.kind == FusedKind::columns, -1, node.transposes});
     }
     const std::int32_t into = joined[0];
     for (std::size_t k = 1; k < joined.size(); ++k) {
@@ -614,7 +671,8 @@ class Fuser {
         if (!full(node, read) || known == by_row_source.end()) continue;
         const std::int32_t rows = root(known->second), own = root(node.group);
         if (rows == own || group_at(rows).row_length != node.results || group_at(rows).elements != node.elements) continue;
-        node.partial_sums = {node.results * 4 * (count / kMixedBlock)};
+        const std::int64_t block = mixed_block(count, sms_);
+        node.partial_sums = {node.results * 4 * ((count + block - 1) / block)};
         node.scratch_written = node.partial_sums * static_cast<double>(node.outputs.size());
         node.mixed = true;
         node.stages = 1;
@@ -667,6 +725,7 @@ class Fuser {
           kernel.finished_sums += static_cast<int>(node->outputs.size());
           kernel.narrowed_sums = is_16bit(graph_.tensors[node->outputs[0]].dtype);
           kernel.partial_sums = node->partial_sums;
+          kernel.counted_sums = sums_across_blocks(node->results, node->partial_sums.value / 4 / node->results, true, sms_);
         }
         if (node->kind == FusedKind::scatter && kernel.kind == FusedKind::pointwise) kernel.kind = FusedKind::scatter;
         read_into(kernel.reads, node->sources, root(node->group), node->where);
@@ -862,8 +921,7 @@ std::string verify(const FusionPlan& plan, const Graph& graph) {
 
 // reduction_split_factor in torch/_inductor/choices.py, as far as one, two or more stages go.
 int row_stages(std::int64_t rows, std::int64_t length, int sms) { return rows < 2 * static_cast<std::int64_t>(sms) && length > 8192 ? 2 : 1; }
-int column_stages(std::int64_t results, std::int64_t length, int sms) {
-  if (results == 1) return length > 8192 ? 2 : 1;
+std::int64_t column_pieces(std::int64_t results, std::int64_t length, int sms) {
   if (length <= 32 || results >= 64 * static_cast<std::int64_t>(sms)) return 1;
   constexpr std::int64_t kLeastPerThread = 32, kThreadsPerSm = 2048, kReadsPerThread = 4, kThreads = 256, kColumns = 128;
   std::int64_t split = kLeastPerThread;
@@ -872,7 +930,11 @@ int column_stages(std::int64_t results, std::int64_t length, int sms) {
     const std::int64_t blocks = (sms * kThreadsPerSm / kThreads + column_blocks - 1) / column_blocks;
     split = std::clamp<std::int64_t>((length + kReadsPerThread * blocks - 1) / (kReadsPerThread * blocks), kLeastPerThread, 512);
   }
-  return (length + kReadsPerThread * split - 1) / (kReadsPerThread * split) > 1 ? 2 : 1;
+  return (length + kReadsPerThread * split - 1) / (kReadsPerThread * split);
+}
+int column_stages(std::int64_t results, std::int64_t length, int sms) {
+  if (results == 1) return length > 8192 ? 2 : 1;
+  return column_pieces(results, length, sms) > 1 ? 2 : 1;
 }
 
 void compact_indices(Graph& step_graph) {

@@ -49,6 +49,7 @@ struct FusedKernel {
   int finished_sums = 0;
   bool narrowed_sums = false;         // and then cast, in one more small kernel each
   Bytes partial_sums;                 // what each of those reads
+  bool counted_sums = false;          // by several blocks for one result, which meet through counters
 };
 
 // Kernels that a stack wrote by hand, where a compiler would put more into one or has no conditions.
@@ -83,6 +84,8 @@ struct ImageLayout {
 };
 // `sms` decides where a reduction is split.
 FusionPlan plan_fusion(const Graph& step_graph, int sms, ImageLayout layout = {}, OwnKernels own = {});
+// Of how many pieces each column is that the first stage of a sum leaves to the next.
+std::int64_t column_pieces(std::int64_t results, std::int64_t length, int sms);
 // Into how many kernels Inductor splits a sum of `length` values for each of `results` columns, and along each of `rows` rows.
 int column_stages(std::int64_t results, std::int64_t length, int sms);
 int row_stages(std::int64_t rows, std::int64_t length, int sms);

@@ -91,7 +91,7 @@ Part part_of(const Graph& graph, const Op& op) {
     case Family::reduction:
       if (op.kind == OpKind::scan) return Part::library;
       if (is_unrolled(graph, op)) return Part::pointwise;
-      return reduces_columns(graph, op) ? Part::columns : Part::rows;
+      return reduces_columns(graph, op) || keeps_middle(graph, op) ? Part::columns : Part::rows;
     case Family::pooling:
       if (op.kind == OpKind::adaptive_avg_pool2d && graph.tensors[graph.output(op)].shape[-1] == 1) return Part::rows;
       return op.kind == OpKind::adaptive_avg_pool2d_backward ? Part::pointwise : Part::window;
@@ -150,6 +150,14 @@ Flow follow_values(const Graph& graph, OwnKernels own) {
     }
   }
   return flow;
+}
+
+bool keeps_middle(const Graph& graph, const Op& op) {
+  if (op.input_count == 0 || op.output_count == 0) return false;
+  const Shape &in = shape_in(graph, op), &out = graph.tensors[graph.output(op)].shape;
+  if (in.rank() < 3 || in[0] == 1 || in[1] == 1 || out.elements() != in[1] || out.elements() == in.elements() || out[-1] == in[-1]) return false;
+  const int axis = out.rank() + 1 - in.rank();  // in the result, where extents are aligned from the last
+  return out.rank() == 1 || (axis >= 0 && axis < out.rank() && out[axis] == in[1]);
 }
 
 std::int64_t row_length(const Graph& graph, const Op& op) {

@@ -33,6 +33,9 @@ struct Flow {
 
 Flow follow_values(const Graph& graph, OwnKernels own = {});
 
+// A sum over what lies before and behind the second axis: an image's over all but its channels.
+bool keeps_middle(const Graph& graph, const Op& op);
+
 // Elements of a row, of an operator that reduces along rows.
 std::int64_t row_length(const Graph& graph, const Op& op);
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <fstream>
 
+#include "frontend/captured.h"
 #include "frontend/traced.h"
 #include "frontend/zoo.h"
 #include "kernel/fuse.h"
@@ -184,6 +185,24 @@ TEST_CASE("ColumnSumsAreSplitWhereFewResultsLeaveTheGpuIdle") {
   CHECK(column_stages(1, 1 << 20, kSms) == 2);
 }
 
+TEST_CASE("ABatchNormsVarianceIsGatheredInStagesWhileThereAreManyPieces") {
+  // ResNet's images at a batch of 48: 56 x 56 pixels and 14 x 14.
+  CHECK(column_pieces(128, 150528, kSms) > 1000);
+  CHECK(column_pieces(512, 9408, kSms) == 74);
+  auto forward = [](std::int64_t side) {
+    GraphBuilder b;
+    TensorId x = b.conv2d_layer("c", b.input("x", {48, 8, side, side}), 128, 3, 1, 1);
+    x = b.relu(b.batch_norm_layer("bn", x));
+    b.cross_entropy(b.view(b.adaptive_avg_pool2d(x, 1), {48, 128}), b.input("t", {48}, DType::int64));
+    const PrecisionRecipe recipe = uniform(DType::bf16);
+    Graph graph = make_step(apply_precision(recipe, gpu(), std::move(b).finish()), recipe, {}).graph;
+    const std::string text = to_text(plan_fusion(graph, kSms, {MemoryFormat::contiguous, MemoryFormat::channels_last}), graph);
+    return std::pair{count(text, "in 3 stages: batch_norm <-"), count(text, "in 2 stages: batch_norm <-")};
+  };
+  CHECK(forward(56) == std::pair{1, 0});
+  CHECK(forward(14) == std::pair{0, 1});
+}
+
 TEST_CASE("OrdinaryConvolutionsBecomeChannelsLastWhenCompiled") {
   auto network = [](std::int64_t groups) {
     GraphBuilder b;
@@ -283,6 +302,103 @@ TEST_CASE("CompiledStepsLaunchFewerKernelsAndMoveFewerBytes") {
   CHECK(bytes(compiled) < bytes(eager));
 }
 
+// Sums of a norm's gradients ride along in the kernel over its rows; the framework's own reduction finishes each, in blocks that
+// meet through counters where few columns would leave the GPU idle.
+TEST_CASE("SumsThatRideAlongAreFinishedThroughCountersWhereBlocksShareThem") {
+  auto finishing = [](std::int64_t rows, std::int64_t width) {
+    GraphBuilder b;
+    TensorId x = b.layer_norm_layer("norm", b.linear_layer("a", b.input("x", {rows, width}), width));
+    b.cross_entropy(b.linear_layer("b", x, 64), b.input("t", {rows}, DType::int64));
+    const Compiled c = compile(std::move(b).finish(), uniform(DType::fp32));
+    const KernelProgram program = make_kernels(c.graph, gpu(), MemoryFormat::contiguous, &c.plan);
+    int sums = 0, counters = 0;
+    std::int64_t length = 0;
+    for (std::size_t k = 1; k < program.kernels.size(); ++k) {
+      if (program.kernels[k].name != "sum" || program.kernels[k].fused) continue;
+      ++sums;
+      length = std::get<MemoryShape>(program.kernels[k].shape).row_length;
+      counters += program.kernels[k - 1].name == "memset" ? 1 : 0;
+    }
+    CHECK(sums == 2);  // of the weight and of the bias
+    return std::pair{counters, length};
+  };
+  // 16 rows a program on 132 SMs.
+  CHECK(finishing(8192, 768) == std::pair{0, std::int64_t{512}});
+  CHECK(finishing(16384, 384) == std::pair{2, std::int64_t{1024}});
+  CHECK(finishing(22064, 768) == std::pair{2, std::int64_t{1379}});
+}
+
+// x[4,16,8,8] times a parameter, then `inside`, then a mean.
+Compiled images(const std::string& inside, ImageLayout layout = {MemoryFormat::contiguous, MemoryFormat::channels_last}, int last = -1) {
+  const std::string text = R"({"precog_graph": 1, "symbols": {"batch": 4}, "stream": [
+    {"tensor": "input", "name": "x", "shape": ["batch", 16, 8, 8]},
+    {"tensor": "parameter", "name": "w", "shape": [4, 16, 8, 8]},
+    {"op": "mul", "in": [0, 1], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise",
+     "back": {"ops": [{"op": "mul", "in": ["g0", "i0"], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise"}], "give": [[1, "t0"]]}},
+    )" + inside + R"(, {"op": "mean", "in": [)" + std::to_string(last) + R"(], "out": [[[]]]}], "loss": -1})";
+  auto model = parse_captured(text, "m.precog.json");
+  if (!model) FAIL(model.error().text());
+  auto graph = build_captured(*model, {.batch = 4});
+  if (!graph) FAIL(graph.error().text());
+  const PrecisionRecipe recipe = uniform(DType::fp32);
+  Compiled out;
+  out.graph = make_step(apply_precision(recipe, gpu(), *graph), recipe, {}).graph;
+  out.plan = plan_fusion(out.graph, kSms, layout);
+  CHECK(verify(out.plan, out.graph) == "");
+  return out;
+}
+
+TEST_CASE("GroupNormsGradientSumsAlongChannelsAndThenGoesOverEachElement") {
+  const Compiled c = images(R"({"tensor": "parameter", "name": "scale", "shape": [16]}, {"tensor": "parameter", "name": "shift", "shape": [16]},
+    {"op": "group_norm", "in": [-3, -2, -1], "out": [[["batch", 16, 8, 8]], [["batch", 1], "fp32", {"hidden": true}], [["batch", 1], "fp32", {"hidden": true}]],
+     "attrs": {"groups": 1}, "back": {"ops": [{"op": "native_group_norm_backward", "in": ["g0", "i0", "o1", "o2", "i1"], "out": [[["batch", 16, 8, 8]], [[16]], [[16]]]}],
+     "give": [[0, "t0"], [1, "t1"], [2, "t2"]]}})", {MemoryFormat::contiguous, MemoryFormat::channels_last}, 5);
+  CAPTURE(c.text());
+  CHECK(count(c.text(), "columns 64x64 in 3 stages: group_norm_backward") == 1);  // a row for each image's channel, and what they come to
+  CHECK(count(c.text(), "rows 4x1024: group_norm_backward") == 0);
+  for (const FusedKernel& kernel : c.plan.kernels)  // the sums move their operands as the framework's own kernels of such a norm do
+    if (kernel.kind == FusedKind::columns && c.graph.ops[kernel.ops[0]].kind == OpKind::group_norm_backward)
+      CHECK(std::get<MemoryShape>(lower_fused(kernel, c.graph)[0].shape).pattern == MemoryPattern::norm_backward);
+  CHECK(count(c.text(), "pointwise 1x4096: group_norm_backward") + count(c.text(), "pointwise 1x4096: mul <-") == 1);
+}
+
+TEST_CASE("ASumPerChannelIsNoKernelOverRows") {
+  const std::string scaled = R"({"tensor": "parameter", "name": "scale", "shape": [16, 1, 1]},
+    {"op": "mul", "in": [-2, -1], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise", "back": {"ops": [
+      {"op": "mul", "in": ["g0", "i0"], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise"},
+      {"op": "mul", "in": ["g0", "i1"], "out": [[["batch", 16, 8, 8]]], "kind": "pointwise"},
+      {"op": "sum", "in": ["t0"], "out": [[[16, 1, 1]]], "kind": "reduction"}], "give": [[0, "t1"], [1, "t2"]]}})";
+  const Compiled last = images(scaled), plain = images(scaled, {});
+  CAPTURE(last.text());
+  CHECK(count(last.text(), "columns 16x256 in 2 stages: sum") == 1);
+  CHECK(count(plain.text(), "columns 16x256: sum") == 1);  // a channel's values lie side by side, too few to cut
+  CHECK(count(last.text(), "rows") == 0);
+}
+
+TEST_CASE("ATransposedCopySharesNoKernelWithWhatReadsTheSameInItsOrder") {
+  GraphBuilder b;
+  const TensorId x = b.linear_layer("a", b.input("x", {64, 64}), 64);
+  const TensorId turned = b.linear_layer("t", b.contiguous(b.transpose(x, 0, 1)), 64), straight = b.linear_layer("s", b.relu(x), 64);
+  b.cross_entropy(b.add(turned, straight), b.input("t", {64}, DType::int64));
+  const Compiled c = compile(std::move(b).finish(), uniform(DType::fp32));
+  CAPTURE(c.text());
+  CHECK(count(c.text(), "pointwise 1x4096: contiguous <-") >= 1);
+  CHECK(count(c.text(), "contiguous relu") + count(c.text(), "relu contiguous") == 0);
+}
+
+TEST_CASE("HeadsCopiedToPositionsJoinTheKernelOverTheirRows") {
+  auto planned = [](bool rows) {
+    GraphBuilder b;
+    TensorId x = b.linear_layer("a", b.input("x", {4, 8, 64, 32}), 32);  // heads before positions
+    x = rows ? b.softmax(x) : b.relu(x);
+    x = b.contiguous(b.transpose(x, 1, 2));
+    b.cross_entropy(b.linear_layer("b", b.view(x, {256, 256}), 64), b.input("t", {256}, DType::int64));
+    return compile(std::move(b).finish(), uniform(DType::fp32)).text();
+  };
+  CHECK(count(planned(true), "rows 2048x32: softmax contiguous <-") == 1);
+  CHECK(count(planned(false), "relu contiguous <-") == 0);  // no rows: a loop over elements in one order
+}
+
 TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   GraphBuilder b;
   TensorId x = b.linear_layer("body", b.input("x", {2048, 768}), 768, false);
@@ -300,6 +416,15 @@ TEST_CASE("LargeProductsOfAwkwardExtentsArePadded") {
   CHECK(padded == 3);  // the head, forward and both ways back
   CHECK(copies == 3);  // the weight in each graph, the gradient of the logits for both products
   CHECK(twice == 1);   // for one of them transposed, as its rows are odd
+  // A bias becomes as long as the rows that it is added to.
+  GraphBuilder biased;
+  x = biased.linear_layer("body", biased.input("x", {2048, 768}), 768, false);
+  biased.cross_entropy(biased.linear_layer("head", x, 50257), biased.input("t", {2048}, DType::int64));
+  const Compiled with_bias = compile(std::move(biased).finish(), uniform(DType::bf16));
+  std::size_t before = 0, after = 0;
+  for (const FusionPlan::PerOp& op : c.plan.ops) before += op.copied.size();
+  for (const FusionPlan::PerOp& op : with_bias.plan.ops) after += op.copied.size();
+  CHECK(after == before + 1);
   const Compiled by_hand = compile(forward, uniform(DType::bf16), gpu(), {.products = true});
   CHECK(std::none_of(by_hand.plan.ops.begin(), by_hand.plan.ops.end(), [](const FusionPlan::PerOp& op) { return op.padded; }));
 }
@@ -322,6 +447,47 @@ TEST_CASE("TracedTransformersBuildTheirMasks") {
     repeats += op.kind == OpKind::contiguous && traced.tensors[traced.output(op)].shape == Shape{2, 2, 4, 64, 32} ? 1 : 0;
   CHECK(repeats == 2);  // keys and values
   CHECK(found[1].backend == AttentionBackend::math);                     // an encoder's mask is one no fused kernel reads
+}
+
+// A traced encoder's attention between products, its heads beside each other in memory.
+Graph encoder_attention(bool copies) {
+  GraphBuilder b;
+  auto heads = [&](TensorId x) { return b.transpose(b.view(x, {4, 64, 8, 32}), 1, 2); };
+  const TensorId x = b.input("x", {4, 64, 256});
+  TensorId y = b.attention(heads(b.linear_layer("q", x, 256)), heads(b.linear_layer("k", x, 256)), heads(b.linear_layer("v", x, 256)), false);
+  y = b.transpose(y, 1, 2);
+  if (copies) y = b.contiguous(y);
+  b.cross_entropy(b.linear_layer("out", b.view(y, {256, 256}), 64), b.input("t", {256}, DType::int64));
+  return with_traced_masks(mark_left_out_masks(std::move(b).finish(), false));
+}
+
+TEST_CASE("WhatAttentionWrittenOutReturnsIsCopiedToPositionsEachWay") {
+  auto copies = [](bool own) {
+    const Compiled c = compile(encoder_attention(own), uniform(DType::fp32));
+    int found = 0;
+    for (const Op& op : c.graph.ops) found += op.kind == OpKind::contiguous ? 1 : 0;
+    CHECK(verify(c.plan, c.graph) == "");
+    return found;
+  };
+  CHECK(copies(false) == 8);  // query, key, value and the result, forward and their gradients
+  CHECK(copies(true) <= 8);   // not twice where the model copies itself
+}
+
+TEST_CASE("UnderAutocastAWrittenOutAttentionsForwardProductsMoveFp32") {
+  const Compiled c = compile(encoder_attention(false), amp(DType::bf16));
+  const std::int64_t scores = 4 * 8 * 64 * 64, values = 4 * 64 * 256;
+  int softmaxes = 0, operands = 0;
+  for (const FusedKernel& kernel : c.plan.kernels) {
+    if (c.graph.ops[kernel.ops[0]].phase != Phase::forward) continue;
+    if (kernel.kind == FusedKind::rows && family_of(kernel, c.graph) == Family::softmax && kernel.row_length == 64 && kernel.rows == 2048) {
+      ++softmaxes;
+      CHECK(kernel.reads[0].bytes == Bytes{scores * 4});
+      CHECK(kernel.scratch_written == Bytes{scores * 2});  // beside the cast that backward keeps
+    }
+    operands += kernel.scratch_written == Bytes{values * 2} ? 1 : 0;
+  }
+  CHECK(softmaxes == 1);
+  CHECK(operands == 3);  // query, key, value
 }
 
 TEST_CASE("TracedTransformersLookAtNoMask") {

@@ -27,6 +27,7 @@ MemoryPattern pattern_of(const FusedKernel& fused, const Graph& graph) {
     return backward ? MemoryPattern::norm_backward : MemoryPattern::norm_forward;
   }
   if (fused.kind == FusedKind::columns && !backward && definition(graph.ops[fused.ops.front()].kind).family == Family::normalization) return MemoryPattern::norm_forward;
+  if (fused.kind == FusedKind::columns && graph.ops[fused.ops.front()].kind == OpKind::group_norm_backward) return MemoryPattern::norm_backward;  // along channels, as that norm's own
   if (fused.kind == FusedKind::pointwise && fused.traits.windows > 0) return MemoryPattern::pooling_backward;
   if (fused.kind == FusedKind::pointwise && fused.traits.taps > 0) return MemoryPattern::pooling_forward;
   if (fused.traits.random) return MemoryPattern::dropout;
@@ -109,6 +110,14 @@ std::vector<Kernel> lower_fused(const FusedKernel& fused, const Graph& graph, Ow
   if (skips_masked_scores(fused, graph, own)) return {causal_softmax(fused, graph, std::move(kernel))};
   std::vector<Kernel> out{kernel};
   for (int i = 0; i < fused.finished_sums; ++i) {
+    if (fused.counted_sums) {
+      Kernel counters;
+      counters.name = "memset";
+      counters.shape = MemoryShape{MemoryPattern::pointwise, 1, 1024};
+      counters.flops = {1024};
+      counters.written = {4096};
+      out.push_back(counters);
+    }
     Kernel sum;
     sum.name = "sum";
     sum.shape = MemoryShape{MemoryPattern::bias_gradient, fused.row_length, std::max<std::int64_t>(1, fused.partial_sums.value / 4 / fused.row_length)};

@@ -399,6 +399,16 @@ class PrecisionPass {
     return plain(OpKind::cast, near, {id}, out_.tensors[id].shape, to, CastAttributes{.to = to, .by_autocast = true});
   }
 
+  // What first reads a tensor, through views, is a copy.
+  bool is_copied(TensorId id) const {
+    for (const Op& op : in_.ops) {
+      if (op.kind == OpKind::view) continue;
+      for (TensorId input : in_.inputs(op))
+        if (in_.tensors[input].storage == in_.tensors[id].storage) return op.kind == OpKind::contiguous || op.kind == OpKind::copy;
+    }
+    return false;
+  }
+
   // _scaled_dot_product_attention_math: keys and values repeated per query head, both operands scaled, scores
   // materialised, masked, softmaxed, and kept for backward. 16-bit operands are computed in fp32 on this path. The inputs
   // have been cast by autocast already. Where the compiler traces through it, autocast sees its products too and casts their
@@ -477,7 +487,11 @@ class PrecisionPass {
     }
     const TensorId mixed = plain(OpKind::matmul, op, {plain_cast(weights, product, op), plain_cast(v, product, op)},
                                  Shape{a.batch, a.heads, a.q_len, a.value_dim}, product, GemmAttributes{products, a.q_len, a.value_dim, a.kv_len}, math);
-    mapped_[in_.output(op, 0).index()] = plain_cast(mixed, given, op);
+    TensorId result = plain_cast(mixed, given, op);
+    // A fused kernel's result lies as the query does; this one by heads, and is copied where the model goes on by positions.
+    if (traced && a.scattered[0] && !is_copied(in_.output(op, 0)))
+      result = plain(OpKind::contiguous, op, {result}, out_.tensors[result].shape, given, CopyAttributes{.copies_gradient = true});
+    mapped_[in_.output(op, 0).index()] = result;
     plain_cast(weights, given, op);  // returned beside the result; nobody reads it, but the cast is run
     // Nothing reads the log-sum-exp of a path that keeps the scores themselves.
     mapped_[in_.output(op, 1).index()] = out_.add_tensor({.shape = {0}, .dtype = DType::fp32, .role = Role::buffer,
