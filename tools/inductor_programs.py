@@ -10,11 +10,13 @@ allocations, in order. Everything around the programs is PyTorch's own: what for
 graph, gradients, the loss scaler, the foreach optimizer. Each storage is written down when it appears and when it goes, over three steps as
 tools/gpu/compiled_steps.py takes them; tools/program_memory.py replays them through the caching allocator, and the third one's peak is the answer.
 
-It is no measurement. It does not know what a library asks for inside a call (cuDNN's workspaces, sorts), nor whether Inductor would pad a product's operands,
-which it decides by timing both: padding is off. cuBLAS's 32 MiB are counted for each thread that multiplies, forward's and autograd's. The programs of fp32 are
-those of TF32. Nothing of precog's own predictions enters.
+It is no measurement. It does not know what a library asks for inside a call (cuDNN's workspaces, sorts), nor whether Inductor pads the operands of a
+product whose extents no wide load can read, which it decides by timing both: here it does not, or with --pad always does, and a row says of how many
+products that was asked. cuBLAS's 32 MiB are counted for each thread that multiplies, forward's and autograd's. The programs of fp32 are those of TF32.
+Nothing of precog's own predictions enters.
 
-Needs torch with CUDA's libraries, triton, the garden's packages, and a C compiler for tools/no_gpu.c (tools/no_gpu.py says what is pretended). A row takes half a minute to some minutes.
+Needs torch with CUDA's libraries, triton, the garden's packages, and a C compiler for tools/no_gpu.c (tools/no_gpu.py says what is pretended). A row takes
+half a minute to some minutes of one core. A model whose Python looks at numbers between graphs cannot be run on fake tensors.
 """
 from __future__ import annotations
 
@@ -38,6 +40,7 @@ import torch  # noqa: E402
 import torch._functorch.config  # noqa: E402
 import torch._inductor.async_compile  # noqa: E402
 import torch._inductor.compile_fx  # noqa: E402
+import torch._inductor.fx_passes.pad_mm  # noqa: E402
 from torch._subclasses import fake_tensor  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
@@ -104,8 +107,15 @@ class Idle:
         return lambda *args, out=None, **kwargs: function(*args, **kwargs) if out is None else out
 
 
-def execute(mode: Written, programs: list[tuple[str, str]]) -> None:
-    """What Inductor writes is kept in `programs` and becomes a module whose kernels are idle."""
+def execute(mode: Written, programs: list[tuple[str, str]], timed: list[Any], pad: bool) -> None:
+    """What Inductor writes is kept in `programs` and becomes a module whose kernels are idle; the products that it would time are listed in `timed`."""
+    def padded(match: Any, one: Any, other: Any, *args: Any, **kwargs: Any) -> bool:
+        m, k, n = one.shape[-2], one.shape[-1], other.shape[-1]
+        if not torch._inductor.fx_passes.pad_mm.is_mm_compute_bound(m, k, n, one.dtype):
+            return False
+        timed.append((m, k, n))
+        return pad
+
     def empty(size: Any, stride: Any, dtype: Any) -> Any:
         return torch.empty_strided(size, stride, dtype=dtype, device=GPU)
 
@@ -134,7 +144,7 @@ def execute(mode: Written, programs: list[tuple[str, str]]) -> None:
     torch._inductor.async_compile.AsyncCompile.wait = lambda *args: None
     for module in (torch._inductor.compile_fx, torch._inductor.utils, torch._inductor.output_code):
         module.align_inputs_from_check_idxs = lambda model, *args, **kwargs: model  # fake tensors have no address to be misaligned
-    torch._inductor.config.shape_padding = False
+    torch._inductor.fx_passes.pad_mm._should_pad = padded
     torch._functorch.config.force_non_lazy_backward_lowering = True
 
 
@@ -151,11 +161,11 @@ def moved(model: Any, dtype: Any) -> Any:
     return model
 
 
-def steps(name: str, precision: str, batch: int, seq: int | None, programs: list[tuple[str, str]]) -> Written:
+def steps(name: str, precision: str, batch: int, seq: int | None, programs: list[tuple[str, str]], timed: list[Any], pad: bool) -> Written:
     entry, dtype = garden.find(name), DTYPES.get(precision, torch.float32)
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     mode = Written()
-    execute(mode, programs)
+    execute(mode, programs, timed, pad)
     try:
         with mode, GPU:
             model = entry.build()
@@ -194,19 +204,22 @@ def main() -> int:
     parser.add_argument("batch", type=int)
     parser.add_argument("seq", type=int, nargs="?")
     parser.add_argument("--out", default="peaks.jsonl", help="a row is added to it")
+    parser.add_argument("--pad", action="store_true", help="as if padding paid wherever it is a question")
     parser.add_argument("--programs", help="a folder for the programs' text")
     parser.add_argument("--trace", help="a file for the allocations")
     args = parser.parse_args()
     torch.set_num_threads(1)
     no_gpu.pretend()
     programs: list[tuple[str, str]] = []
-    mode = steps(args.name, args.precision, args.batch, args.seq, programs)
+    timed: list[Any] = []
+    mode = steps(args.name, args.precision, args.batch, args.seq, programs, timed, args.pad)
     account = {"trace": mode.trace, "marks": mode.marks}
     if args.trace:
         pathlib.Path(args.trace).write_text(json.dumps(account))
     for number, (kind, text) in enumerate(programs if args.programs else []):
         pathlib.Path(args.programs, "%s-%s-%d-%s.py" % (args.name, args.precision, number, kind)).write_text(text)
-    row = program_memory.row(args.name, args.precision, args.batch, args.seq, account, len(programs), torch.__version__, os.path.dirname(os.path.abspath(args.out)))
+    row = program_memory.row(args.name, args.precision, args.batch, args.seq, account, torch.__version__, os.path.dirname(os.path.abspath(args.out)))
+    row["program"].update(products_timed=len(timed), padded=args.pad)
     with open(args.out, "a") as file:
         file.write(json.dumps(row) + "\n")
     print(json.dumps(row), flush=True)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The peak memory of a recorded sequence of allocations, through a model of PyTorch's caching allocator.
+"""The peak of a sequence of allocations, through a model of PyTorch's caching allocator.
 
-  python3 tools/program_memory.py TRACE.json ...
+  python3 tools/program_memory.py TRACE.json...
 
-What tools/inductor_programs.py wrote down (which blocks were asked for and given back, in order) is replayed: sizes in multiples of 512 bytes, up to 1 MiB from
-segments of 2 MiB, below 10 MiB from segments of 20 MiB, larger ones from segments of their own in multiples of 2 MiB; the smallest free block that fits, a rest split off
-where it can serve somebody, neighbours merged (c10/cuda/CUDACachingAllocator.cpp; src/memory/allocator.cpp is the program's own model of it). It is written here once more, because
-what judges the program should not be the program. Nothing of fragmentation under a limit, of other streams, of expandable segments.
+What tools/inductor_programs.py wrote down (--trace: which blocks were asked for and given back, in order) is replayed: sizes in multiples of 512 bytes; up
+to 1 MiB from segments of 2 MiB, below 10 MiB from segments of 20 MiB, larger ones from segments of their own, a multiple of 2 MiB; the smallest free block
+that fits; a rest is split off where it can serve somebody, else it counts as allocated; free neighbours merge (c10/cuda/CUDACachingAllocator.cpp). The program has the
+same rules in src/memory/allocator.cpp; they are written once more here because what judges it should not be it. No limit, no other streams, no expandable segments.
 """
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ def replay(account: dict[str, Any]) -> dict[str, Any]:
     return {"peak_bytes": peak, "at": at, "made_in": bytes_by_phase}
 
 
-def row(name: str, precision: str, batch: int, seq: int | None, account: dict[str, Any], programs: int, torch: str, folder: str) -> dict[str, Any]:
+def row(name: str, precision: str, batch: int, seq: int | None, account: dict[str, Any], torch: str, folder: str) -> dict[str, Any]:
     """A job as `precog predict` reads it, beside what its programs take; the graph's path is from `folder`, where the row is kept."""
     graphs = sorted(ROOT.glob("data/measured/*/graphs/%s.precog.json.zst" % name))
     request = {"schema": 1, "model": {"graph": os.path.relpath(graphs[0], folder) if graphs else ""}, "batch": batch, **({"seq": seq} if seq else {}),
                "precision": precision, "mode": "compile", "optimizer": "adamw", "optimizer_impl": "foreach", "cluster": {"gpu": "h200-sxm", "gpus": 1}}
     return {"id": "-".join([name, precision, "b%d%s" % (batch, "s%d" % seq if seq else "")]), "source": "computed: tools/inductor_programs.py, torch " + torch,
-            "request": request, "program": {**replay(account), "programs": programs}}
+            "request": request, "program": replay(account)}
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PACKAGES = "g++ cmake libfmt-dev nlohmann-json3-dev libexpected-dev libcli11-dev libzstd-dev zlib1g-dev libtomlplusplus-dev libyaml-cpp-dev"
 IN_SDIST = ("CMakeLists.txt", "CMakePresets.json", "LICENSE", "README.md", "pyproject.toml", "apps", "data", "include", "python", "src",
             "tests/main.cpp", "tools/package")
-LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "_native", "measured")
+LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.pyc", "_native", "measured", "programs")
 
 
 def _project() -> dict[str, str]:
