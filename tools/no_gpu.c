@@ -1,8 +1,9 @@
 /* A CUDA driver and runtime with one GPU that does nothing, laid before the real ones by tools/inductor_programs.py: PyTorch's autograd engine and Inductor
-   ask for a device even where all tensors are fake. They have no data, so that no kernel ever runs; the few questions that are still asked of CUDA (which
-   device, which stream, is a graph being recorded) are answered here. It is built as libcuda.so.1, the name under which PyTorch asks for the driver, with the
+   ask for a device even where all tensors are fake. They have no data, so that no kernel ever runs; the few things that are still asked of CUDA (which
+   device, which stream, is a graph being recorded, room for a constant) are done here. It is built as libcuda.so.1, the name under which PyTorch asks for the driver, with the
    headers of PyTorch's own CUDA, whose layout of cudaDeviceProp it has to share. Whatever really computes does not work with it. */
 #include <driver_types.h>
+#include <stdlib.h>
 #include <string.h>
 
 int cuInit(unsigned flags) { return 0; }
@@ -28,10 +29,14 @@ int cudaEventCreateWithFlags(void** event, unsigned flags) { return *event = (vo
 int cudaEventRecord(void* event, void* stream) { return 0; }
 int cudaEventQuery(void* event) { return 0; }
 int cudaEventDestroy(void* event) { return 0; }
-/* Of constants that Dynamo makes while it traces: an address that nobody reads. */
-int cudaMalloc(void** block, unsigned long bytes) { return *block = (void*)0x7f0000000000, 0; }
-int cudaFree(void* block) { return 0; }
-int cudaMemcpyAsync(void* to, const void* from, unsigned long bytes, int kind, void* stream) { return 0; }
+
+/* Constants that a trace makes are no fake tensors and their values are looked at: the GPU's memory is the host's. */
+int cudaMalloc(void** block, size_t bytes) { return (*block = calloc(1, bytes)) ? 0 : 2; }
+int cudaFree(void* block) { return free(block), 0; }
+int cudaHostAlloc(void** block, size_t bytes, unsigned flags) { return cudaMalloc(block, bytes); }
+int cudaFreeHost(void* block) { return cudaFree(block); }
+int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, void* stream) { return memcpy(to, from, bytes), 0; }
+int cudaMemsetAsync(void* block, int value, size_t bytes, void* stream) { return memset(block, value, bytes), 0; }
 
 int cudaGetDeviceProperties(struct cudaDeviceProp* got, int device) {
   memset(got, 0, sizeof *got);

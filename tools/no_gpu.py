@@ -45,16 +45,16 @@ def pretend() -> None:
     import triton
     from torch._subclasses import fake_tensor
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map
     from triton.backends.compiler import GPUTarget
 
     class OnTheCpu(TorchDispatchMode):
         """Inductor folds constants by computing them, which has to happen where there is a processor."""
 
         def __torch_dispatch__(self, func: Any, types_: Any, args: Any = (), kwargs: Any = None) -> Any:
-            kwargs = dict(kwargs or {})
-            if kwargs.get("device") is not None:
-                kwargs["device"] = torch.device("cpu")
-            return func(*args, **kwargs)
+            def moved(value: Any) -> Any:
+                return torch.device("cpu") if isinstance(value, torch.device) else value
+            return func(*tree_map(moved, args), **tree_map(moved, kwargs or {}))
 
     class Driver:
         """Triton's, as Inductor asks it."""
