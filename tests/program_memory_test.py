@@ -18,53 +18,77 @@ import program_memory  # noqa: E402
 
 FOLDER = ROOT / "data" / "programs" / "2026-11-19-inductor"
 MiB = 1 << 20
-# Of precog's peaks beside the programs', in per cent: mean absolute error and 95th percentile. Asked for are 6 and 15.
-WITHIN = {"fp32": (6, 15), "tf32": (6, 15), "fp16": (6, 15), "bf16": (6, 15), "amp-fp16": (6, 15), "amp-bf16": (6, 15)}
+# Of precog's peaks beside the programs', in per cent: the mean of absolute errors in each precision (asked for are 6), and the largest of a job. A change that makes one worse fails.
+MEAN = {"fp32": 2.5, "tf32": 2.5, "fp16": 2.5, "bf16": 2.5, "amp-fp16": 2.5, "amp-bf16": 3.0}
+LARGEST = 2.0
+# What is kept differently from Inductor (docs/model_notes/memory.md, Compiled), and the workspaces that cuDNN chooses, which no program shows.
+FURTHER = {"hiera_tiny_224": 20.0, "bloom-560m": 8.0, "cspdarknet53": 7.0, "roformer-base": 6.0, "mobilenet_v3_large": 4.0,
+           "conv-vae": 3.0}
 
 
 def rows():
     return [json.loads(line) for line in (FOLDER / "peaks.jsonl").read_text().splitlines()]
 
 
-def job(request, folder):
-    """What a row is about: a measured one and a program's are one job if these agree."""
-    return os.path.basename(request["model"]["graph"]), request["precision"], request["batch"], request.get("seq")
+def settled():
+    """Rows of models whose peak does not hang on what Inductor decides by timing; the others are there both ways."""
+    both_ways = {model(row["request"]) for row in rows() if row["program"]["padded"]}
+    return [row for row in rows() if model(row["request"]) not in both_ways]
+
+
+def job(request):
+    """A measured row and a program's are about one job where these agree."""
+    return model(request), request["precision"], request["batch"], request.get("seq")
+
+
+def model(request):
+    return os.path.basename(request["model"]["graph"]).removesuffix(".precog.json.zst")
 
 
 def measured():
     for path in sorted((ROOT / "data" / "measured").glob("*/compiled_*.jsonl")):
         for run in map(json.loads, path.read_text().splitlines()):
             if run.get("request", {}).get("mode") == "compile" and "graph" in run["request"]["model"] and "peak_bytes" in run.get("measured", {}):
-                yield job(run["request"], path.parent), run["measured"]["peak_bytes"]
+                yield job(run["request"]), run["measured"]["peak_bytes"]
 
 
 class Programs(unittest.TestCase):
     def test_predicted_peaks_in_every_precision(self):
-        errors = collections.defaultdict(list)
-        for row in rows():
+        errors = collections.defaultdict(dict)
+        for row in settled():
             request = {**row["request"], "model": {"graph": str((FOLDER / row["request"]["model"]["graph"]).resolve())}}
-            errors[row["request"]["precision"]].append(100 * abs(precog.predict(request).peak_bytes / row["program"]["peak_bytes"] - 1))
-        self.assertEqual(set(errors), set(WITHIN))
+            errors[row["request"]["precision"]][model(request)] = 100 * abs(precog.predict(request).peak_bytes / row["program"]["peak_bytes"] - 1)
+        self.assertEqual(set(errors), set(MEAN))
         for precision, off in errors.items():
             with self.subTest(precision, jobs=len(off)):
-                self.assertGreaterEqual(len(off), 6)
-                self.assertLess(statistics.mean(off), WITHIN[precision][0])
-                self.assertLess(sorted(off)[int(0.95 * len(off))], WITHIN[precision][1])
+                self.assertGreaterEqual(len(off), 8)
+                self.assertLess(statistics.mean(off.values()), MEAN[precision])
+                for name, error in off.items():
+                    self.assertLess(error, FURTHER.get(name, LARGEST), name)
 
     def test_the_programs_say_what_was_measured(self):
         peaks = dict(measured())
-        errors = {row["id"]: 100 * abs(row["program"]["peak_bytes"] / peaks[job(row["request"], FOLDER)] - 1)
-                  for row in rows() if job(row["request"], FOLDER) in peaks}
-        self.assertGreaterEqual(len(errors), 20)
-        self.assertLess(statistics.mean(errors.values()), 0.4)
-        self.assertLess(max(errors.values()), 1.5, errors)
+        errors = {row["id"]: 100 * abs(row["program"]["peak_bytes"] / peaks[job(row["request"])] - 1) for row in settled() if job(row["request"]) in peaks}
+        self.assertGreaterEqual(len(errors), 25)
+        self.assertLess(statistics.mean(errors.values()), 0.5)
+        self.assertLess(statistics.median(errors.values()), 0.1)
+        for name, error in errors.items():  # convolutions: cuDNN's workspaces, of 25 MB beside 0.4 GB
+            self.assertLess(error, 6.5 if "conv-vae" in name else 3.0, name)
+
+    def test_tf32_pads(self):
+        peaks = dict(measured())
+        padded = {job(row["request"]): row["program"]["peak_bytes"] for row in rows() if row["program"]["padded"]}
+        checked = [key for key in padded if key[1] == "tf32"]
+        self.assertGreaterEqual(len(checked), 3)
+        for key in checked:
+            self.assertLess(abs(padded[key] / peaks[key] - 1), 0.005, key)
 
     def test_true_fp32_has_the_programs_of_tf32(self):
-        peaks = {(row["request"]["model"]["graph"], row["request"]["precision"]): row["program"]["peak_bytes"] for row in rows()}
-        both = [graph for graph, precision in peaks if precision == "fp32" and (graph, "tf32") in peaks]
+        peaks = {(model(row["request"]), row["request"]["precision"]): row["program"]["peak_bytes"] for row in rows() if not row["program"]["padded"]}
+        both = [name for name, precision in peaks if precision == "fp32" and (name, "tf32") in peaks]
         self.assertGreaterEqual(len(both), 6)
-        for graph in both:
-            self.assertEqual(peaks[graph, "fp32"], peaks[graph, "tf32"], graph)
+        for name in both:
+            self.assertEqual(peaks[name, "fp32"], peaks[name, "tf32"], name)
 
 
 class Allocator(unittest.TestCase):

@@ -220,6 +220,7 @@ def main() -> int:
         pathlib.Path(args.programs, "%s-%s-%d-%s.py" % (args.name, args.precision, number, kind)).write_text(text)
     row = program_memory.row(args.name, args.precision, args.batch, args.seq, account, torch.__version__, os.path.dirname(os.path.abspath(args.out)))
     row["program"].update(products_timed=len(timed), padded=args.pad)
+    row["id"] += "-padded" * args.pad
     with open(args.out, "a") as file:
         file.write(json.dumps(row) + "\n")
     print(json.dumps(row), flush=True)
