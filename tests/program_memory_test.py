@@ -18,8 +18,9 @@ import program_memory  # noqa: E402
 
 FOLDER = ROOT / "data" / "programs" / "2026-11-19-inductor"
 MiB = 1 << 20
-# Of precog's peaks beside the programs', in per cent: the mean of absolute errors in each precision (asked for are 6), and the largest of a job. A change that makes one worse fails.
-MEAN = {"fp32": 2.5, "tf32": 2.5, "fp16": 2.5, "bf16": 2.5, "amp-fp16": 2.5, "amp-bf16": 3.0}
+# Of precog's peaks beside the programs', in per cent: the mean of absolute errors in each precision (asked for are 6), and the largest of a job (a 95th
+# percentile of ten jobs is their largest). A change that makes one worse fails.
+MEAN = {"fp32": 2.2, "tf32": 2.2, "fp16": 2.0, "bf16": 2.0, "amp-fp16": 2.2, "amp-bf16": 2.7}
 LARGEST = 2.0
 # What is kept differently from Inductor (docs/model_notes/memory.md, Compiled), and the workspaces that cuDNN chooses, which no program shows.
 FURTHER = {"hiera_tiny_224": 20.0, "bloom-560m": 8.0, "cspdarknet53": 7.0, "roformer-base": 6.0, "mobilenet_v3_large": 4.0,
